@@ -3,26 +3,26 @@
 Three roots of blame, and the answer itself::
 
     PilothouseError
-    ├── UsageError (ValueError)        the caller asked for something impossible; nothing was started
-    │   ├── OptionsError               an option: which, what was expected, what was given
+    ├── UsageError (ValueError)        the caller made an impossible request; nothing was started
+    │   ├── OptionsError               an option has an unknown name or an invalid value
     │   │   └── ConfigError            a configuration file (`.path .line`)
     │   └── ToolDefinitionError        a function that cannot be a tool
     ├── PeerError                      the other side broke the protocol
     │   ├── ProtocolError
     │   │   ├── LineDecodeError        a line that is not JSON
     │   │   ├── OversizeLineError      a line over `max_line_bytes`
-    │   │   ├── ControlError           the peer refused a control request (`.code`)
-    │   │   └── ControlTimeout (TimeoutError)   the peer did not answer a control request
-    │   └── MessageParseError          JSON that is no message (`.data`)
+    │   │   ├── ControlError           the CLI refused a control request (`.code`)
+    │   │   └── ControlTimeout (TimeoutError)   no response to a control request in time
+    │   └── MessageParseError          JSON that is not a message (`.data`)
     ├── ProcessError                   the child or the pipe failed (`.exit_code .signal .stderr`)
-    │   ├── CLINotFoundError           no `claude` to run; says how to install it
+    │   ├── CLINotFoundError           no `claude` was found; the message says how to install it
     │   ├── CLIVersionError            a `claude` that is too old or broken
-    │   ├── CLIStartError              it could not be started
-    │   ├── CLIExitedError             it ended before the answer was complete
-    │   │   └── SessionExistsError     `session_id` names a conversation that is there already
-    │   ├── WorkerLostError            the process or the machine that did the work for us is gone
-    │   └── ProvisionError             a package client could not fetch a file we need
-    ├── ResultError                    the run ended, and its result says it failed (`.result .api_error_status`)
+    │   ├── CLIStartError              the process could not be started
+    │   ├── CLIExitedError             the process ended before the answer was complete
+    │   │   └── SessionExistsError     `session_id` names an existing conversation
+    │   ├── WorkerLostError            the process or the machine of the work is lost
+    │   └── ProvisionError             a package client could not fetch a file
+    ├── ResultError                    the run ended with a failure (`.result .api_error_status`)
     │   ├── AuthenticationError        401, 403, no login
     │   ├── RateLimitError             429 (`.resets_at`)
     │   ├── OverloadedError            529
@@ -34,29 +34,29 @@ Three roots of blame, and the answer itself::
     │   ├── StructuredOutputError      no valid structured output (`.value .raw .attempts`)
     │   ├── SessionNotFoundError       resume of an id that does not exist
     │   ├── NoResultError              the messages hold no result
-    │   └── ExecutionError             everything else that failed while running
+    │   └── ExecutionError             any other failure of a run
     │       └── RefusalError           the model refused
-    ├── ToolError                      a tool of this process says that it failed; lives in `pilothouse.tools`
-    │   ├── ToolInputError             its input does not fit (`.problems`)
-    │   ├── ToolExecutionError         it raised
-    │   ├── ToolTimeout (TimeoutError) it took too long
-    │   └── ToolResultError            what it returned cannot be sent
+    ├── ToolError                      a tool of this process failed; in `pilothouse.tools`
+    │   ├── ToolInputError             the input does not fit (`.problems`)
+    │   ├── ToolExecutionError         the function raised
+    │   ├── ToolTimeout (TimeoutError) the tool took too long
+    │   └── ToolResultError            the result cannot be sent
     ├── RemoteError                    a host cannot be reached, refuses, or is lost (`.code`)
-    ├── Refusal                        what a host says to a client (`.code`); lives in `pilothouse.server`
-    ├── JournalError                   a host cannot write its journal; lives there too
-    ├── PrunedError                    what was asked of it is not kept any more; lives there too
-    ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); lives in `pilothouse.fleet`
-    ├── WorkspaceError                 no directory could be made for a run of a fleet (`.path`)
+    ├── Refusal                        a host refuses a request of a client (`.code`); in `pilothouse.server`
+    ├── JournalError                   a host cannot write its journal; in `pilothouse.server`
+    ├── PrunedError                    the host no longer keeps the requested output; in `pilothouse.server`
+    ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); in `pilothouse.fleet`
+    ├── WorkspaceError                 the directory of a run of a fleet cannot be made (`.path`)
     ├── ArtifactsError                 files of a run could not be saved
     ├── CassetteError                  a recording cannot be read, written or used (`.path .line`)
-    │   └── ReplayMismatch             what happens now is not what was recorded (`.diff`)
-    ├── StoreError                     a session store failed, or says no; the message says what to do
-    │   ├── StoreConflictError         somebody else wrote to the session (`.expected .found`)
-    │   ├── SessionLeasedError         somebody else is at work in the session (`.holder .seconds_left`)
-    │   └── LeaseLostError             the right to write was lost to somebody else (`.holder`)
+    │   └── ReplayMismatch             the program differs from the recording (`.diff`)
+    ├── StoreError                     a session store failed or refused; the message says what to do
+    │   ├── StoreConflictError         another writer changed the session (`.expected .found`)
+    │   ├── SessionLeasedError         another client uses the session (`.holder .seconds_left`)
+    │   └── LeaseLostError             another client has taken the lease (`.holder`)
     ├── QueryTimeout (TimeoutError)    `timeout`, `idle_timeout` or `startup_timeout` ran out
     ├── Interrupted                    the query was interrupted on request
-    └── SessionClosedError             used after it was closed
+    └── SessionClosedError             a query or session was used after it was closed
 
 All of them pickle, and none of them carries a key.
 """
@@ -84,7 +84,7 @@ def _rebuild(cls: type[PilothouseError], args: tuple[Any, ...], state: dict[str,
 
 
 class UsageError(PilothouseError, ValueError):
-    """The caller asked for something impossible; raised before anything is started."""
+    """The caller made an impossible request; raised before anything is started."""
 
 
 class OptionsError(UsageError):
@@ -101,7 +101,7 @@ class OptionsError(UsageError):
 
 
 class ConfigError(OptionsError):
-    """A configuration file cannot be read, or says something impossible.
+    """A configuration file cannot be read, or contains an invalid value.
 
     Args:
         message: what is wrong, with the file and the line.
@@ -147,7 +147,7 @@ class OversizeLineError(ProtocolError):
 
 
 class ControlError(ProtocolError):
-    """The peer answered a control request with an error. `.code` is its `error_code`, if it sent one."""
+    """The CLI answered a control request with an error. `.code` is its `error_code`, if it sent one."""
 
     def __init__(self, message: str, *, subtype: str = "", code: str | None = None) -> None:
         super().__init__(message)
@@ -156,7 +156,7 @@ class ControlError(ProtocolError):
 
 
 class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the public contract
-    """The peer did not answer a control request within `control_timeout` seconds."""
+    """The CLI did not respond to a control request within `control_timeout` seconds."""
 
     def __init__(self, message: str, *, subtype: str = "") -> None:
         super().__init__(message)
@@ -191,7 +191,7 @@ class ProcessError(PilothouseError):
 
 
 class CLINotFoundError(ProcessError):
-    """There is no `claude` to run. The message lists what was tried and how to install it."""
+    """No `claude` was found. The message lists the places that were searched and how to install it."""
 
 
 class CLIVersionError(ProcessError):
@@ -203,15 +203,15 @@ class CLIStartError(ProcessError):
 
 
 class CLIExitedError(ProcessError):
-    """The child ended, or stopped talking, before the answer was complete."""
+    """The child ended, or closed its output, before the answer was complete."""
 
 
 class SessionExistsError(CLIExitedError):
-    """The CLI has refused to begin a conversation under an id that it knows (2.1.330)."""
+    """The CLI refused to begin a conversation under an existing id (2.1.330)."""
 
 
 class WorkerLostError(ProcessError):
-    """The process that did the work for this one, or its machine, is gone; what it was doing may be done again."""
+    """The worker process or its machine is lost; the work may be done again."""
 
 
 class ProvisionError(ProcessError):
@@ -219,7 +219,7 @@ class ProvisionError(ProcessError):
 
 
 class ResultError(PilothouseError):
-    """The run ended and its result says that it failed.
+    """The run ended with a failure.
 
     Args:
         message: what failed and what to do next.
@@ -272,7 +272,7 @@ class ContextOverflowError(ResultError):
 
 
 class StructuredOutputError(ResultError):
-    """The model gave no structured output that fits the schema.
+    """The model gave no structured output that fits the schema or type.
 
     Args:
         message: what is missing, or what does not fit and where.
@@ -300,7 +300,7 @@ class StructuredOutputError(ResultError):
 
 
 class SessionNotFoundError(ResultError):
-    """There is no session with the id that was to be resumed."""
+    """The session to resume does not exist."""
 
 
 class ExecutionError(ResultError):
@@ -308,7 +308,7 @@ class ExecutionError(ResultError):
 
 
 class NoResultError(ResultError):
-    """The messages of a run hold no result: it did not come to its end, or they are not all of its messages."""
+    """The messages of a run contain no result: the run did not end, or messages are missing."""
 
 
 class RefusalError(ExecutionError):
@@ -364,7 +364,7 @@ class CassetteError(PilothouseError):
 
 
 class ReplayMismatch(CassetteError):  # noqa: N818 - the program is wrong, or the recording
-    """What happens now is not what was recorded. `.diff` shows both, line by line; `.line` is that of the recording."""
+    """The program differs from the recording. `.diff` shows both, line by line; `.line` is that of the recording."""
 
     def __init__(self, message: str, *, path: str | None = None, line: int | None = None, diff: str = "") -> None:
         super().__init__(message, path=path, line=line)
@@ -380,7 +380,7 @@ class StoreError(PilothouseError):
 
 
 class StoreConflictError(StoreError):
-    """Somebody else wrote to a stored session: it holds `.found` entries where the writer knew of `.expected`."""
+    """Another writer changed a stored session: it holds `.found` entries, but the writer expected `.expected`."""
 
     def __init__(self, message: str, *, session_id: str | None = None, expected: int = 0, found: int = 0) -> None:
         super().__init__(message, session_id=session_id)
@@ -389,7 +389,7 @@ class StoreConflictError(StoreError):
 
 
 class SessionLeasedError(StoreError):
-    """Somebody else is at work in a stored session.
+    """Another client uses a stored session.
 
     Args:
         message: what was refused, and what to do.
@@ -407,7 +407,7 @@ class SessionLeasedError(StoreError):
 
 
 class LeaseLostError(StoreError):
-    """The lease of a stored session is not the newest any more. `.holder` is who has it now, if anybody."""
+    """The lease of a stored session was lost. `.holder` is its current holder, if there is one."""
 
     def __init__(self, message: str, *, session_id: str | None = None, holder: str | None = None) -> None:
         super().__init__(message, session_id=session_id)

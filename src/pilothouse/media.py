@@ -43,7 +43,7 @@ def image(source: str | os.PathLike[str] | bytes) -> ImageBlock:
     data = read_source(source)
     media_type = sniff_media_type(data)
     if media_type not in _PROMPT_IMAGES:
-        raise UsageError(f"{_name(source)} is no PNG, JPEG, GIF or WebP picture")
+        raise UsageError(f"{_name(source)} is not a PNG, JPEG, GIF or WebP picture")
     return ImageBlock(source={"type": "base64", "media_type": media_type, "data": to_base64(data)})
 
 

@@ -80,7 +80,7 @@ def test_a_question_is_asked_when_the_one_before_it_was_answered(tmp_path: Path,
     path, _ = build_fake_cli(compiler=None if language == "c" else "")
     _write_scenario(tmp_path, question=HANDSHAKE + QUESTION)
     environment = {**os.environ, "BENCH_SCENARIO": str(tmp_path), "BENCH_CALLS": "3"}
-    said: list[bytes] = []
+    printed: list[bytes] = []
     with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -88,15 +88,15 @@ def test_a_question_is_asked_when_the_one_before_it_was_answered(tmp_path: Path,
         process.stdin.flush()
         assert process.stdout.readline() == HELLO
         for _ in range(4):
-            said.append(process.stdout.readline())
+            printed.append(process.stdout.readline())
             process.stdin.write(ANSWER.encode())
             process.stdin.flush()
         assert process.stdout.readline() == RESULT
         process.stdin.close()
         assert process.stdout.read() == b""
 
-    assert said[0] == HANDSHAKE
-    asked = [json.loads(line) for line in said[1:]]
+    assert printed[0] == HANDSHAKE
+    asked = [json.loads(line) for line in printed[1:]]
     numbers = [question["request"]["id"] for question in asked]
     assert len(set(numbers)) == 3
     assert [question["request_id"] for question in asked] == [f"q-{number}" for number in numbers]

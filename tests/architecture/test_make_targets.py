@@ -33,9 +33,9 @@ def run_ci(directory: Path, make: str) -> tuple[int, list[str], str]:
 @pytest.mark.requirement("R40")
 def test_one_command_runs_checks_and_tests_and_exits_like_pytest(tmp_path: Path) -> None:
     make = 'case $1 in check) echo "0 errors";; *) echo "==== 12 passed in 3.4s ===="; echo "more of $1";; esac'
-    code, asked, said = run_ci(tmp_path, make)
+    code, asked, output = run_ci(tmp_path, make)
     assert (code, asked) == (0, ASKED)
-    assert said.splitlines()[-1] == "==== 12 passed in 3.4s ===="
+    assert output.splitlines()[-1] == "==== 12 passed in 3.4s ===="
 
 
 @pytest.mark.requirement("R40")

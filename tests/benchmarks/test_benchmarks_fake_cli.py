@@ -39,13 +39,13 @@ def test_so_many_questions_wait_at_a_time(
         for _ in range(2):  # a second turn is like the first
             process.stdin.write(PROMPT)
             process.stdin.flush()
-            said = [process.stdout.readline() for _ in range(min(ahead, calls))]
+            output = [process.stdout.readline() for _ in range(min(ahead, calls))]
             for _ in range(calls - 1):
                 process.stdin.write(ANSWER)
                 process.stdin.flush()
-                if len(said) < calls:
-                    said.append(process.stdout.readline())
-            assert len({json.loads(line)["request_id"] for line in said}) == calls
+                if len(output) < calls:
+                    output.append(process.stdout.readline())
+            assert len({json.loads(line)["request_id"] for line in output}) == calls
             process.stdin.write(ANSWER)
             process.stdin.flush()
             assert process.stdout.readline() == RESULT

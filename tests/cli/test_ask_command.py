@@ -55,20 +55,20 @@ def test_tools_are_printed_beside_the_answer(pilothouse: Command) -> None:
     with FakeCLI().turn(*tool_turn()) as fake:
         ran = pilothouse.run("ask", "How many?", "--cli", fake.path)
     assert ran.out == "Let me look.\nThere are three.\n"
-    told = ran.err.splitlines()
-    assert told[:4] == [
+    reported = ran.err.splitlines()
+    assert reported[:4] == [
         "> Bash: ls -l *.txt",
         "  Bash ok: a.txt (+2 lines)",
         "> Read: /x",
         "  Read error: File does not exist.",
     ]
-    assert "3 turns, $0.0123" in told[4]
+    assert "3 turns, $0.0123" in reported[4]
 
 
 def test_thinking_is_printed_only_on_request(pilothouse: Command) -> None:
     def thinking() -> FakeCLI:
-        spoken = frames.assistant([frames.thinking("Hmm, France."), frames.text("Paris.")])
-        return FakeCLI().turn(frames.init(), spoken, frames.result("Paris."))
+        texts = frames.assistant([frames.thinking("Hmm, France."), frames.text("Paris.")])
+        return FakeCLI().turn(frames.init(), texts, frames.result("Paris."))
 
     with thinking() as fake:
         silent = pilothouse.run("ask", "hi", "--cli", fake.path)
@@ -80,9 +80,9 @@ def test_thinking_is_printed_only_on_request(pilothouse: Command) -> None:
 
 
 def test_retries_are_printed_and_error_text_of_the_cli_is_not_an_answer(pilothouse: Command) -> None:
-    spoken = frames.assistant("API Error: Overloaded", error="overloaded", is_api_error_message=True)
+    texts = frames.assistant("API Error: Overloaded", error="overloaded", is_api_error_message=True)
     closing = frames.result("API Error: Overloaded", is_error=True, api_error_status=529, terminal_reason="api_error")
-    with FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3, delay_ms=1100), spoken, closing) as fake:
+    with FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3, delay_ms=1100), texts, closing) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [
@@ -159,20 +159,20 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
     from pilothouse.cli import ask
 
     reading, writing = os.pipe()
-    told: list[str] = []
+    reported: list[str] = []
     with os.fdopen(reading) as stdin, os.fdopen(writing, "w"):
         monkeypatch.setattr("sys.stdin", stdin)
         monkeypatch.setattr(ask, "STDIN_GRACE_SECONDS", 0.05)
-        assert ask.read_prompt("Why?", told.append) == "Why?"
+        assert ask.read_prompt("Why?", reported.append) == "Why?"
         os.write(writing, b"late")  # ends the thread that waits
-    assert ["nothing came on standard input" in line for line in told] == [True]
+    assert ["nothing came on standard input" in line for line in reported] == [True]
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("args", "stdin", "said"),
+    ("args", "stdin", "output"),
     [
         (("",), None, "the prompt is empty"),
         ((" \n",), None, "the prompt is empty"),
@@ -188,13 +188,13 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
     ],
 )
 def test_a_mistake_is_exit_code_2_and_one_line(
-    pilothouse: Command, args: tuple[str, ...], stdin: bytes | None, said: str
+    pilothouse: Command, args: tuple[str, ...], stdin: bytes | None, output: str
 ) -> None:
     ran = pilothouse.run("ask", *args, stdin=stdin)
     assert (ran.code, ran.out) == (2, "")
     line = one_line(ran)
     assert line.startswith("pilothouse: ")
-    assert said in line
+    assert output in line
 
 
 @pytest.mark.parametrize("script", ["exit 0", "exit 1", "echo hello; exit 3", 'echo \'{"type": "strange"\''])
@@ -244,11 +244,11 @@ def test_a_timeout_is_exit_code_124(pilothouse: Command, option: str) -> None:
 
 
 def test_without_key_and_login_three_ways_are_offered(pilothouse: Command) -> None:
-    said = "Not logged in · Please run /login"
-    closing = frames.result(said, is_error=True)
+    output = "Not logged in · Please run /login"
+    closing = frames.result(output, is_error=True)
 
     def fake_login() -> FakeCLI:
-        return FakeCLI().turn(frames.init(), frames.assistant(said, error="authentication_failed"), closing)
+        return FakeCLI().turn(frames.init(), frames.assistant(output, error="authentication_failed"), closing)
 
     with fake_login() as fake:
         ran = pilothouse.run("ask", "Who's there?", "--cli", fake.path)

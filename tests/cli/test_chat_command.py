@@ -252,8 +252,8 @@ def test_a_history_is_kept_only_where_it_was_asked_for(pilothouse: Command, tmp_
 
 
 def test_retries_and_thinking_are_printed(pilothouse: Command) -> None:
-    spoken = frames.assistant([frames.thinking("Hmm."), frames.text("Paris.")])
-    scenario = FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3), spoken, frames.result("Paris."))
+    texts = frames.assistant([frames.thinking("Hmm."), frames.text("Paris.")])
+    scenario = FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3), texts, frames.result("Paris."))
     with scenario.forever() as fake:
         for args, thinks in (((), False), (("--thinking",), True)):
             with chat(pilothouse, fake, "hi", *args) as screen:

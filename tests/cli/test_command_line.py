@@ -135,11 +135,11 @@ def mistake(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     """The one line that a mistake gives."""
     with pytest.raises(SystemExit) as ended:
         parse(list(args))
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert ended.value.code == 2
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    return told.err
+    assert reported.out == ""
+    assert reported.err.count("\n") == 1
+    return reported.err
 
 
 def test_every_option_can_be_set_or_is_refused_with_a_reason() -> None:
@@ -196,7 +196,7 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "output"),
     [
         ((), "which command"),
         (("aks", "hi"), "'aks'"),
@@ -239,10 +239,10 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(
-    args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    args: tuple[str, ...], output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = mistake(capsys, *args)
-    assert said in line
+    assert output in line
     assert "--help`" in line
 
 
@@ -266,10 +266,10 @@ def test_demo_requests() -> None:
 def test_help_shows_examples_and_every_flag(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(args)
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "pilothouse" in told
+    assert "pilothouse" in reported
     if args[0] == "ask":
-        assert "examples:" in told
-        assert "exit codes:" in told
-        assert TABLE["max_turns"].doc.split(".")[0] in " ".join(told.split())
+        assert "examples:" in reported
+        assert "exit codes:" in reported
+        assert TABLE["max_turns"].doc.split(".")[0] in " ".join(reported.split())

@@ -84,7 +84,7 @@ def test_without_a_key_there_are_three_ways(pilothouse: Command, real_cli: str) 
 def test_a_wrong_flag_is_reported_in_one_line(pilothouse: Command, real_cli: str) -> None:
     ran = pilothouse.run("ask", "hi", "--cli", real_cli, "--set", 'extra_args={"no-such-flag": null}')
     assert ran.code == 2
-    assert "this Claude Code does not know the flag --no-such-flag: update it, or leave that away" in ran.err
+    assert "this Claude Code does not know the flag --no-such-flag: update it, or omit the option" in ran.err
     assert ran.err.count("\n") == 1
 
 

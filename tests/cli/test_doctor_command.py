@@ -157,23 +157,23 @@ def test_no_key_and_no_login_is_a_failure(doctor: Doctor, claude: str, tmp_path:
 
 
 def test_keys_and_logins(doctor: Doctor, claude: str) -> None:
-    def said(**env: str) -> str:
+    def output(**env: str) -> str:
         env.setdefault("ANTHROPIC_API_KEY", "")
         (key,) = doctor.findings("--quick", "--cli", claude, code=0, **env)["key"]
         assert key["status"] == "ok"
         return key["detail"]
 
-    assert said(CLAUDE_CODE_USE_BEDROCK="1") == "CLAUDE_CODE_USE_BEDROCK is set"
-    assert said(PILOTHOUSE_API_KEY=SECRET) == "the option api_key is set"
-    assert said(PILOTHOUSE_ENV=f'{{"ANTHROPIC_AUTH_TOKEN": "{SECRET}"}}') == "ANTHROPIC_AUTH_TOKEN is set"
+    assert output(CLAUDE_CODE_USE_BEDROCK="1") == "CLAUDE_CODE_USE_BEDROCK is set"
+    assert output(PILOTHOUSE_API_KEY=SECRET) == "the option api_key is set"
+    assert output(PILOTHOUSE_ENV=f'{{"ANTHROPIC_AUTH_TOKEN": "{SECRET}"}}') == "ANTHROPIC_AUTH_TOKEN is set"
     config = doctor.directory / "config"
     config.mkdir()
     settings = config / "settings.json"
     settings.write_text('{"apiKeyHelper": "print-key"}')
-    found = said(CLAUDE_CONFIG_DIR=str(config))
+    found = output(CLAUDE_CONFIG_DIR=str(config))
     assert found == f"no key in the environment; {settings} says where to get one"
     (config / ".credentials.json").write_text(SECRET)
-    assert said(CLAUDE_CONFIG_DIR=str(config)) == f"no key in the environment; a login is stored in {config}"
+    assert output(CLAUDE_CONFIG_DIR=str(config)) == f"no key in the environment; a login is stored in {config}"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() == 0, reason="nothing is read-only for root")

@@ -95,18 +95,18 @@ async def test_the_path_alone(
 async def test_json(installation: ManagedInstallation, seen: Seen) -> None:
     (installation.path.parent.parent / "2.0.0").mkdir(parents=True)
     assert await seen.run("--json") == 0
-    told = json.loads(seen.out.getvalue())
-    assert told.pop("seconds") > 0
-    assert told == {
+    reported = json.loads(seen.out.getvalue())
+    assert reported.pop("seconds") > 0
+    assert reported == {
         "action": "install", "error": None, "fetched": True, "ok": True, "others": ["2.0.0"],
         "path": str(installation.path), "removed": [], "version": PINNED_VERSION,
     }  # fmt: skip
     installation.npm("fail")
     failed = Seen()
     assert await failed.run("--json", "--force") == 1
-    told = json.loads(failed.out.getvalue())
-    assert (told["ok"], told["fetched"]) == (False, False)
-    assert "no way to the mirror" in told["error"]
+    reported = json.loads(failed.out.getvalue())
+    assert (reported["ok"], reported["fetched"]) == (False, False)
+    assert "no way to the mirror" in reported["error"]
 
 
 @pytest.mark.requirement("E58", "E59")

@@ -119,8 +119,8 @@ def test_the_policy_of_this_place(pilothouse: Command, place: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("permission mode: acceptEdits (permission_mode, PILOTHOUSE_PERMISSION_MODE): ")
     assert f"runs unasked:\n  Bash(git:*): allowed_tools, {place / 'pilothouse.toml'}:2\n" in ran.out
-    told = json.loads(
+    reported = json.loads(
         pilothouse.run("options", "--policy", "--json", cwd=place, env={"PILOTHOUSE_CONFIG": "pilothouse.toml"}).out
     )
-    assert told["mode"] == "default"
-    assert {"tool": "Read", "calls": "in its directories", "outcome": "runs"}.items() <= told["rows"][1].items()
+    assert reported["mode"] == "default"
+    assert {"tool": "Read", "calls": "in its directories", "outcome": "runs"}.items() <= reported["rows"][1].items()

@@ -55,7 +55,7 @@ def test_progress_is_a_line_for_every_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (OptionsError("no such option"), 2, "no such option"),
         (
@@ -73,11 +73,11 @@ def test_progress_is_a_line_for_every_stage() -> None:
         (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
     ],
 )
-def test_errors_in_one_line(error: Exception, code: int, said: str) -> None:
-    told = describe_failure(error)
-    assert told.code == code
-    assert said in told.line
-    assert "\n" not in told.line
+def test_errors_in_one_line(error: Exception, code: int, output: str) -> None:
+    reported = describe_failure(error)
+    assert reported.code == code
+    assert output in reported.line
+    assert "\n" not in reported.line
 
 
 def test_texts_are_shortened_to_one_line() -> None:

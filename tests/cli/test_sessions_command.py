@@ -24,11 +24,11 @@ from pilothouse.transcripts import get_session_info, list_sessions, project_key
 ONE, TWO = "1f0c0000-0000-4000-8000-000000000001", "1f0d0000-0000-4000-8000-000000000002"
 
 
-def write(config: Path, cwd: Path, session_id: str, *said: str) -> Path:
+def write(config: Path, cwd: Path, session_id: str, *output: str) -> Path:
     path = config / "projects" / project_key(cwd) / f"{session_id}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for place, text in enumerate(said):
+    for place, text in enumerate(output):
         kind = "assistant" if place % 2 else "user"
         body = {"role": kind, "content": [{"type": "text", "text": text}]}
         if place % 2:

@@ -304,7 +304,7 @@ def test_links_are_passed_over(project: Path, tmp_path: Path, caplog: pytest.Log
     target = tmp_path / "elsewhere.toml"
     target.write_text("model = 'haiku'")
     (project / "pilothouse.toml").symlink_to(target)
-    assert "passed over" in (text := passed_over(caplog))
+    assert "ignored" in (text := passed_over(caplog))
     assert "it is a link" in text
     ph.trust(project)
     assert ph.query("go").options.model == "haiku"

@@ -47,7 +47,7 @@ def usage(input: int = 0, output: int = 0, read: int = 0, written: int = 0, usd:
     }  # fmt: skip
 
 
-def said(key: str, input: int, output: int, *, model: str = OPUS, **extra: Any) -> dict[str, Any]:  # noqa: A002
+def printed(key: str, input: int, output: int, *, model: str = OPUS, **extra: Any) -> dict[str, Any]:  # noqa: A002
     frame = frames.assistant("text", message_id=key, model=model, **extra)
     frame["message"]["usage"] = {"input_tokens": input, "output_tokens": output, "cache_read_input_tokens": 5}
     return frame
@@ -108,7 +108,9 @@ def test_by_model() -> None:
 
 def test_a_message_is_counted_once_however_often_its_usage_arrives() -> None:
     ledger = CostTracker()
-    ledger.track(decoded(said("m1", 10, 1), said("m1", 10, 1), said("m1", 10, 7), said("m2", 20, 3, model=HAIKU)))
+    ledger.track(
+        decoded(printed("m1", 10, 1), printed("m1", 10, 1), printed("m1", 10, 7), printed("m2", 20, 3, model=HAIKU))
+    )
     costs = ledger.costs
     assert (costs.input_tokens, costs.output_tokens, costs.cache_read_tokens, costs.cache_creation_tokens) == (
         30,
@@ -120,28 +122,28 @@ def test_a_message_is_counted_once_however_often_its_usage_arrives() -> None:
     [turn] = costs.turns
     assert not turn.is_priced
     ledger.track(decoded(result({OPUS: usage(11, 8, 4, 2, 0.5)})))
-    ledger.track(decoded(said("m2", 20, 4, model=HAIKU)))  # a last block of what was counted in
+    ledger.track(decoded(printed("m2", 20, 4, model=HAIKU)))  # a last block of what was counted in
     assert (ledger.total_tokens, ledger.costs.total_tokens, ledger.costs.usd) == (25, 25, 0.5)
 
 
 def test_streamed_usage_gives_the_output_before_the_result() -> None:
     ledger = CostTracker()
-    start = {"type": "message_start", "message": {**said("m1", 10, 1)["message"], "content": []}}
+    start = {"type": "message_start", "message": {**printed("m1", 10, 1)["message"], "content": []}}
     delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}}
     ledger.track(decoded(frames.stream_event(start), frames.stream_event(delta, api_message_id="m1")))
     assert ledger.costs.output_tokens == 40
-    ledger.track(decoded(said("m1", 10, 1)))
+    ledger.track(decoded(printed("m1", 10, 1)))
     assert ledger.total_tokens == 55
 
 
 def test_a_child_that_died_is_counted_by_its_messages() -> None:
     ledger = CostTracker()
-    ledger.track(decoded(said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})))
-    ledger.track(decoded(said("m2", 30, 7)))
+    ledger.track(decoded(printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})))
+    ledger.track(decoded(printed("m2", 30, 7)))
     ledger.child_ended()
-    ledger.track(decoded(said("m2", 30, 7)))  # the next child may say it again
+    ledger.track(decoded(printed("m2", 30, 7)))  # the next child may say it again
     # It begins with what the conversation has cost, as a CLI does that resumes.
-    ledger.track(decoded(said("m3", 1, 1), result({OPUS: usage(1, 1, usd=0.5)}, {OPUS: usage(11, 6, usd=0.75)})))
+    ledger.track(decoded(printed("m3", 1, 1), result({OPUS: usage(1, 1, usd=0.5)}, {OPUS: usage(11, 6, usd=0.75)})))
     costs = ledger.costs
     assert [(turn.total_tokens, turn.is_priced) for turn in costs.turns] == [(15, True), (42, False), (2, True)]
     assert (costs.total_tokens, ledger.total_tokens, costs.unpriced_tokens, costs.usd) == (59, 59, 42, 0.75)
@@ -161,8 +163,8 @@ def test_a_cli_that_reports_totals_only() -> None:
 
 def test_a_history_with_only_a_total_is_not_counted() -> None:
     ledger = CostTracker(resumes=True)
-    ledger.track(decoded(said("m1", 7, 2), result(None, {OPUS: usage(1000, 1000, usd=9.0)})))
-    ledger.track(decoded(said("m2", 7, 2), result(None, {OPUS: usage(1010, 1003, usd=9.5)})))
+    ledger.track(decoded(printed("m1", 7, 2), result(None, {OPUS: usage(1000, 1000, usd=9.0)})))
+    ledger.track(decoded(printed("m2", 7, 2), result(None, {OPUS: usage(1010, 1003, usd=9.5)})))
     costs = ledger.costs
     assert [(turn.total_tokens, turn.is_priced) for turn in costs.turns] == [(14, False), (13, True)]
     assert (costs.usd, costs.unpriced_tokens) == (0.5, 14)
@@ -170,7 +172,7 @@ def test_a_history_with_only_a_total_is_not_counted() -> None:
 
 def test_replayed_history_and_text_of_the_cli_cost_nothing() -> None:
     ledger = CostTracker()
-    ledger.track(decoded(said("m1", 10, 5, historical=True), said("m2", 10, 5, model="<synthetic>")))
+    ledger.track(decoded(printed("m1", 10, 5, historical=True), printed("m2", 10, 5, model="<synthetic>")))
     assert ledger.costs.total_tokens == ledger.total_tokens == 0
 
 
@@ -195,7 +197,7 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
     ledger = CostTracker()
     for kind, one, other in steps:
         if kind == "said":
-            ledger.track(decoded(said(f"m{one}", other, one)))
+            ledger.track(decoded(printed(f"m{one}", other, one)))
         elif kind == "result":
             ledger.track(decoded(result({OPUS: usage(one, other, usd=0.5)})))
         else:
@@ -210,9 +212,9 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
 
 @pytest.mark.anyio
 async def test_a_session_gives_its_costs() -> None:
-    one = [frames.init(), said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
+    one = [frames.init(), printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
     two = [
-        frames.init(), said("m2", 10, 5), result({OPUS: usage(1, 1, 3, 2, 0.5), HAIKU: usage(4, 4, usd=0.125)}),
+        frames.init(), printed("m2", 10, 5), result({OPUS: usage(1, 1, 3, 2, 0.5), HAIKU: usage(4, 4, usd=0.125)}),
     ]  # fmt: skip
     async with ph.session(transport=mock_transport(one, two)) as session:
         assert session.costs.turns == ()
@@ -226,7 +228,7 @@ async def test_a_session_gives_its_costs() -> None:
 
 
 def test_the_blocking_api_gives_the_same() -> None:
-    one = [frames.init(), said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
+    one = [frames.init(), printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
     with blocking.session(transport=mock_transport(one)) as session:
         session.query("one").result()
         assert session.costs.usd == 0.25
@@ -237,8 +239,8 @@ def test_the_blocking_api_gives_the_same() -> None:
 
 LONG = [
     frames.init(),
-    said("m1", 10, 5),
-    said("m2", 100, 5),
+    printed("m1", 10, 5),
+    printed("m2", 100, 5),
 ]
 STOPPED = frames.result(None, subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
 
@@ -258,7 +260,7 @@ async def test_a_query_that_uses_too_many_tokens_is_stopped() -> None:
         answer = await ph.query("go", cli=fake.path, max_budget_tokens=60)
     assert isinstance(answer.error, ph.BudgetError)
     assert (answer.outcome, answer.error.result) == ("error", answer.result)
-    assert str(answer.error) == "130 tokens were used, more than max_budget_tokens=60 (raise it to go on)"
+    assert str(answer.error) == "130 tokens were used, more than max_budget_tokens=60 (raise it to continue)"
     with pytest.raises(ph.BudgetError):
         answer.raise_for_error()
 
@@ -295,7 +297,7 @@ async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
     budget.on_messages(decoded(result({OPUS: usage(200, 10, usd=0.5)})))
     await anyio.wait_all_tasks_blocked()
     assert stopped == []
-    budget.on_messages(decoded(said("m3", 100, 5)))  # the next prompt of the same query
+    budget.on_messages(decoded(printed("m3", 100, 5)))  # the next prompt of the same query
     await anyio.wait_all_tasks_blocked()
     assert stopped == [0]
 
@@ -309,7 +311,7 @@ async def test_a_query_within_its_budget_is_not_touched() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("own", [150, 1_000_000, 120])
 async def test_the_queries_of_a_session_share_one_budget(own: int) -> None:
-    short = [frames.init(), said("m0", 10, 5), result({OPUS: usage(20, 5, usd=0.5)})]
+    short = [frames.init(), printed("m0", 10, 5), result({OPUS: usage(20, 5, usd=0.5)})]
     with FakeCLI().turn(*short) as fake, anyio.fail_after(20):
         used = {"model_usage_since_last_result": {OPUS: usage(110, 10, 10, usd=0.5)}}
         fake.expect("user").emit(*LONG).expect("control_request", "interrupt").reply({}).emit(STOPPED | used)
@@ -332,7 +334,7 @@ async def test_every_further_prompt_of_a_query_is_stopped_too() -> None:
         yield {"type": "user", "message": {"role": "user", "content": "one"}}
         yield {"type": "user", "message": {"role": "user", "content": "two"}}
 
-    with stoppable(LONG, [frames.init(), said("m3", 100, 5)]) as fake, anyio.fail_after(20):
+    with stoppable(LONG, [frames.init(), printed("m3", 100, 5)]) as fake, anyio.fail_after(20):
         answer = await ph.query(prompts(), cli=fake.path, max_budget_tokens=60)
         [call] = fake.calls
     assert isinstance(answer.error, ph.BudgetError)
@@ -372,5 +374,5 @@ async def test_a_new_child_of_a_session_gets_what_is_left() -> None:
             with pytest.raises(ph.BudgetError, match=r"\$0\.7500 were spent, and max_budget_usd is 0\.75"):
                 await session.query("go")
             assert session.costs.usd == 0.75
-        told = [arg for call in fake.calls for arg in call.argv if arg.startswith("--max-budget-usd")]
-    assert told == ["--max-budget-usd=0.75", "--max-budget-usd=0.5", "--max-budget-usd=0.25"]
+        reported = [arg for call in fake.calls for arg in call.argv if arg.startswith("--max-budget-usd")]
+    assert reported == ["--max-budget-usd=0.75", "--max-budget-usd=0.5", "--max-budget-usd=0.25"]

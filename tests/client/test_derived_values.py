@@ -131,8 +131,8 @@ def test_options_keep_plain_values() -> None:
 
 
 def test_a_start_at_a_host_may_hold_them() -> None:
-    said = ops.Attach(version=1, client="c", session=Text("s"))
-    assert json.loads(ops.encode(said))["session"] == "s"
+    output = ops.Attach(version=1, client="c", session=Text("s"))
+    assert json.loads(ops.encode(output))["session"] == "s"
 
 
 def test_a_fleet_keeps_plain_values() -> None:

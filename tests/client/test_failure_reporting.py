@@ -23,9 +23,9 @@ REFUSED = "Not logged in · Please run /login"
 
 def failing(fake: FakeCLI, *before: Any, text: str = REFUSED, **fields: Any) -> FakeCLI:
     """The CLI answers with an error of the API in the place of the model."""
-    spoken = frames.assistant(text, is_api_error_message=True, error="authentication_failed", model="<synthetic>")
+    texts = frames.assistant(text, is_api_error_message=True, error="authentication_failed", model="<synthetic>")
     closing = frames.result(text, is_error=True, api_error_status=401, **fields)
-    return fake.expect("user").emit(frames.init(), *before, spoken, closing)
+    return fake.expect("user").emit(frames.init(), *before, texts, closing)
 
 
 async def collect(stream: AsyncIterator[str], into: list[str]) -> None:
@@ -41,10 +41,10 @@ def messages(*dicts: Any) -> list[Message]:
 
 
 def test_the_text_of_a_failed_run_is_that_of_the_model() -> None:
-    said, own = frames.assistant("Half of it."), frames.assistant("of a sub-agent", parent_tool_use_id="t1")
+    printed, own = frames.assistant("Half of it."), frames.assistant("of a sub-agent", parent_tool_use_id="t1")
     refused = frames.assistant(REFUSED, is_api_error_message=True, error="authentication_failed")
     failed = frames.result(REFUSED, is_error=True)
-    answer = ph.QueryResult(messages(frames.init(), said, own, refused, failed))
+    answer = ph.QueryResult(messages(frames.init(), printed, own, refused, failed))
     assert (answer.text, answer.full_text) == ("Half of it.", "Half of it.")
     assert str(answer.error).startswith("Not logged in (set ANTHROPIC_API_KEY")
     assert answer.result is not None
@@ -59,8 +59,8 @@ def test_the_text_of_a_run_that_reached_a_limit_is_the_last_of_the_model() -> No
 
 
 def test_the_text_of_an_interrupted_run_is_that_of_the_model() -> None:
-    said = messages(frames.init(), frames.assistant("So far"))
-    assert ph.QueryResult(said, interrupted=True).text == "So far"
+    printed = messages(frames.init(), frames.assistant("So far"))
+    assert ph.QueryResult(printed, interrupted=True).text == "So far"
 
 
 def test_messages_without_a_closing_one_are_no_success() -> None:
@@ -129,9 +129,9 @@ async def test_the_text_stream_of_an_interrupted_query_says_so(fake: FakeCLI) ->
 async def test_the_last_event_has_the_error_that_the_result_has(fake: FakeCLI) -> None:
     limit = {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 4102444800}}
     text = "API Error: 429"
-    spoken = frames.assistant(text, is_api_error_message=True, error="rate_limit")
+    texts = frames.assistant(text, is_api_error_message=True, error="rate_limit")
     closing = frames.result(text, is_error=True, api_error_status=429)
-    fake.expect("user").emit(frames.init(), limit, spoken, closing)
+    fake.expect("user").emit(frames.init(), limit, texts, closing)
     query = ph.query("go", cli=fake.path)
     last = [event async for event in query.events()][-1]
     assert isinstance(last, ph.Finished)
@@ -267,8 +267,8 @@ async def test_a_failed_result_that_is_dropped_unseen_logs_one_warning(
     assert (result.text, result.full_text, result.output) == ("", "", None)
     assert warnings_of(caplog) == []
     del result
-    [said] = warnings_of(caplog)
-    assert said.endswith("`raise_for_error()`: AuthenticationError")
+    [printed] = warnings_of(caplog)
+    assert printed.endswith("`raise_for_error()`: AuthenticationError")
 
 
 @pytest.mark.anyio
@@ -321,8 +321,8 @@ async def test_a_result_of_ones_own_and_an_interrupt_log_nothing(
 
 @pytest.mark.anyio
 async def test_a_loop_after_the_answer_gives_the_messages_again(fake: FakeCLI) -> None:
-    heard: list[str] = []
-    query = ph.query("go", cli=fake.text("Hello").path, on_message=lambda message: heard.append(message.type))
+    received: list[str] = []
+    query = ph.query("go", cli=fake.text("Hello").path, on_message=lambda message: received.append(message.type))
     early = aiter(query)
     result = await query
     assert [message async for message in early] == result.messages
@@ -331,7 +331,7 @@ async def test_a_loop_after_the_answer_gives_the_messages_again(fake: FakeCLI) -
     assert [text async for text in query.text_stream()] == ["Hello"]
     assert [type(event) for event in [event async for event in query.events()]][-1] is ph.Finished
     assert await query is result
-    assert heard == ["system", "assistant", "result"]
+    assert received == ["system", "assistant", "result"]
 
 
 def test_a_blocking_loop_does_the_same(fake: FakeCLI) -> None:

@@ -52,7 +52,7 @@ async def finish(peer: ScriptPeer) -> None:
         ({"on_elicitation": takes_nothing}, ph.UsageError, "on_elicitation"),
         ({"on_user_dialog": takes_nothing, "supported_dialog_kinds": ["x"]}, ph.UsageError, "on_user_dialog"),
         ({"on_user_dialog": yes}, ph.OptionsError, "until its kinds are named"),
-        ({"supported_dialog_kinds": ["x"]}, ph.OptionsError, "nobody can show them"),
+        ({"supported_dialog_kinds": ["x"]}, ph.OptionsError, "on_user_dialog is not set"),
         ({"can_use_tool": "ask"}, ph.OptionsError, "can_use_tool"),
         ({"hooks": [takes_nothing]}, ph.OptionsError, "mapping of event names"),
         ({"hooks": {"PreTool": yes}}, ph.UsageError, "did you mean 'PreToolUse'"),
@@ -63,7 +63,7 @@ async def finish(peer: ScriptPeer) -> None:
         (
             {"custom_tools": [add], "mcp_servers": {"tools": ph.sdk_server("theirs")}},
             ph.ToolDefinitionError,
-            "'tools' is that of the server of `custom_tools`",
+            "'tools' belongs to the server of `custom_tools`",
         ),
         ({"mcp_servers": {"a__b": ph.sdk_server("s")}}, ph.ToolDefinitionError, "a__b"),
         ({"mcp_servers": {"a": object()}}, ph.ToolDefinitionError, "sdk_server"),
@@ -75,7 +75,7 @@ async def finish(peer: ScriptPeer) -> None:
         (
             {"on_plan": yes, "permission_prompts": "none"},
             ph.OptionsError,
-            "'permission_prompts' and 'on_plan' exclude each other: 'none' denies without asking",
+            "'permission_prompts' and 'on_plan' exclude each other: 'none' denies without a request",
         ),
         ({"can_use_tool": yes, "prompt_via": "argv"}, ph.OptionsError, "'can_use_tool' needs prompt_via='stdin'"),
         ({"hooks": {"Stop": yes}, "bare": True}, ph.OptionsError, "'bare' and 'hooks' exclude each other"),
@@ -201,7 +201,7 @@ async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: py
 @pytest.mark.anyio
 @pytest.mark.requirement("R11", "R12", "R13", "E72", "E73", "E74", "G27", "G28")
 async def test_each_request_reaches_its_handler() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     async def play(peer: ScriptPeer) -> None:
         assert (await peer.ask(ASK))["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
@@ -224,7 +224,7 @@ async def test_each_request_reaches_its_handler() -> None:
         await peer.finish()
 
     def note(value: Any) -> Callable[[Any], Any]:
-        return lambda request: (heard.append(request), value)[1]
+        return lambda request: (received.append(request), value)[1]
 
     await ScriptedQuery(play).run(
         can_use_tool=note(True),
@@ -234,7 +234,7 @@ async def test_each_request_reaches_its_handler() -> None:
         on_user_dialog=note("seen"),
         supported_dialog_kinds=["notice"],
     )
-    assert [type(request) for request in heard] == [
+    assert [type(request) for request in received] == [
         ph.PermissionRequest,
         ph.PreToolUseEvent,
         ElicitationRequest,
@@ -404,19 +404,19 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
         await peer.finish()
 
     await ScriptedQuery(play).run(custom_tools=[look])
-    raised, told = (record for record in caplog.records if record.name == "pilothouse.tools")
-    assert (raised.levelname, told.levelname) == ("ERROR", "INFO")
+    raised, reported = (record for record in caplog.records if record.name == "pilothouse.tools")
+    assert (raised.levelname, reported.levelname) == ("ERROR", "INFO")
     assert raised.exc_info is not None
     assert raised.exc_info[1] is not None
     assert isinstance(raised.exc_info[1].__cause__, LookupError)
-    assert told.getMessage() == "the tool mcp__tools__look refused: no such ship"
+    assert reported.getMessage() == "the tool mcp__tools__look refused: no such ship"
 
 
 @pytest.mark.anyio
 async def test_a_handler_that_raises_is_an_error_response_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(peer: ScriptPeer) -> None:
         answer = await peer.ask(ASK)
-        assert (answer["subtype"], answer["error"]) == ("error", "the host failed to answer can_use_tool")
+        assert (answer["subtype"], answer["error"]) == ("error", "the host failed to handle can_use_tool")
         await peer.finish()
 
     async def broken(self: Any, body: Any) -> Any:

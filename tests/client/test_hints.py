@@ -151,5 +151,5 @@ def test_help_explains_what_everybody_calls_first() -> None:
 
 
 def test_a_notebook_shows_the_answer() -> None:
-    said = ph.QueryResult([])
-    assert said._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]
+    output = ph.QueryResult([])
+    assert output._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]

@@ -197,16 +197,16 @@ async def test_agents_do_not_share_a_home(fake: FakeCLI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"setting_sources": ["user"]}, "loads no settings files"),
-        ({"config_dir": "/c"}, "directory of its own"),
-        ({"env": {"HOME": "/h"}}, "leave them out of `env`"),
-        ({"env": {"CLAUDE_CONFIG_DIR": "/c"}}, "leave them out of `env`"),
+        ({"config_dir": "/c"}, "its own directory"),
+        ({"env": {"HOME": "/h"}}, "omit them from `env`"),
+        ({"env": {"CLAUDE_CONFIG_DIR": "/c"}}, "omit them from `env`"),
     ],
 )
-def test_what_would_break_isolation_is_refused(settings: Any, told: str) -> None:
-    with pytest.raises(ph.OptionsError, match=told):
+def test_what_would_break_isolation_is_refused(settings: Any, reported: str) -> None:
+    with pytest.raises(ph.OptionsError, match=reported):
         ph.Options(isolation="strict", **settings)
     assert ph.Options(isolation="strict", env={"HOME": None}, setting_sources=[])
 

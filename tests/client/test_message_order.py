@@ -58,5 +58,5 @@ async def test_a_session_keeps_lifecycle_messages_for_its_listeners(fake: FakeCL
         for _ in range(2):
             result = await session.query("go")
             assert kinds(result.messages) == ["init", "hook_started", "assistant", "success"]
-    told = [message.raw["state"] async for message in listener if message.type == "command_lifecycle"]
-    assert told == ["queued", "started", "completed"] * 2
+    reported = [message.raw["state"] async for message in listener if message.type == "command_lifecycle"]
+    assert reported == ["queued", "started", "completed"] * 2

@@ -112,7 +112,7 @@ def test_explain_reads_well_and_hides_secrets(project: Path, monkeypatch: pytest
     ]
     assert "never" not in repr(explanation)
     assert explanation["timeout"].origin == "default"
-    assert str(ph.Options().explain()) == "every option has its default"
+    assert str(ph.Options().explain()) == "every option has its default value"
     assert ph.Options(model="x").explain()["model"].origin == "set here"
     assert (
         ph.Options(model="x").with_origin("our defaults").with_origin("agent").explain()["model"].origin
@@ -322,9 +322,9 @@ BAD_FILES = [
         "pilothouse.toml",
         "api_key = 'sk-ant-oops'",
         1,
-        "may not stand in a configuration file: keys belong into the env",
+        "is not allowed in a configuration file: keys belong in the env",
     ),
-    ("pilothouse.toml", "transport = 'x'", 1, "may not stand in a configuration file: it takes a Python object"),
+    ("pilothouse.toml", "transport = 'x'", 1, "is not allowed in a configuration file: it takes a Python object"),
     ("pilothouse.toml", "resume = 'a'\ncontinue_conversation = true", 1, "exclude each other"),
     ("pyproject.toml", "[project]\nmodel = 1\n[tool.pilothouse]\nmodel = 1", 4, "option 'model': expected"),
     ("pyproject.toml", "[tool.pilothouse.mcp_servers]\n[tool.pilothouse.modle]", 2, "unknown option 'modle'"),
@@ -356,7 +356,7 @@ def test_a_bad_file_is_one_error_with_file_and_line(
 def test_files_that_are_no_files(project: Path) -> None:
     path = project / "pilothouse.toml"
     path.mkdir()
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none goes on"):
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none continues"):
         ph.query("go")
     path.rmdir()
     os.mkfifo(path)

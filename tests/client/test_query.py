@@ -239,7 +239,7 @@ async def test_blocks_and_attachments(fake: FakeCLI, tmp_path: Path) -> None:
         "source": {"type": "text", "media_type": "text/plain", "data": "hello"},
         "title": "note.txt",
     }
-    with pytest.raises(ph.UsageError, match="is no PNG"):
+    with pytest.raises(ph.UsageError, match="is not a PNG"):
         ph.image(b"nonsense")
     with pytest.raises(ph.UsageError, match="cannot read"):
         ph.image(tmp_path / "none.png")
@@ -349,12 +349,12 @@ async def test_a_cli_that_does_not_report_its_version_is_run_once(
 async def test_no_key_in_any_text(fake: FakeCLI) -> None:
     key = "sk-ant-very-secret-key"
     fake.expect("user").stderr(f"request failed with key {key}\n").exit(1)
-    heard: list[str] = []
-    agent = ph.Agent(api_key=key, cli=fake.path, stderr=heard.append)
+    received: list[str] = []
+    agent = ph.Agent(api_key=key, cli=fake.path, stderr=received.append)
     query = agent.query("go")
     with pytest.raises(ph.CLIExitedError) as caught:
         await query
-    texts = [str(caught.value), repr(caught.value), caught.value.stderr, repr(agent), repr(query.options), *heard]
+    texts = [str(caught.value), repr(caught.value), caught.value.stderr, repr(agent), repr(query.options), *received]
     assert not any(key in text for text in texts)
     assert fake.calls[0].env["ANTHROPIC_API_KEY"] == key
     assert not any(key in argument for argument in fake.calls[0].argv)

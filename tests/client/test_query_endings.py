@@ -149,11 +149,11 @@ async def test_a_truncated_last_line_is_no_answer(fake: FakeCLI) -> None:
 async def test_noise_stderr_and_odd_chunks_do_no_harm(fake: FakeCLI) -> None:
     fake.expect("user").chunked(7).emit("Starting up…\n", frames.init(), b"\xff\xfe\n", "{broken\n")
     fake.stderr('{"type": "result"}\n').emit(frames.assistant("fine"), "[1, 2]\n", frames.result("fine"))
-    heard: list[str] = []
-    result = await ph.query("go", cli=fake.path, stderr=heard.append)
+    received: list[str] = []
+    result = await ph.query("go", cli=fake.path, stderr=received.append)
     read = [m.type for m in result.messages if not isinstance(m, LineSkippedMessage)]
     assert (read, result.skipped_lines) == (["system", "assistant", "result"], 4)
-    assert heard == ['{"type": "result"}']
+    assert received == ['{"type": "result"}']
 
 
 @pytest.mark.requirement("G32")

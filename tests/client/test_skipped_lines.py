@@ -55,18 +55,18 @@ async def test_a_query_of_a_session_and_listeners_get_the_report(fake: FakeCLI) 
             listener = session.messages()
             first, second = await session.query("one"), await session.query("two")
             events = [event async for event in ph.query("go", cli=fake.path, max_line_bytes=1500).events()]
-        heard = [message async for message in listener if isinstance(message, LineSkippedMessage)]
-    assert (first.skipped_lines, second.skipped_lines, len(heard)) == (2, 0, 2)
+        received = [message async for message in listener if isinstance(message, LineSkippedMessage)]
+    assert (first.skipped_lines, second.skipped_lines, len(received)) == (2, 0, 2)
     assert isinstance(first.messages[-1], ph.ResultMessage)
     assert sum(isinstance(event, LineSkipped) for event in events) == 2
 
 
 def test_many_of_one_kind_are_one_message_for_each_read(fake: FakeCLI) -> None:
     result = sync.query("go", cli=one_turn(fake, NOISE * 20_000).path).result()
-    told = [message for message in result.messages if isinstance(message, LineSkippedMessage)]
+    reported = [message for message in result.messages if isinstance(message, LineSkippedMessage)]
     assert result.skipped_lines == 20_000
-    assert len(told) < 200
-    assert sum(message.size for message in told) == 20_000 * len(NOISE.strip())
+    assert len(reported) < 200
+    assert sum(message.size for message in reported) == 20_000 * len(NOISE.strip())
     assert result.validate().fault_count == 20_000
 
 
@@ -105,9 +105,9 @@ async def test_a_tool_that_was_denied_unasked_is_warned_of_once(
     fake.expect("user").emit(frames.init(), denied(), denied("Bash"), frames.result("Done")).forever()
     result = await ph.query("Refactor", cli=fake.path)
     assert sum(isinstance(message, PermissionDeniedMessage) for message in result.messages) == 2
-    [said] = warnings_of(caplog)
-    assert said == (
-        "the tool Write was denied, because nobody was there to ask for permission; set "
+    [output] = warnings_of(caplog)
+    assert output == (
+        "the tool Write was denied, because no function decides permissions; set "
         'permission_mode="acceptEdits" (for edits), allowed_tools=["Write"] or can_use_tool=…'
     )
     async with ph.session(cli=fake.path) as session:

@@ -337,5 +337,5 @@ async def test_a_long_stream_keeps_what_the_numbers_need(fake: FakeCLI) -> None:
         pass
     result = await query.result()
     assert (result.output, result.turns, result.output_attempts) == (Invoice(7), 9, 3)
-    with pytest.raises(ph.UsageError, match="more than is kept"):
+    with pytest.raises(ph.UsageError, match="more messages than a stream keeps"):
         _ = result.messages

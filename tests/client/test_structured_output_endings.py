@@ -37,8 +37,8 @@ def endless(turn: list[frames.Frame], on_repair: Callable[[MemoryPeer], Any]) ->
                 if prompts == 2:
                     await on_repair(peer)
                 else:
-                    for said in turn:
-                        await peer.write(said)
+                    for printed in turn:
+                        await peer.write(printed)
 
     return MemoryTransport(play)
 
@@ -204,8 +204,8 @@ async def test_a_query_that_is_closed_is_not_asked_again() -> None:
 async def test_a_woken_model_is_not_taken_for_the_repair() -> None:
     async def wake_first(peer: MemoryPeer) -> None:
         woken = frames.result("A task ended.", num_turns=9, origin={"kind": "task-notification"})
-        for said in (woken, *answer(GOOD)):
-            await peer.write(said)
+        for printed in (woken, *answer(GOOD)):
+            await peer.write(printed)
 
     result = await ph.query("go", transport=endless(answer(WRONG), wake_first), output_type=Invoice)
     assert (result.output, result.turns) == (Invoice(7), 2)

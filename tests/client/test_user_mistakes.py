@@ -38,13 +38,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "mode": ({"permission_mode": "accept_edits"}, r"got 'accept_edits' \(str\); did you mean 'acceptEdits'\?"),
     "mode typo": ({"permission_mode": "aceptEdits"}, "did you mean 'acceptEdits'"),
     "effort": ({"effort": "hihg"}, "did you mean 'high'"),
-    "lambda": ({"custom_tools": [lambda a: a]}, r"give a lambda one with ph\.tool\(name=…\)"),
+    "lambda": ({"custom_tools": [lambda a: a]}, r"name a lambda with ph\.tool\(name=…\)"),
     "builtin as own": ({"custom_tools": ["Read"]}, "names of built-in tools go into the option `tools`"),
     "own as builtin": ({"tools": [add]}, "functions of your own go into `custom_tools`"),
     "server key": ({"mcp_servers": {"x": {"comand": "npx"}}}, "'command' is missing, and there is no key 'comand'"),
-    "env value": ({"env": {"A": 1}}, "the value of 'A' has to be text, or None to remove it, not int"),
+    "env value": ({"env": {"A": 1}}, "the value of 'A' must be text, or None to remove it, not int"),
     "env name": ({"env": {"A=B": "1"}}, "'A=B' cannot be the name of a variable"),
-    "schema type": ({"json_schema": {"type": "objekt"}}, r"no valid JSON Schema: 'type' is 'objekt', expected one of"),
+    "schema type": (
+        {"json_schema": {"type": "objekt"}},
+        r"not a valid JSON Schema: 'type' is 'objekt', expected one of",
+    ),
     "schema inside": (
         {"json_schema": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "str"}}}}},
         r"'type' is 'str', .* at `\$\.properties\.a\.items`",
@@ -56,15 +59,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "plain inside": ({"output_type": list[Plain]}, "Plain is a plain class"),
     "permission": (
         {"can_use_tool": old_style},
-        r"one argument, the request: what was \(tool_name, tool_input, context\)",
+        r"one argument, the request: instead of \(tool_name, tool_input, context\)",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_reported_before_anything_is_started(name: str) -> None:
-    settings, told = MISTAKES[name]
-    with pytest.raises(ph.UsageError, match=told) as caught:
+    settings, reported = MISTAKES[name]
+    with pytest.raises(ph.UsageError, match=reported) as caught:
         ph.query("x", **settings)
     assert caught.value.__cause__ is None  # a traceback opens at the line of the user
 
@@ -91,7 +94,7 @@ def test_valid_schemas_pass(schema: Any) -> None:
 
 
 def test_a_message_of_the_api_is_no_prompt() -> None:
-    with pytest.raises(ph.UsageError, match="not dict; pass what stands under 'content'"):
+    with pytest.raises(ph.UsageError, match="not dict; pass the value of 'content'"):
         ph.query({"role": "user", "content": "hi"})
 
 
@@ -101,7 +104,7 @@ def test_a_path_of_ones_own_that_is_not_there() -> None:
 
 
 def test_a_program_that_is_not_the_cli() -> None:
-    with pytest.raises(ph.CLIExitedError, match="so it is hardly Claude Code: look at the option cli"):
+    with pytest.raises(ph.CLIExitedError, match="so this is probably not Claude Code: check the option cli"):
         sync.query("x", cli="/bin/ls").result()
 
 
@@ -144,7 +147,7 @@ async def test_children_counts_in_words() -> None:
 def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     measure: Any = eval("lambda place, depth=3: None")
     ph.tool(name="measure", description="Measure.")(measure)
-    assert "the tool measure says nothing of the types of place, depth" in caplog.text
+    assert "the tool measure has no types for place, depth" in caplog.text
     caplog.clear()
     ph.tool(add)
     assert caplog.text == ""

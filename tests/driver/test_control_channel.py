@@ -156,12 +156,12 @@ async def test_a_full_inbox_stops_the_reader_and_reading_frees_it() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.requirement("R9")
 async def test_no_answer_in_time() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     async def peer(conn: MemoryPeer) -> None:
-        heard.append(await conn.read_frame())
-        heard.append(await conn.read_frame())
-        await conn.write(frames.control_response(heard[0]["request_id"], {"late": True}))
+        received.append(await conn.read_frame())
+        received.append(await conn.read_frame())
+        await conn.write(frames.control_response(received[0]["request_id"], {"late": True}))
         await answer(conn)
 
     async with linked(peer, timeout=0.05) as (link, _):
@@ -173,7 +173,7 @@ async def test_no_answer_in_time() -> None:
         assert await link.request("other") == {"subtype": "other"}
         assert link.connection.stats.unmatched_responses == 1
         assert not link.connection.pending
-    assert heard[1] == {"type": "control_cancel_request", "request_id": heard[0]["request_id"]}
+    assert received[1] == {"type": "control_cancel_request", "request_id": received[0]["request_id"]}
 
 
 @pytest.mark.virtual_time
@@ -203,13 +203,13 @@ async def test_each_request_has_its_own_time() -> None:
 
 
 async def test_a_cancelled_request_is_withdrawn() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     asked, withdrawn = anyio.Event(), anyio.Event()
 
     async def peer(conn: MemoryPeer) -> None:
-        heard.append(await conn.read_frame())
+        received.append(await conn.read_frame())
         asked.set()
-        heard.append(await conn.read_frame())
+        received.append(await conn.read_frame())
         withdrawn.set()
 
     async with linked(peer) as (link, _):
@@ -220,7 +220,7 @@ async def test_a_cancelled_request_is_withdrawn() -> None:
         with anyio.fail_after(1):
             await withdrawn.wait()
         assert not link.connection.pending
-    assert heard[1] == {"type": "control_cancel_request", "request_id": heard[0]["request_id"]}
+    assert received[1] == {"type": "control_cancel_request", "request_id": received[0]["request_id"]}
 
 
 async def test_close_fails_everything_that_waits() -> None:
@@ -369,17 +369,17 @@ async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_tw
             assert frame is not None
             question = frames.control_request("can_use_tool", request_id=f"q{number}", tool_name=f"tool {number}")
             await conn.write(frames.lines([question]))
-            heard.append(await conn.read_frame())
+            received.append(await conn.read_frame())
             await conn.write(frames.control_response(frame["request_id"], {"n": number}))
 
-    heard: list[Any] = []
+    received: list[Any] = []
     host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
     transport = Direct(peer, every=every)
     async with linked(peer, transport=transport, host=host) as (link, _):
         with anyio.fail_after(5):
             assert [await link.request("next") for _ in range(4)] == [{"n": number} for number in range(4)]
         assert not len(link.incoming)
-    assert [frame["response"]["response"]["said"] for frame in heard] == [f"tool {number}" for number in range(4)]
+    assert [frame["response"]["response"]["said"] for frame in received] == [f"tool {number}" for number in range(4)]
     assert transport.asked == 8
 
 

@@ -54,7 +54,7 @@ def test_each_silence_has_its_own_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("idle", "startup", "heard", "limit", "kind"),
+    ("idle", "startup", "received", "limit", "kind"),
     [
         (10.0, None, False, 10.0, "idle_timeout"),
         (10.0, 30.0, False, 30.0, "startup_timeout"),
@@ -63,17 +63,17 @@ def test_each_silence_has_its_own_warning() -> None:
     ],
 )
 def test_the_phases_have_limits_of_their_own(
-    idle: float | None, startup: float | None, heard: bool, limit: float, kind: str
+    idle: float | None, startup: float | None, received: bool, limit: float, kind: str
 ) -> None:
     watch = silence(idle, startup)
-    before, after = watch.check(0.0, limit - 0.1, has_received=heard), watch.check(0.0, limit, has_received=heard)
+    before, after = watch.check(0.0, limit - 0.1, has_received=received), watch.check(0.0, limit, has_received=received)
     assert before is not None
     assert after is not None
     assert (before.limit, after.limit, after.kind) == (None, limit, kind)
-    error = after.make_error("it was ended", has_received=heard)
+    error = after.make_error("it was ended", has_received=received)
     assert (error.seconds, error.kind) == (limit, kind)
     assert f"option {kind}" in str(error)
-    assert ("since its last message" if heard else "since it was started") in str(error)
+    assert ("since its last message" if received else "since it was started") in str(error)
 
 
 def test_the_startup_limit_ends_with_the_first_message() -> None:

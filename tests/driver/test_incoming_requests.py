@@ -124,7 +124,7 @@ async def test_a_failed_handler_reveals_no_internals(caplog: pytest.LogCaptureFi
             await anyio.wait_all_tasks_blocked()
         assert {r["request_id"]: r.get("error_code") for r in harness.sent}["refuses"] == "not_today"
         assert harness.answers == {
-            "breaks": "the host failed to answer breaks",
+            "breaks": "the host failed to handle breaks",
             "refuses": "not today",
             "cannot": "the host has no valid answer to cannot",
         }

@@ -120,17 +120,17 @@ async def test_a_cli_that_cannot_resume_leaves_the_prompts_unread() -> None:
 
 
 @pytest.mark.requirement("E68")
-@pytest.mark.parametrize("said", [True, False])
-async def test_a_death_in_the_second_turn_is_reported(said: bool) -> None:
+@pytest.mark.parametrize("printed", [True, False])
+async def test_a_death_in_the_second_turn_is_reported(printed: bool) -> None:
     async def peer(peer: MemoryPeer) -> None:
         await answer(peer, "the first answer")
-        if said:
+        if printed:
             await next_of(peer, "user")
         peer.end(exit_code=7, stderr="out of cheese")
 
     async def prompts() -> AsyncIterator[str]:
         yield "one"
-        if not said:
+        if not printed:
             await anyio.sleep_forever()  # the child dies while it is idle
         yield "two"
 
@@ -252,9 +252,9 @@ class _AllAtOnce(MemoryTransport):
 
 @pytest.mark.requirement("E80", "G49")
 async def test_output_before_the_handshake_is_read() -> None:
-    said = frames.lines([frames.init(), frames.result("done")])
+    printed = frames.lines([frames.init(), frames.result("done")])
     for _ in range(20):  # which of the tasks runs first is up to the loop
-        assert (await ph.query("go", transport=lambda: _AllAtOnce(said))).text == "done"
+        assert (await ph.query("go", transport=lambda: _AllAtOnce(printed))).text == "done"
 
 
 @pytest.mark.requirement("G11")

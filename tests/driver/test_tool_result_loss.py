@@ -21,12 +21,12 @@ MAIN: dict[str, Any] = {}
 AGENT: dict[str, Any] = {"parent_tool_use_id": "agent"}
 
 
-def said(content: Any, message_id: str = "m1", **more: Any) -> Message:
+def output(content: Any, message_id: str = "m1", **more: Any) -> Message:
     return from_dict(frames.assistant(content, message_id=message_id, **more))
 
 
 def use(*ids: str, message_id: str = "m1", **more: Any) -> Message:
-    return said([frames.tool_use("Bash", id=key) for key in ids], message_id, **more)
+    return output([frames.tool_use("Bash", id=key) for key in ids], message_id, **more)
 
 
 def result(key: str, **more: Any) -> Message:
@@ -44,10 +44,10 @@ def watched(*messages: Message) -> StreamValidator:
 
 
 OVER = {
-    "the next message of the API": ([use("a"), said("and now", "m2")], "a"),
+    "the next message of the API": ([use("a"), output("and now", "m2")], "a"),
     "another call in the next one": ([use("a"), use("b", message_id="m2"), result("b")], "a"),
-    "one of two results": ([use("a", "b"), result("b"), said("and now", "m2")], "a"),
-    "the same of a sub-agent": ([use("a", **AGENT), said("and now", "m2", **AGENT)], "a"),
+    "one of two results": ([use("a", "b"), result("b"), output("and now", "m2")], "a"),
+    "the same of a sub-agent": ([use("a", **AGENT), output("and now", "m2", **AGENT)], "a"),
     "the end of the turn": ([use("a"), from_dict(frames.result("done"))], "a"),
     "the end of a turn of its own": (
         [use("a"), from_dict(frames.result("", origin={"kind": "task-notification"}))], "a",
@@ -67,14 +67,14 @@ OVER = {
 }  # fmt: skip
 
 RUNS = {
-    "text beside it": [use("a"), said("I have begun it", "m1")],
+    "text beside it": [use("a"), output("I have begun it", "m1")],
     "a call beside it": [use("a"), use("b"), result("b")],
     "a sub-agent that goes on": [use("a"), use("b", message_id="m2", **AGENT), result("b", **AGENT)],
-    "a call of a sub-agent while the agent goes on": [use("a", **AGENT), said("meanwhile", "m2")],
-    "another agent of the same call": [use("a", **AGENT), said("meanwhile", "m2", **AGENT, agent_id="other")],
-    "what the CLI says itself": [use("a"), said("API Error", "m2", is_api_error_message=True)],
-    "what the CLI has made up": [use("a"), said("No response requested.", "m2", model="<synthetic>")],
-    "what was said before": [use("a"), said("old", "m0", historical=True)],
+    "a call of a sub-agent while the agent goes on": [use("a", **AGENT), output("meanwhile", "m2")],
+    "another agent of the same call": [use("a", **AGENT), output("meanwhile", "m2", **AGENT, agent_id="other")],
+    "what the CLI says itself": [use("a"), output("API Error", "m2", is_api_error_message=True)],
+    "what the CLI has made up": [use("a"), output("No response requested.", "m2", model="<synthetic>")],
+    "what was said before": [use("a"), output("old", "m0", historical=True)],
     "a message that is not known": [use("a"), from_dict({"type": "brand_new", "tool_use_id": "a"})],
     "the call of a background agent when the turn ends": [use("a", **AGENT), from_dict(frames.result("done"))],
     "the end of another task": [
@@ -103,7 +103,7 @@ def test_it_may_still_run(case: str) -> None:
 
 
 def test_a_result_that_comes_after_all_is_taken() -> None:
-    validator = watched(use("a"), said("and now", "m2"), result("a"), from_dict(frames.result("done")))
+    validator = watched(use("a"), output("and now", "m2"), result("a"), from_dict(frames.result("done")))
     assert validator.report().ok
     assert not validator.has_open_tools
 

@@ -155,9 +155,9 @@ def matrix(subject: Subject) -> Iterator[tuple[str, ...]]:
         yield (state, *(_words(expected(Cell(subject, state, fault))) for fault in FAULTS))
 
 
-def _words(told: Told) -> str:
-    word = _WORDS.get(told.first, told.first)
-    return f"{word}, new" if told.new_child else word
+def _words(reported: Told) -> str:
+    word = _WORDS.get(reported.first, reported.first)
+    return f"{word}, new" if reported.new_child else word
 
 
 _WORDS: Final = {

@@ -33,13 +33,13 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         entries = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        said = [_line(entry["msg"]) for entry in entries if entry["dir"] == "out"]
+        output = [_line(entry["msg"]) for entry in entries if entry["dir"] == "out"]
         sent = [entry["msg"] for entry in entries if entry["dir"] == "in" and isinstance(entry["msg"], dict)]
         hello = next((m["request_id"] for m in sent if m.get("type") == "control_request"), "")
         prompt = next((m.get("uuid") or "" for m in sent if m.get("type") == "user"), "")
-        at = next((n for n, line in enumerate(said) if hello and b'"control_response"' in line), -1)
+        at = next((n for n, line in enumerate(output) if hello and b'"control_response"' in line), -1)
         self.name = path.name
-        self.before, self.after = said[: at + 1], said[at + 1 :]
+        self.before, self.after = output[: at + 1], output[at + 1 :]
         self.ids = (hello, prompt)
 
 

@@ -133,7 +133,7 @@ async def written(spoiled: Spoiled, **options: Any) -> None:
 
 async def conversed(spoiled: Spoiled, **options: Any) -> None:
     session = ph.Agent(transport=spoiled.transport, **LIMITS, **options).session()
-    heard = session.messages()
+    received = session.messages()
     try:
         for prompt in ("one", "two"):
             try:
@@ -144,7 +144,7 @@ async def conversed(spoiled: Spoiled, **options: Any) -> None:
         repr((session.info.commands(), session.info.agents(), session.info.account()))
     finally:
         await session.close()
-    async for message in heard:
+    async for message in received:
         repr(message)
 
 

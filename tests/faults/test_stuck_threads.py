@@ -227,16 +227,16 @@ def test_the_blocking_twin_ends_too(place: str, stuck: Stuck) -> None:
     with ThreadPoolExecutor(2) as pool:
         session = agent.session()
         first = session.query(stuck.prompt(place))
-        told = pool.submit(first.result)
+        reported = pool.submit(first.result)
         wait_until(1)
         if place != "deferred":
             first.interrupt()
-            assert told.result(DEADLINE).outcome == "interrupted"
+            assert reported.result(DEADLINE).outcome == "interrupted"
             first = session.query(stuck.prompt(place))
-            told = pool.submit(first.result)
+            reported = pool.submit(first.result)
             wait_until(2)
         session.close()
-        assert isinstance(told.exception(DEADLINE), ph.SessionClosedError)
+        assert isinstance(reported.exception(DEADLINE), ph.SessionClosedError)
         with pytest.raises(ph.QueryTimeout):
             agent.with_options(timeout=0.1).query(stuck.prompt(place)).result()
     assert not memory.open

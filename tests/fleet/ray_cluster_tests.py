@@ -126,18 +126,18 @@ async def test_the_runs_of_an_actor_that_dies_go_on(cluster: Cluster, kill: Call
 async def test_actors_are_killed_again_and_again_and_every_run_has_one_result(cluster: Cluster, tmp_path: Path) -> None:
     count, kills = 60, 0
     journal = tmp_path / "runs.db"
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     with FakeCLI().text("Hello") as fake, anyio.fail_after(LIMIT):
         runner = RayRunner(Agent(cli=fake.path), actors=2, concurrency_per_actor=3, actor_options=SMALL)
         async with Fleet(runner=runner, concurrency=6, journal=journal) as fleet:
             async for run in fleet.map([f"prompt {n}" for n in range(count)], key=lambda prompt: prompt.split()[-1]):
                 assert run.state == "succeeded"
-                told[run.key] += 1
-                if told.total() in (10, 25, 40):
+                reported[run.key] += 1
+                if reported.total() in (10, 25, 40):
                     await to_thread.run_sync(kill_process, actors_of(runner)[0])
                     kills += 1
             status = await fleet.status()
-        assert (kills, told.total(), len(told)) == (3, count, count)
+        assert (kills, reported.total(), len(reported)) == (3, count, count)
         assert (status.succeeded, status.failed, status.left) == (count, 0, 0)
         before = len(fake.calls)
         async with Fleet(Agent(cli=fake.path), journal=journal) as fleet:  # nothing is left to do

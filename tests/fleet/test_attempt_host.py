@@ -58,17 +58,20 @@ def here() -> Attempt:
 async def all_of(host: AttemptHost, name: str) -> tuple[list[Message], bytes]:
     messages: list[Message] = []
     while True:
-        said, end = await host.more(name, len(messages))
-        messages += pickle.loads(said)
+        printed, end = await host.more(name, len(messages))
+        messages += pickle.loads(printed)
         if end is not None:
             return messages, end
 
 
 async def test_the_end_and_the_messages_before_it() -> None:
-    said = [from_dict(frames.init()), *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_BUFFERED_MESSAGES))]
+    printed = [
+        from_dict(frames.init()),
+        *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_BUFFERED_MESSAGES)),
+    ]
 
     async def play(attempt: Attempt) -> QueryResult:
-        for message in said:
+        for message in printed:
             await attempt.on_message(message)
         attempt.artifacts = ("s3://bucket/a",)
         return answer(f"{attempt.prompt}!")
@@ -76,7 +79,7 @@ async def test_the_end_and_the_messages_before_it() -> None:
     host, attempt = host_of(play), here()
     await host.begin("one", order())
     messages, end = await all_of(host, "one")
-    assert messages == said
+    assert messages == printed
     assert unpickle_answer(end, attempt).text == "the prompt!"
     assert attempt.artifacts == ("s3://bucket/a",)
     await host.end("one")
@@ -96,11 +99,11 @@ async def test_every_call_may_come_twice() -> None:
         await host.begin("one", order())
     assert len(started) == 1
     for _ in range(2):
-        said, end = await host.more("one", 0)
-        assert [message.text for message in pickle.loads(said)] == ["0", "1", "2"]
+        printed, end = await host.more("one", 0)
+        assert [message.text for message in pickle.loads(printed)] == ["0", "1", "2"]
     assert [message.text for message in pickle.loads((await host.more("one", 2))[0])] == ["2"]
-    said, end = await host.more("one", 3)
-    assert (pickle.loads(said), end is not None) == ([], True)
+    printed, end = await host.more("one", 3)
+    assert (pickle.loads(printed), end is not None) == ([], True)
     for _ in range(2):
         await host.interrupt("one")
         await host.end("one")
@@ -138,9 +141,9 @@ async def test_what_is_large_waits_sooner() -> None:
     host = host_of(play)
     await host.begin("one", order())
     await anyio.wait_all_tasks_blocked()
-    said, _ = await host.more("one", 0)
+    printed, _ = await host.more("one", 0)
     await host.end("one")
-    assert count < len(pickle.loads(said)) < 20
+    assert count < len(pickle.loads(printed)) < 20
 
 
 async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:

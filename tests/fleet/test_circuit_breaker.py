@@ -82,12 +82,12 @@ async def test_an_answer_with_such_an_error_counts_and_what_it_cost_is_kept() ->
 
 
 async def test_present_and_later_waiters_get_the_error() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     async def wait_for(key: str) -> None:
         with pytest.raises(AuthenticationError, match="was stopped"):
             await fleet.wait(key)
-        told.append(key)
+        reported.append(key)
 
     async with Fleet(runner=failing(AuthenticationError("no")), concurrency=4) as fleet:
         async with anyio.create_task_group() as group:
@@ -98,7 +98,7 @@ async def test_present_and_later_waiters_get_the_error() -> None:
             await fleet.wait("a")
         with pytest.raises(AuthenticationError):
             await all_of(fleet.map("xyz"))
-    assert sorted(told) == ["a", "b", "c", "d"]
+    assert sorted(reported) == ["a", "b", "c", "d"]
 
 
 async def test_one_run_alone_fails_at_once() -> None:

@@ -99,8 +99,8 @@ async def test_an_edit_in_a_worktree_is_saved_as_a_patch(
     async with Fleet(working, workspace=workspace, artifacts=artifacts, journal=tmp_path / "runs.db") as fleet:
         [run] = await fleet.gather(["edit it"], key=lambda _: "k")
     assert (run.state, run.text) == ("succeeded", "done")
-    patch, said = (Path(one).read_text() for one in run.artifacts)
+    patch, output = (Path(one).read_text() for one in run.artifacts)
     assert "-one\n+edited\n" in patch
-    assert said == f"{workspace.root / make_directory_name('k')}\n"
+    assert output == f"{workspace.root / make_directory_name('k')}\n"
     assert (repository / "a.txt").read_text() == "one\n"
     assert worktrees(repository) == []

@@ -68,19 +68,19 @@ async def test_a_worker_does_what_was_left_and_ends_when_nothing_is(path: Path) 
 
 
 async def test_what_was_put_in_and_left_is_done_by_a_worker_that_lives(path: Path) -> None:
-    told: set[str] = set()
+    reported: set[str] = set()
 
     async def read(fleet: Fleet) -> None:
         async for run in fleet.work():
-            told.add(run.key)
-            if len(told) == 2:
+            reported.add(run.key)
+            if len(reported) == 2:
                 return
 
     with anyio.fail_after(20):
         async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet, anyio.create_task_group() as group:
             group.start_soon(read, fleet)  # before anything is put in: who reads later is not told of it
             await enqueued(path, ["a", "b"])
-    assert told == {"a", "b"}
+    assert reported == {"a", "b"}
 
 
 async def test_runs_without_a_waiter_are_executed(path: Path) -> None:
@@ -101,18 +101,18 @@ async def test_runs_without_a_waiter_are_executed(path: Path) -> None:
 
 async def test_each_worker_gets_only_its_own_runs(path: Path) -> None:
     await enqueued(path)
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     together = Together(2)
 
     async def work() -> None:
         async with Fleet(runner=together.runner(), journal=path, concurrency=1) as fleet:
-            told.append([run.key async for run in fleet.work(until_empty=True)])
+            reported.append([run.key async for run in fleet.work(until_empty=True)])
 
     async with anyio.create_task_group() as group:
         for _ in range(2):
             group.start_soon(work)
-    assert sorted(told[0] + told[1]) == sorted(NAMES)
-    assert all(told)
+    assert sorted(reported[0] + reported[1]) == sorted(NAMES)
+    assert all(reported)
 
 
 async def test_a_worker_waits_for_what_another_has_begun(path: Path) -> None:
@@ -176,13 +176,13 @@ async def test_a_worker_starts_no_run_without_a_reader(path: Path) -> None:
 
 async def test_resume_without_work_of_ones_own_gives_what_others_do(path: Path) -> None:
     await enqueued(path)
-    told: set[str] = set()
+    reported: set[str] = set()
     async with anyio.create_task_group() as group:
         group.start_soon(_work, path)
         async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
-            told |= {run.key for run in await all_of(fleet.resume())}
+            reported |= {run.key for run in await all_of(fleet.resume())}
         group.cancel_scope.cancel()
-    assert told <= set(NAMES)  # what had ended before it looked is not told
+    assert reported <= set(NAMES)  # what had ended before it looked is not told
 
 
 async def _work(path: Path) -> None:

@@ -17,18 +17,18 @@ async def test_more_ends_than_a_journal_gives_at_a_time() -> None:
     shared = SharedRuns()
     keys = [str(n) for n in range(1_000)]
     worker = Fleet(runner=PlayedRunner(seconds=0.0), concurrency=50, journal=SharedJournal(shared))
-    heard: list[str] = []
+    received: list[str] = []
     async with worker, Fleet(concurrency=0, journal=SharedJournal(shared)) as asking:
         await asking.enqueue(keys, key=str)
         waiting = asking.resume()
 
         async def listen() -> None:
-            heard.extend([run.key async for run in waiting])
+            received.extend([run.key async for run in waiting])
 
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             await all_of(worker.work(until_empty=True))
-    assert sorted(heard, key=int) == keys
+    assert sorted(received, key=int) == keys
 
 
 async def test_a_worker_reads_no_answers_of_others() -> None:

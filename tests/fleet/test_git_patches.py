@@ -94,9 +94,9 @@ async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str) -> Non
     elif trick == "broken":
         index.write_bytes(b"DIRC and nothing else")
     [saved] = await Artifacts(tmp_path / "saved", patch=True).save("a", place, workspace)
-    said = Path(saved).read_text()
-    assert "+changed" in said
-    assert "a.txt" not in said
+    output = Path(saved).read_text()
+    assert "+changed" in output
+    assert "a.txt" not in output
 
 
 async def test_filters_of_the_user_hold(tmp_path: Path) -> None:

@@ -137,14 +137,14 @@ async def test_a_server_that_is_started_again_finds_the_fleet_at_work(make_postg
 
         async def start_again() -> None:
             await gone.wait()
-            while not any("waiting for up to" in one for one in told):
+            while not any("waiting for up to" in one for one in reported):
                 await anyio.sleep(0.01)
             await to_thread.run_sync(tell, "start")
 
         runs: list[Run] = []
-        told: list[str] = []
+        reported: list[str] = []
         handler = logging.Handler()
-        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: reported.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("pilothouse.fleet").addHandler(handler)
         runner = PlayedRunner(play)
         try:
@@ -157,8 +157,8 @@ async def test_a_server_that_is_started_again_finds_the_fleet_at_work(make_postg
             logging.getLogger("pilothouse.fleet").removeHandler(handler)
     assert [one.text for one in runs] == [f"{n}!" for n in range(30)]
     assert max(runner.tries.values()) == 1
-    assert any("can be reached again" in one for one in told)
-    assert not any(SECRET in one for one in told)
+    assert any("can be reached again" in one for one in reported)
+    assert not any(SECRET in one for one in reported)
 
 
 async def test_after_its_reconnect_timeout_a_fleet_ends_with_an_error(
@@ -180,10 +180,10 @@ async def test_after_its_reconnect_timeout_a_fleet_ends_with_an_error(
 
     with (
         anyio.fail_after(LIMIT_S),
-        pytest.raises(FleetJournalError, match=r"cannot be reached.* keeps the ended runs") as told,
+        pytest.raises(FleetJournalError, match=r"cannot be reached.* keeps the ended runs") as reported,
     ):
         await work()
-    assert SECRET not in "".join(traceback.format_exception(told.value))
+    assert SECRET not in "".join(traceback.format_exception(reported.value))
     wire.is_down = False
     runner = PlayedRunner(seconds=0)
     live_workers.clear()  # as if the process had ended

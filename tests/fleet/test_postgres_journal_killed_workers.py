@@ -106,9 +106,9 @@ def finish_while_killed(killed: Killed, *, kills: int, lines: int, workers: int)
     def finish() -> list[list[str]]:
         with killed.worker() as child:
             assert child.stdout is not None
-            told = [line.split() for line in child.stdout]
+            reported = [line.split() for line in child.stdout]
             assert child.wait() == 0
-        return told
+        return reported
 
     found: list[list[list[str]]] = []
     others = [threading.Thread(target=lambda: found.append(finish())) for _ in range(workers - 1)]
@@ -121,9 +121,9 @@ def finish_while_killed(killed: Killed, *, kills: int, lines: int, workers: int)
         other.join()
 
     assert len(found) == workers
-    for told in found:
-        assert sorted(int(line[0]) for line in told) == list(range(killed.count))
-        assert {tuple(line[1:]) for line in told} == {("succeeded", "Hello")}
+    for reported in found:
+        assert sorted(int(line[0]) for line in reported) == list(range(killed.count))
+        assert {tuple(line[1:]) for line in reported} == {("succeeded", "Hello")}
     calls = killed.calls()
     for recorded, called in before:  # what was recorded was not asked again
         assert {key: calls[key] for key in recorded} == {key: called[key] for key in recorded}

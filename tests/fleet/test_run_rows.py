@@ -51,11 +51,11 @@ def test_an_answer_is_reduced_to_its_closing_message() -> None:
 
 
 def test_a_failed_answer_keeps_the_text_of_the_model() -> None:
-    said, closing = AssistantMessage.of("Half of it."), ResultMessage(is_error=True, result="API Error: 529")
-    small = drop_messages(ph.QueryResult([InitMessage(), AssistantMessage.of("First."), said, closing]))
+    output, closing = AssistantMessage.of("Half of it."), ResultMessage(is_error=True, result="API Error: 529")
+    small = drop_messages(ph.QueryResult([InitMessage(), AssistantMessage.of("First."), output, closing]))
     run = Run(key="a", prompt="x", state="failed", result=small, error=small.error)
     assert run.text == small.text == "Half of it."
-    assert encode_result(run)[0] == b"\n".join(map(encode, (said, closing)))
+    assert encode_result(run)[0] == b"\n".join(map(encode, (output, closing)))
 
 
 ODD = 'a "quoted", line\nand another; ünïcode \ud800'

@@ -159,10 +159,10 @@ async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
 
 
 async def test_an_agent_resumes_the_session_or_begins_anew() -> None:
-    heard: list[str | None] = []
+    received: list[str | None] = []
 
     async def hear(message: object) -> None:
-        heard.append(getattr(message, "session_id", None))
+        received.append(getattr(message, "session_id", None))
 
     with FakeCLI().text("back again").forever() as fake:
         attempt = Attempt(
@@ -189,7 +189,7 @@ async def test_an_agent_resumes_the_session_or_begins_anew() -> None:
         result = await AgentRunner(Agent(cli=fake.path)).run(attempt)
         assert result.text == "anew"
         assert [call.prompts for call in fake.calls][-1] == ["the prompt"]
-    assert frames.SESSION_ID in heard
+    assert frames.SESSION_ID in received
 
 
 def killed_worker(*arguments: str | Path, when_lines: int) -> list[str]:

@@ -182,10 +182,10 @@ def test_two_workers_share_what_a_batch_waits_for(fake: FakeCLI) -> None:
         assert sorted((int(row["key"]), row["text"]) for row in rows) == [(n, "Hello") for n in range(count)]
         for child in (one, two):
             child.terminate()
-        told = [child.communicate(timeout=LIMIT_S)[1] for child in (one, two)]
-        assert [one.returncode, two.returncode] == [0, 0], told
+        reported = [child.communicate(timeout=LIMIT_S)[1] for child in (one, two)]
+        assert [one.returncode, two.returncode] == [0, 0], reported
     assert asked(fake) == count
-    assert sum(words.count("  succeeded  ") for words in told) == count
+    assert sum(words.count("  succeeded  ") for words in reported) == count
 
 
 def test_sigterm_hands_over_what_runs(run: Any, fake: FakeCLI) -> None:

@@ -72,10 +72,10 @@ def test_workers_on_a_server_share_the_runs_and_take_over(
         with started(*worker, PILOTHOUSE_JOURNAL=address) as one, started(*worker, PILOTHOUSE_JOURNAL=address) as two:
             until(lambda: asked(fake) >= count - 2)
             killed(dead)
-            told = [child.communicate(timeout=LIMIT_S)[1] for child in (one, two)]
-            assert [one.returncode, two.returncode] == [0, 0], told
-    assert sum(words.count("  succeeded  ") for words in told) == count
-    assert "suite-password" not in "".join(told)
+            reported = [child.communicate(timeout=LIMIT_S)[1] for child in (one, two)]
+            assert [one.returncode, two.returncode] == [0, 0], reported
+    assert sum(words.count("  succeeded  ") for words in reported) == count
+    assert "suite-password" not in "".join(reported)
 
     code, out, err = run("batch", "results")
     assert (code, err) == (0, "")

@@ -279,15 +279,15 @@ async def simulate(scenario: Scenario) -> tuple[Simulation, Seen]:
     logging.getLogger("pilothouse.fleet").setLevel(logging.ERROR)  # of every run that was taken over there is a line
     simulation = Simulation(scenario)
     seen, shared = await simulation.go(), simulation.shared
-    told = f"{scenario}"
-    assert seen.most_running <= scenario.workers * scenario.slots, told
-    assert seen.most_failures <= RETRY.attempts + 1, told
-    assert seen.most_attempts <= RETRY.attempts + 1 + scenario.deaths, told
-    assert seen.overtaken == 0, told
+    reported = f"{scenario}"
+    assert seen.most_running <= scenario.workers * scenario.slots, reported
+    assert seen.most_failures <= RETRY.attempts + 1, reported
+    assert seen.most_attempts <= RETRY.attempts + 1 + scenario.deaths, reported
+    assert seen.overtaken == 0, reported
     # A worker looks again at the latest with its next sign of life.
-    assert seen.idle_seconds <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, told
-    assert not shared.owners, told
-    assert set(seen.ends) <= {0, 1}, told
+    assert seen.idle_seconds <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, reported
+    assert not shared.owners, reported
+    assert set(seen.ends) <= {0, 1}, reported
     return simulation, seen
 
 
@@ -313,15 +313,15 @@ def _levels() -> Generator[None]:
 async def all_end(scenario: Scenario) -> Seen:
     """Failures and deaths: every run ends once, nobody is idle, no run starves."""
     simulation, seen = await simulate(scenario)
-    shared, told = simulation.shared, f"{scenario}"
-    assert sum(seen.ends) == sum(shared.ended.values()) == scenario.runs, told
-    assert 0 < shared.ended["failed"] < scenario.runs * (scenario.fails + 0.02), told
-    assert shared.taken_over >= scenario.deaths // 2, told
-    assert in_turn(scenario, simulation, seen), told
+    shared, reported = simulation.shared, f"{scenario}"
+    assert sum(seen.ends) == sum(shared.ended.values()) == scenario.runs, reported
+    assert 0 < shared.ended["failed"] < scenario.runs * (scenario.fails + 0.02), reported
+    assert shared.taken_over >= scenario.deaths // 2, reported
+    assert in_turn(scenario, simulation, seen), reported
     # A further attempt waits for those of greater priority, and for nothing else.
-    assert shared.latest[max(shared.latest)] <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, told
+    assert shared.latest[max(shared.latest)] <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, reported
     busy = sum(seen.busy) / len(seen.busy)
-    assert busy > 0.97, f"{busy} of {told}"
+    assert busy > 0.97, f"{busy} of {reported}"
     return seen
 
 
@@ -329,15 +329,15 @@ async def all_limited(scenario: Scenario) -> Seen:
     """The same with limits for all workers together."""
     assert scenario.requests_per_minute is not None
     _, seen = await simulate(scenario)
-    told = f"{scenario}"
-    assert sum(seen.ends) == scenario.runs, told
-    assert seen.most_leased <= (scenario.concurrency or scenario.runs), told
+    reported = f"{scenario}"
+    assert sum(seen.ends) == scenario.runs, reported
+    assert seen.most_leased <= (scenario.concurrency or scenario.runs), reported
     # Each worker may hold one start ahead. How many workers there are is known with the first signs of life.
     steady = [moment for moment in seen.starts if moment > seen.starts[0] + 2 * HEARTBEAT_SECONDS]
-    assert most_in_a_minute(steady) <= scenario.requests_per_minute * (1 + 1 / 60) + scenario.workers, told
+    assert most_in_a_minute(steady) <= scenario.requests_per_minute * (1 + 1 / 60) + scenario.workers, reported
     # And what is allowed is used, as long as there is enough to do.
     most = steady[: len(steady) * 9 // 10]
-    assert len(most) / (most[-1] - most[0]) * 60 > 0.93 * scenario.requests_per_minute, told
+    assert len(most) / (most[-1] - most[0]) * 60 > 0.93 * scenario.requests_per_minute, reported
     return seen
 
 
@@ -345,11 +345,11 @@ async def all_within_a_budget(scenario: Scenario) -> Seen:
     """Nothing is passed, and what is there is used."""
     assert scenario.budget_usd is not None
     simulation, seen = await simulate(scenario)
-    told = f"{scenario}"
-    assert seen.most_spent <= scenario.budget_usd + 1e-6, told
-    assert simulation.shared.cost_usd == pytest.approx(scenario.budget_usd, abs=1e-6), told
-    assert seen.over_its_limit == 0, told
-    assert sum(seen.ends) < scenario.runs, told
+    reported = f"{scenario}"
+    assert seen.most_spent <= scenario.budget_usd + 1e-6, reported
+    assert simulation.shared.cost_usd == pytest.approx(scenario.budget_usd, abs=1e-6), reported
+    assert seen.over_its_limit == 0, reported
+    assert sum(seen.ends) < scenario.runs, reported
     return seen
 
 

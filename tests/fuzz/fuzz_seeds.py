@@ -53,9 +53,9 @@ def _said(path: Path) -> tuple[list[bytes], bytes]:
     entries = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
     sent = [entry["msg"] for entry in entries if entry["dir"] == "in" and isinstance(entry["msg"], dict)]
     prompt = next((str(m.get("uuid") or "") for m in sent if m.get("type") == "user"), "").encode()
-    said = [_line(entry["msg"]) for entry in entries if entry["dir"] == "out"]
-    at = next((n + 1 for n, line in enumerate(said) if b'"control_response"' in line), 0)
-    return [line.replace(prompt, PROMPT) if prompt else line for line in said[at:]], prompt
+    output = [_line(entry["msg"]) for entry in entries if entry["dir"] == "out"]
+    at = next((n + 1 for n, line in enumerate(output) if b'"control_response"' in line), 0)
+    return [line.replace(prompt, PROMPT) if prompt else line for line in output[at:]], prompt
 
 
 def _line(message: Any) -> bytes:
@@ -76,8 +76,8 @@ def _recorded() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     lines: dict[tuple[bytes, ...], bytes] = {}
     talks: list[bytes] = []
     for path in sorted(TRANSCRIPTS.glob("*.ndjson")):
-        said = [line for line in _said(path)[0] if len(line) < LONGEST]
-        once = {_kind(line): line for line in said}
+        output = [line for line in _said(path)[0] if len(line) < LONGEST]
+        once = {_kind(line): line for line in output}
         new = once.keys() - lines.keys()
         lines.update({kind: once[kind] for kind in sorted(new)})
         talk = b"".join(once.values())

@@ -68,10 +68,10 @@ def connection(data: bytes) -> None:
     how, which, body = opened(data)
     limit = LIMITS[which % len(LIMITS)]
     here, there = Connection(max_line_bytes=limit), Connection(max_line_bytes=limit)
-    heard = [message for piece in pieces(body, how) for message in here.feed(piece)]
-    heard += here.end_output().messages
-    told = [*there.feed(body), *there.end_output().messages]
-    assert [(type(m), m.raw_line) for m in heard] == [(type(m), m.raw_line) for m in told]
+    received = [message for piece in pieces(body, how) for message in here.feed(piece)]
+    received += here.end_output().messages
+    reported = [*there.feed(body), *there.end_output().messages]
+    assert [(type(m), m.raw_line) for m in received] == [(type(m), m.raw_line) for m in reported]
     assert [type(event) for event in here.events] == [type(event) for event in there.events]
     assert not here.pending
     assert not here.open_requests

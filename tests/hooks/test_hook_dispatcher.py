@@ -44,26 +44,28 @@ def conversation(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["12_hooks_pre_post.ndjson", "13_hook_pre_deny.ndjson", "96_hook_defer.ndjson"])
 async def test_a_recorded_conversation_comes_out_the_same(name: str) -> None:
     """Hooks that return what the recorded host returned put the same payloads on the wire."""
-    said = conversation(name)
-    registered = next(m["request"]["hooks"] for m in said if m.get("request", {}).get("subtype") == "initialize")
-    questions = {m["request_id"]: m["request"] for m in said if m.get("request", {}).get("subtype") == "hook_callback"}
-    answers = {m["response"]["request_id"]: m["response"] for m in said if m.get("type") == "control_response"}
-    heard: list[HookEvent] = []
+    output = conversation(name)
+    registered = next(m["request"]["hooks"] for m in output if m.get("request", {}).get("subtype") == "initialize")
+    questions = {
+        m["request_id"]: m["request"] for m in output if m.get("request", {}).get("subtype") == "hook_callback"
+    }
+    answers = {m["response"]["request_id"]: m["response"] for m in output if m.get("type") == "control_response"}
+    received: list[HookEvent] = []
 
     def answering(event: HookEvent) -> Any:
-        heard.append(event)
+        received.append(event)
         request_id = next(key for key, question in questions.items() if question["input"] == event.raw)
         return answers[request_id]["response"]
 
-    desk = make_hook_dispatcher(
+    dispatcher = make_hook_dispatcher(
         {event: HookMatcher(entries[0].get("matcher"), answering) for event, entries in registered.items()}
     )
-    keys = {event: entries[0]["hookCallbackIds"][0] for event, entries in desk.config.items()}
+    keys = {event: entries[0]["hookCallbackIds"][0] for event, entries in dispatcher.config.items()}
     for request_id, question in questions.items():
         key = keys[question["input"]["hook_event_name"]]
-        assert await desk.handle({**question, "callback_id": key}) == answers[request_id]["response"]
-    assert [type(event) for event in heard] == [HOOK_EVENTS[event.event_name].event_class for event in heard]
-    assert len(heard) == len(questions) > 0
+        assert await dispatcher.handle({**question, "callback_id": key}) == answers[request_id]["response"]
+    assert [type(event) for event in received] == [HOOK_EVENTS[event.event_name].event_class for event in received]
+    assert len(received) == len(questions) > 0
 
 
 @pytest.mark.anyio
@@ -81,9 +83,9 @@ async def test_sync_and_async_hooks_answer_in_the_context_of_the_caller() -> Non
         return {"permission_decision": "allow", "permission_decision_reason": f"{caller.get()} {event.session_id}"}
 
     caller.set("alice")
-    desk = make_hook_dispatcher({"PreToolUse": [plain, modern]})
-    first = await desk.handle(ask())
-    second = await desk.handle(ask(key="hook_1"))
+    dispatcher = make_hook_dispatcher({"PreToolUse": [plain, modern]})
+    first = await dispatcher.handle(ask())
+    second = await dispatcher.handle(ask(key="hook_1"))
     assert first["hookSpecificOutput"]["permissionDecisionReason"] == "alice Bash"
     assert second["hookSpecificOutput"]["permissionDecisionReason"] == "alice s"
     assert threads[0] != threading.get_ident()
@@ -101,14 +103,16 @@ async def test_questions_are_answered_side_by_side_and_within_each_other() -> No
             together.set()
         await together.wait()
         # A hook may itself lead to a question, such as a query that runs in it.
-        inner = await desk.handle(ask("Stop", "hook_1"))
+        inner = await dispatcher.handle(ask("Stop", "hook_1"))
         return HookOutput.context(f"{event.tool_name} {inner['systemMessage']}")
 
-    desk = make_hook_dispatcher({"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}})
+    dispatcher = make_hook_dispatcher(
+        {"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}}
+    )
     answers: dict[str, Any] = {}
 
     async def one(tool: str) -> None:
-        answers[tool] = await desk.handle(ask(tool_name=tool))
+        answers[tool] = await dispatcher.handle(ask(tool_name=tool))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
@@ -149,7 +153,7 @@ def limit_of(hook: Callable[[Any], Any]) -> float | None:
 FAILING = [
     (raising, "failed"),
     (raising_later, "failed"),
-    (endless, "did not answer in time"),
+    (endless, "exceeded its timeout"),
     (nonsense, "failed"),
     (unwritable, "failed"),
 ]
@@ -161,9 +165,9 @@ FAILING = [
 async def test_a_gate_that_fails_stays_closed(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", hook, timeout=limit_of(hook))})
+    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", hook, timeout=limit_of(hook))})
     with caplog.at_level(logging.ERROR, "pilothouse.hooks"):
-        answer = await desk.handle(ask())
+        answer = await dispatcher.handle(ask())
     assert verdict(answer) == "deny"
     reason = answer["hookSpecificOutput"]["permissionDecisionReason"]
     assert reason == f"Blocked: a hook for PreToolUse {what}."
@@ -177,9 +181,9 @@ async def test_a_gate_that_fails_stays_closed(
 async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
     timeout: float | None, refused_after: float
 ) -> None:
-    desk = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
+    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
     start = anyio.current_time()
-    assert verdict(await desk.handle(ask())) == "deny"
+    assert verdict(await dispatcher.handle(ask())) == "deny"
     assert anyio.current_time() - start == pytest.approx(refused_after, abs=0.1)
 
 
@@ -189,27 +193,29 @@ async def test_a_hook_that_may_fail_has_no_opinion(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lenient = HookMatcher(None, hook, timeout=limit_of(hook), on_failure="continue")
-    desk = make_hook_dispatcher({"PreToolUse": lenient, "PostToolUse": HookMatcher(None, hook, timeout=limit_of(hook))})
-    assert await desk.handle(ask()) == {}
-    assert await desk.handle(ask("PostToolUse", "hook_1")) == {}
+    dispatcher = make_hook_dispatcher(
+        {"PreToolUse": lenient, "PostToolUse": HookMatcher(None, hook, timeout=limit_of(hook))}
+    )
+    assert await dispatcher.handle(ask()) == {}
+    assert await dispatcher.handle(ask("PostToolUse", "hook_1")) == {}
     assert len(caplog.records) == 2
-    assert what in caplog.text or "gave no valid answer" in caplog.text
+    assert what in caplog.text or "returned no valid output" in caplog.text
 
 
 @pytest.mark.anyio
 async def test_every_gate_and_every_hook_that_shall_block_does() -> None:
     for name, rule in HOOK_EVENTS.items():
         if rule.refusal_format.value:
-            desk = make_hook_dispatcher({name: HookMatcher(None, raising, on_failure="block")})
-            assert "Blocked: a hook for" in repr(await desk.handle(ask(name)))
+            dispatcher = make_hook_dispatcher({name: HookMatcher(None, raising, on_failure="block")})
+            assert "Blocked: a hook for" in repr(await dispatcher.handle(ask(name)))
 
 
 @pytest.mark.anyio
 async def test_a_question_without_input_closes_the_gate_too() -> None:
-    desk = make_hook_dispatcher({"PreToolUse": lambda event: None})
-    assert verdict(await desk.handle({"callback_id": "hook_0"})) == "deny"
-    assert verdict(await desk.handle({"callback_id": "hook_0", "input": [1]})) == "deny"
-    assert await desk.handle({"callback_id": "hook_0", "input": {}}) == {}
+    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    assert verdict(await dispatcher.handle({"callback_id": "hook_0"})) == "deny"
+    assert verdict(await dispatcher.handle({"callback_id": "hook_0", "input": [1]})) == "deny"
+    assert await dispatcher.handle({"callback_id": "hook_0", "input": {}}) == {}
 
 
 @pytest.mark.anyio
@@ -220,9 +226,9 @@ async def test_a_thread_that_overstays_is_left_behind() -> None:
         release.wait(10)
 
     try:
-        desk = make_hook_dispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
+        dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
         with anyio.fail_after(5):
-            assert verdict(await desk.handle(ask())) == "deny"
+            assert verdict(await dispatcher.handle(ask())) == "deny"
     finally:
         release.set()
 
@@ -239,11 +245,11 @@ async def test_withdrawing_a_question_cancels_its_hook() -> None:
         finally:
             ended.append("cancelled")
 
-    desk = make_hook_dispatcher({"PreToolUse": patient})
+    dispatcher = make_hook_dispatcher({"PreToolUse": patient})
     answered: list[Any] = []
 
     async def question() -> None:
-        answered.append(await desk.handle(ask()))
+        answered.append(await dispatcher.handle(ask()))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
@@ -261,8 +267,8 @@ def test_a_hook_that_awaits_something_cancelled_has_failed() -> None:
         await task
 
     async def main() -> None:
-        desk = make_hook_dispatcher({"PreToolUse": waits_for_a_dead_task})
-        assert verdict(await desk.handle(ask())) == "deny"
+        dispatcher = make_hook_dispatcher({"PreToolUse": waits_for_a_dead_task})
+        assert verdict(await dispatcher.handle(ask())) == "deny"
 
     asyncio.run(main())
 
@@ -280,47 +286,47 @@ def test_a_task_that_is_cancelled_natively_stays_cancelled() -> None:
 
 @pytest.mark.anyio
 async def test_a_hook_that_is_not_there_is_an_error() -> None:
-    desk = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
     for body in (ask(key="hook_9"), {"callback_id": None}, {"callback_id": ["hook_0"]}, {}):
         with pytest.raises(ControlError) as caught:
-            await desk.handle(body)
+            await dispatcher.handle(body)
         assert caught.value.code == "unknown_hook"
 
 
 @pytest.mark.anyio
 async def test_an_unlisted_event_arrives_as_unknown() -> None:
-    heard: list[HookEvent] = []
+    received: list[HookEvent] = []
 
     def hook(event: HookEvent) -> Any:
-        heard.append(event)
+        received.append(event)
         return {"hookSpecificOutput": {"brandNew": event.raw["what"]}}
 
-    desk = make_hook_dispatcher({"AfterAll": HookMatcher(None, hook, is_unlisted=True)})
-    answer = await desk.handle(ask("AfterAll", what=1))
+    dispatcher = make_hook_dispatcher({"AfterAll": HookMatcher(None, hook, is_unlisted=True)})
+    answer = await dispatcher.handle(ask("AfterAll", what=1))
     assert answer == {"hookSpecificOutput": {"hookEventName": "AfterAll", "brandNew": 1}}
-    assert isinstance(heard[0], UnknownHookEvent)
+    assert isinstance(received[0], UnknownHookEvent)
 
 
 @pytest.mark.anyio
 async def test_an_unlisted_gate_leaves_its_refusal_to_the_cli() -> None:
-    desk = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
     with pytest.raises(ControlError, match="Blocked: a hook for BeforeAll failed"):
-        await desk.handle(ask("BeforeAll"))
+        await dispatcher.handle(ask("BeforeAll"))
 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G50")
 async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
 
     def listening(name: str, answer: Any) -> Callable[[PreToolUseEvent], Any]:
         def hook(event: PreToolUseEvent) -> Any:
-            heard.append((name, event.tool_input))
+            received.append((name, event.tool_input))
             return answer
 
         return hook
 
-    desk = make_hook_dispatcher(
+    dispatcher = make_hook_dispatcher(
         {
             "PreToolUse": [
                 HookMatcher("Read", listening("read", HookOutput.deny("not asked"))),
@@ -332,12 +338,12 @@ async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
     )
     described = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
     body = {"callback_id": "", "input": described}
-    assert verdict(await desk.handle(body)) == "deny"
-    assert heard == [("bash", {"command": "ls"}), ("pattern", {"command": "ls"})]
+    assert verdict(await dispatcher.handle(body)) == "deny"
+    assert received == [("bash", {"command": "ls"}), ("pattern", {"command": "ls"})]
     full = {"callback_id": "", "input": ask(tool_name="Write")["input"]}
-    assert await desk.handle(full) == {}
-    assert heard[2:] == [("late", {})]
-    assert await desk.handle({"input": {"hook_event_name": "Stop"}}) == {}
+    assert await dispatcher.handle(full) == {}
+    assert received[2:] == [("late", {})]
+    assert await dispatcher.handle({"input": {"hook_event_name": "Stop"}}) == {}
 
 
 def gate() -> HookDispatcher:
@@ -363,7 +369,7 @@ def test_a_cli_that_did_not_register_a_gate_is_refused(caplog: pytest.LogCapture
 
 
 def test_a_gate_that_only_the_cli_can_close_needs_a_cli_that_can() -> None:
-    desk = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
     with pytest.raises(ControlError, match="update it"):
-        desk.check_initialize_response({"hooks_applied": True})
-    desk.check_initialize_response({"hooks_applied": True, "hook_on_failure_supported": True})
+        dispatcher.check_initialize_response({"hooks_applied": True})
+    dispatcher.check_initialize_response({"hooks_applied": True, "hook_on_failure_supported": True})

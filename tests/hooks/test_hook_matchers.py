@@ -26,7 +26,7 @@ class Guard:
 
 
 def test_the_config_names_every_callback_once() -> None:
-    desk = make_hook_dispatcher(
+    dispatcher = make_hook_dispatcher(
         {
             "PreToolUse": [
                 HookMatcher("Bash", [check, look], timeout=30),
@@ -38,7 +38,7 @@ def test_the_config_names_every_callback_once() -> None:
             "SessionEnd": [],
         }
     )
-    assert desk.config == {
+    assert dispatcher.config == {
         "PreToolUse": [
             {"matcher": "Bash", "hookCallbackIds": ["hook_0", "hook_1"], "timeout": 30, "onFailure": "block"},
             {"matcher": None, "hookCallbackIds": ["hook_2"], "onFailure": "continue"},
@@ -47,7 +47,7 @@ def test_the_config_names_every_callback_once() -> None:
         "Stop": [{"matcher": None, "hookCallbackIds": ["hook_4"]}],
         "Notification": [{"matcher": None, "hookCallbackIds": [f"hook_{n}"]} for n in (5, 6, 7, 8)],
     }  # fmt: skip
-    assert desk
+    assert dispatcher
 
 
 def test_no_hooks_make_an_empty_dispatcher() -> None:
@@ -76,16 +76,16 @@ def old(input_data: Any, tool_use_id: str | None, context: Any) -> None: ...
     [
         ([check], "expected a dict"),
         ({"PreTooluse": check}, "did you mean 'PreToolUse'"),
-        ({"pre_tool_use": check}, "no event 'pre_tool_use'"),
-        ({"Zzz": []}, "no event 'Zzz'"),
-        ({3: check}, "no event 3"),
+        ({"pre_tool_use": check}, "unknown event 'pre_tool_use'"),
+        ({"Zzz": []}, "unknown event 'Zzz'"),
+        ({3: check}, "unknown event 3"),
         ({"Stop": "check"}, "expected HookMatcher or a function, got str"),
         ({"Stop": [None]}, "got NoneType"),
         ({"Stop": {"hooks": [check]}}, "got dict"),
         ({"Stop": two}, r"cannot be called with 1 argument \(event\)"),
-        ({"Stop": old}, r"what was \(input, tool_use_id, context\) is event.raw"),
+        ({"Stop": old}, r"instead of \(input, tool_use_id, context\) use event.raw"),
         ({"Stop": [lambda: None]}, "cannot be called with 1 argument"),
-        ({"Stop": HookMatcher("Bash", check)}, "leave out 'Bash'"),
+        ({"Stop": HookMatcher("Bash", check)}, "omit 'Bash'"),
         ({"Stop": HookMatcher(None, check, on_failure="block")}, "cannot be refused"),
     ],
 )
@@ -104,9 +104,9 @@ def test_wrong_hooks_are_refused_when_they_are_given(hooks: Any, complaint: str)
         ({"hooks": check, "matcher": 5}, "string or None, not int"),
         ({"hooks": check, "matcher": ["Bash"]}, "string or None, not list"),
         ({"hooks": check, "matcher": " | "}, "matches nothing"),
-        ({"hooks": check, "matcher": "(Bash"}, "no regular expression"),
-        ({"hooks": check, "matcher": "*Bash"}, "no regular expression"),
-        ({"hooks": check, "matcher": "Bash["}, "no regular expression"),
+        ({"hooks": check, "matcher": "(Bash"}, "not a valid regular expression"),
+        ({"hooks": check, "matcher": "*Bash"}, "not a valid regular expression"),
+        ({"hooks": check, "matcher": "Bash["}, "not a valid regular expression"),
         ({"hooks": check, "matcher": "(?i)bash"}, "as JavaScript"),
         ({"hooks": check, "matcher": r"\ABash\Z"}, "as JavaScript"),
         ({"hooks": check, "matcher": "(?P<tool>Bash)"}, "as JavaScript"),
@@ -137,8 +137,8 @@ def test_right_matchers_are_taken(matcher: str | None) -> None:
 
 
 def test_an_event_of_a_newer_cli_can_be_asked_for() -> None:
-    desk = make_hook_dispatcher({"AfterAll": HookMatcher("x", check, is_unlisted=True)})
-    assert desk.config == {"AfterAll": [{"matcher": "x", "hookCallbackIds": ["hook_0"]}]}
+    dispatcher = make_hook_dispatcher({"AfterAll": HookMatcher("x", check, is_unlisted=True)})
+    assert dispatcher.config == {"AfterAll": [{"matcher": "x", "hookCallbackIds": ["hook_0"]}]}
 
 
 def test_a_matcher_does_not_change_with_the_list_it_came_from() -> None:

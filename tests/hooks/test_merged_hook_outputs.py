@@ -41,12 +41,12 @@ def test_the_strictest_verdict_holds_and_nothing_is_lost(answers: list[Any], mer
 @pytest.mark.anyio
 @pytest.mark.requirement("G50")
 async def test_a_question_without_an_id_is_answered_by_all_hooks() -> None:
-    said = [HookOutput(system_message="hi"), HookOutput(permission_decision="ask"), HookOutput(continue_=False), None]
+    output = [HookOutput(system_message="hi"), HookOutput(permission_decision="ask"), HookOutput(continue_=False), None]
 
     def giving(answer: Any) -> Any:
         return lambda event: answer
 
-    desk = make_hook_dispatcher({"PreToolUse": [HookMatcher(None, [giving(each) for each in said])]})
-    answer = await desk.handle({"input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}}})
+    handler = make_hook_dispatcher({"PreToolUse": [HookMatcher(None, [giving(each) for each in output])]})
+    answer = await handler.handle({"input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}}})
     assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
     assert (answer["systemMessage"], answer["continue"]) == ("hi", False)

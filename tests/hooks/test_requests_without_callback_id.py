@@ -22,14 +22,14 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.requirement("G50")
 @pytest.mark.parametrize("form", FORMS, ids=["flat", "nested", "event", "input"])
 async def test_the_hook_that_matches_answers(form: dict[str, Any]) -> None:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
 
     def check(event: ph.PreToolUseEvent) -> ph.HookOutput:
-        heard.append((event.tool_name, event.tool_input))
+        received.append((event.tool_name, event.tool_input))
         return ph.HookOutput.deny("not this")
 
     def other(event: ph.PreToolUseEvent) -> None:
-        heard.append(("other", event.tool_input))
+        received.append(("other", event.tool_input))
 
     with FakeCLI() as fake:
         fake.expect("user").emit({"type": "control_request", "request_id": "r", **form})
@@ -37,6 +37,6 @@ async def test_the_hook_that_matches_answers(form: dict[str, Any]) -> None:
         hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Read", other), ph.HookMatcher("Bash", check)]}
         assert (await ph.query("go", cli=fake.path, hooks=hooks)).is_success
         (answer,) = [frame["response"] for frame in fake.calls[0].frames if frame["type"] == "control_response"]
-    assert heard == [("Bash", {"command": "ls"})]
+    assert received == [("Bash", {"command": "ls"})]
     assert (answer["subtype"], answer["request_id"]) == ("success", "r")
     assert answer["response"]["hookSpecificOutput"]["permissionDecision"] == "deny"

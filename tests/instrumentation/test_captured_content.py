@@ -95,7 +95,7 @@ SCENES: dict[str, list[Any]] = {
 }
 
 
-def told(seen: Recorded, caplog: pytest.LogCaptureFixture) -> str:
+def reported(seen: Recorded, caplog: pytest.LogCaptureFixture) -> str:
     """Everything that was written down anywhere, but for lines of debugging."""
     records = [r for r in caplog.records if r.levelno >= logging.INFO and r.name.startswith("pilothouse")]
     logs = [logging.Formatter().format(record) for record in records]
@@ -131,7 +131,7 @@ async def test_nothing_is_written_down_unasked(
     fake = FakeCLI().turn(*SCENES[scene]).forever()
     await ask(fake, kind, instrumentation=seen.otel, retry=SOON, system_prompt=SECRET, max_line_bytes=10_000)
     assert seen.spans
-    assert SECRET not in told(seen, caplog)
+    assert SECRET not in reported(seen, caplog)
 
 
 @pytest.mark.parametrize("kind", ["alone", "session"])
@@ -147,8 +147,8 @@ async def test_nor_of_a_child_that_dies(record: Record, caplog: pytest.LogCaptur
         "a signal": fake.kill,
     }[way]()
     await ask(fake, kind, instrumentation=seen.otel)
-    assert "CLIExitedError" in told(seen, caplog)
-    assert SECRET not in told(seen, caplog)
+    assert "CLIExitedError" in reported(seen, caplog)
+    assert SECRET not in reported(seen, caplog)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -180,8 +180,8 @@ async def test_nor_of_what_this_process_is_asked(record: Record, caplog: pytest.
     for kind in ("alone", "session"):
         await ask(FakeCLI.from_function(asks), kind, instrumentation=seen.otel, **settings)
     assert {"hook PreToolUse", "permission Bash"} <= {span.name for span in seen.spans}
-    assert "of a tool" in told(seen, caplog)
-    assert SECRET not in told(seen, caplog)
+    assert "of a tool" in reported(seen, caplog)
+    assert SECRET not in reported(seen, caplog)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -54,10 +54,12 @@ class Played:
         await anyio.sleep(1)
         if self._play is not None:
             return self._play(attempt, self.tries[attempt.key])
-        return said()
+        return output()
 
 
-def said(text: str = "secret answer", *, cost: float = 0.5, error: ph.PilothouseError | None = None) -> ph.QueryResult:
+def output(
+    text: str = "secret answer", *, cost: float = 0.5, error: ph.PilothouseError | None = None
+) -> ph.QueryResult:
     usage = {"inputTokens": 10, "outputTokens": 5, "cacheReadInputTokens": 100, "cacheCreationInputTokens": 0}
     frame = frames.result(text, total_cost_usd=cost, modelUsage={"model": {**usage, "costUSD": cost}})
     return ph.QueryResult([from_dict(frames.init()), from_dict(frame)], failure=error)
@@ -112,7 +114,7 @@ async def test_a_further_attempt_is_linked_to_the_one_before(record: Record) -> 
     def play(attempt: Attempt, number: int) -> ph.QueryResult:
         if attempt.key == "a" and number < 3:
             raise ph.OverloadedError("secret words", api_error_status=529)
-        return said()
+        return output()
 
     seen = record()
     async with ph.Fleet(runner=Played(seen.otel, play), retry=5) as fleet:
@@ -137,9 +139,9 @@ async def test_errors_that_may_quote_are_written_down_only_with_content(record: 
         seen = record(capture_content=capture)
         async with ph.Fleet(runner=Played(seen.otel, play)) as fleet:
             await fleet.gather(["secret a"])
-        told = "".join(s.to_json() for s in seen.spans)
-        assert ("secret words" in told) is capture
-        assert "secret a" not in told
+        reported = "".join(s.to_json() for s in seen.spans)
+        assert ("secret words" in reported) is capture
+        assert "secret a" not in reported
         assert seen.attributes(ATTEMPT)["error.type"] == "ExecutionError"
 
 
@@ -152,8 +154,8 @@ async def test_the_metrics_of_a_fleet(record: Record) -> None:
         if attempt.key == "a" and number == 1:
             raise ph.OverloadedError("busy")
         if attempt.key == "b":
-            return said("", error=ph.MaxTurnsError("long"))
-        return said()
+            return output("", error=ph.MaxTurnsError("long"))
+        return output()
 
     def by_state(name: str) -> dict[Any, float]:
         return {facts.get("pilothouse.fleet.run.state"): value for facts, value in found[name]}
@@ -211,7 +213,7 @@ async def test_no_span_without_instrumentation(record: Record) -> None:
 async def test_those_of_configure_watch_a_runner_without_an_agent(record: Record) -> None:
     class Plain:
         async def run(self, attempt: Attempt) -> ph.QueryResult:
-            return said()
+            return output()
 
     seen = record()
     ph.configure(instrumentation=seen.otel)
@@ -288,7 +290,7 @@ async def test_an_observer_gets_every_event() -> None:
 
     def play(attempt: Attempt, number: int) -> ph.QueryResult:
         contexts[attempt.key] = inside.get()
-        return said()
+        return output()
 
     notebook = Notebook()
     assert isinstance(notebook, FleetInstrumentation)
@@ -377,15 +379,15 @@ async def test_a_watcher_that_fails_touches_nothing(
         assert [run.text for run in runs] == ["secret answer"] * 3
         assert [end.run.state for _, end in good.fleets[0].ends] == ["succeeded"] * 3
         assert good.fleets[0].over == [None]
-        told = [one for one in caplog.records if one.levelno >= logging.WARNING]
-        assert len(told) <= 2, place  # once for each class that failed
-        assert {one.name for one in told} <= {"pilothouse.instrumentation"}
+        reported = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert len(reported) <= 2, place  # once for each class that failed
+        assert {one.name for one in reported} <= {"pilothouse.instrumentation"}
 
 
 def test_a_fleet_of_plain_code_lies_in_the_span_of_its_caller(record: Record) -> None:
     class Plain:
         async def run(self, attempt: Attempt) -> ph.QueryResult:
-            return said()
+            return output()
 
     seen = record()
     ph.configure(instrumentation=seen.otel)

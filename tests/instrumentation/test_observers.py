@@ -108,8 +108,8 @@ async def test_observers_get_no_key(book: Notebook) -> None:
         settings={"apiKeyHelper": "planted-helper-0123456789"},
     )
     start = book.only.start
-    told = repr((start.settings, start.base_url))
-    assert "planted" not in told
+    reported = repr((start.settings, start.base_url))
+    assert "planted" not in reported
     assert start.settings["model" if "model" in start.settings else "base_url"]
     for secret in ("token", "argument", "helper"):
         assert start.redact(f"a planted-{secret}-0123456789 b") == "a [redacted] b"
@@ -222,14 +222,14 @@ async def test_hooks_permissions_and_custom_tools_are_observed(book: Notebook) -
     with FakeCLI.from_function(play) as fake, anyio.fail_after(20):
         await ph.query("Hi", cli=fake.path, instrumentation=book, hooks=hooks, can_use_tool=ask, custom_tools=[add])
     notes = book.only
-    told = [(call.kind, call.name, call.tool_use_id, end.outcome) for call, end in notes.calls]
-    assert told[2:] == [
+    reported = [(call.kind, call.name, call.tool_use_id, end.outcome) for call, end in notes.calls]
+    assert reported[2:] == [
         ("permission", "Bash", TOOL, "allow"),
         ("permission", "Write", TOOL, "deny"),
         ("tool", "mcp__tools__add", TOOL, "ok"),
         ("tool", "mcp__tools__none", TOOL, "error"),
     ]
-    assert [entry[:3] for entry in told[:2]] == [("hook", "PreToolUse", TOOL)] * 2
+    assert [entry[:3] for entry in reported[:2]] == [("hook", "PreToolUse", TOOL)] * 2
 
 
 async def test_all_that_runs_for_a_query_runs_in_its_context(book: Notebook) -> None:

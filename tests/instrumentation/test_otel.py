@@ -230,10 +230,10 @@ async def test_callbacks_run_inside_of_the_tool_call_that_they_are_about(record:
 
     def play(child: Any) -> None:
         child.expect("user")
-        said = {"role": "assistant", "id": "m", "content": []}
+        output = {"role": "assistant", "id": "m", "content": []}
         for key, name in (("t1", "Bash"), ("t2", "mcp__tools__add")):
             block = {"type": "tool_use", "id": key, "name": name, "input": {}}
-            child.emit({"type": "assistant", "session_id": "s", "message": {**said, "content": [block]}})
+            child.emit({"type": "assistant", "session_id": "s", "message": {**output, "content": [block]}})
         hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
         child.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="t1")
         child.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="t1", permission_suggestions=[])

@@ -37,8 +37,8 @@ def task(subtype: str, call: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def own_turn(*said: dict[str, Any]) -> list[dict[str, Any]]:
-    return [OWN_INIT, *said, frames.assistant("I was woken"), answer(**WOKEN, **SINCE)]
+def own_turn(*output: dict[str, Any]) -> list[dict[str, Any]]:
+    return [OWN_INIT, *output, frames.assistant("I was woken"), answer(**WOKEN, **SINCE)]
 
 
 def with_sub_agent() -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def with_sub_agent() -> list[dict[str, Any]]:
     )  # fmt: skip
 
 
-async def heard(listener: Any) -> None:
+async def received(listener: Any) -> None:
     """Listen until a turn of its own has its result."""
     with anyio.fail_after(20):
         async for message in listener:
@@ -74,7 +74,7 @@ async def test_in_a_session_it_is_a_span_beside_those_of_the_queries(record: Rec
             listener = session.messages()
             with seen.tracer.start_as_current_span("asking"):
                 await session.query("one")
-            await heard(listener)
+            await received(listener)
     query = (ROOT, (("execute_tool Bash", ()),))
     inner = ("invoke_agent Explore", (("execute_tool Read", ()),))
     own = (ROOT, (("execute_tool Bash", ()), ("execute_tool Agent", (inner,))))
@@ -133,13 +133,13 @@ async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
 
     def play(child: Any) -> None:
         child.expect("user")
-        said = {"role": "assistant", "id": "m", "content": []}
+        output = {"role": "assistant", "id": "m", "content": []}
         call = {"type": "tool_use", "id": "w1", "name": "Bash", "input": {}}
         result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1}
         child.emit({"type": "system", "subtype": "init", "session_id": "s"})
         child.emit(result)
         child.emit({"type": "system", "subtype": "init", "session_id": "s", "user_message_uuids": []})
-        child.emit({"type": "assistant", "session_id": "s", "message": {**said, "content": [call]}})
+        child.emit({"type": "assistant", "session_id": "s", "message": {**output, "content": [call]}})
         hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
         child.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="w1")
         child.ask("can_use_tool", tool_name="Bash", input={}, tool_use_id="w1", permission_suggestions=[])
@@ -157,7 +157,7 @@ async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
         async with ph.session(cli=fake.path, instrumentation=seen.otel, hooks=hooks, can_use_tool=ask) as session:
             listener = session.messages()
             await session.query("one")
-            await heard(listener)
+            await received(listener)
     inside = (("hook PreToolUse", (("in the hook", ()),)), ("permission Bash", ()))
     assert seen.tree() == ((ROOT, ()), (ROOT, (("execute_tool Bash", inside),)))
 
@@ -197,7 +197,7 @@ async def test_it_is_observed_as_a_query_without_a_prompt() -> None:
         async with session:
             listener = session.messages()
             await session.query("one")
-            await heard(listener)
+            await received(listener)
     asked, woken = book.queries
     assert (asked.caller, woken.caller) == ("who asks", "who made it")
     assert (asked.start.self_started, woken.start.self_started) == (False, True)
@@ -217,7 +217,7 @@ async def test_observing_it_is_optional() -> None:
         async with ph.session(cli=fake.path, instrumentation=book) as session:
             listener = session.messages()
             await session.query("one")
-            await heard(listener)
+            await received(listener)
             assert (await session.query("two")).text == "two"
     assert [notes.end.result.text for notes in book.queries] == ["secret answer", "two"]
 
@@ -235,7 +235,7 @@ async def test_what_a_query_has_left_running_is_no_part_of_it() -> None:
         async with ph.session(cli=fake.path, instrumentation=book) as session:
             listener = session.messages()
             await session.query("one")
-            await heard(listener)
+            await received(listener)
     _, woken = book.queries
     names = [use.name for m in woken.messages if isinstance(m, ph.AssistantMessage) for use in m.tool_uses]
     assert names == ["Agent", "Grep"]
@@ -287,5 +287,5 @@ async def test_a_watcher_that_fails_at_it_hurts_nothing() -> None:
         async with ph.session(cli=fake.path, instrumentation=Bad()) as session:
             listener = session.messages()
             await session.query("one")
-            await heard(listener)
+            await received(listener)
             assert (await session.query("two")).text == "two"

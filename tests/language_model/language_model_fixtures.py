@@ -66,8 +66,8 @@ def turn(text: str, **result: Any) -> list[Frame]:
 def recorded(name: str) -> list[Frame]:
     """What the CLI said in a recording, but for control frames."""
     lines = [json.loads(line) for line in (TRANSCRIPTS / f"{name}.ndjson").read_text().splitlines()]
-    said = [line["msg"] for line in lines if line["dir"] == "out" and isinstance(line["msg"], dict)]
-    return [each for each in said if not str(each["type"]).startswith(("control_", "command_"))]
+    printed = [line["msg"] for line in lines if line["dir"] == "out" and isinstance(line["msg"], dict)]
+    return [each for each in printed if not str(each["type"]).startswith(("control_", "command_"))]
 
 
 def whole_only(turns: Iterable[Sequence[Frame]]) -> list[list[Frame]]:

@@ -283,8 +283,8 @@ async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
     spy = Spy(turn("fine"))
     model = LanguageModel(transport=spy, max_thinking_tokens=1000, system_prompt="Be brief.")
-    said = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello @file /clear"}]
-    result = await model.generate(said, [WEATHER])
+    printed = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello @file /clear"}]
+    result = await model.generate(printed, [WEATHER])
     argv = " ".join(spy.invocation.argv)
     assert result.text == "fine"
     for flag in ("--model=sonnet", "--max-thinking-tokens=1000", "--no-session-persistence", "--strict-mcp-config"):
@@ -292,8 +292,8 @@ async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--tools=" in spy.invocation.argv  # none of those of the CLI
     assert "--mcp-config" not in argv
     assert "--include-partial-messages" not in argv
-    told = spy.system_prompt
-    assert told.index("Be brief.") < told.index("Be kind.") < told.index("weather")
+    reported = spy.system_prompt
+    assert reported.index("Be brief.") < reported.index("Be kind.") < reported.index("weather")
     assert spy.prompt["client_composed"] is True
     assert spy.prompt["message"]["content"] == [{"type": "text", "text": "Hello @file /clear"}]
     await model.stream("again", max_thinking_tokens=500, model="haiku").result()

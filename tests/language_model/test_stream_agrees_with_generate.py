@@ -65,7 +65,7 @@ def replies(draw: st.DrawFn, message_id: str) -> list[Frame]:
     blocks = [("text", part) for part in cut(draw, text, 2) if part]
     if draw(st.booleans()):
         blocks.insert(0, ("thinking", "native thought"))
-    told = [(kind, part, cut(draw, part, 6)) for kind, part in blocks]
+    reported = [(kind, part, cut(draw, part, 6)) for kind, part in blocks]
     fate = draw(st.sampled_from(FATES))
     made: list[Frame] = []
     if fate == "retracted":
@@ -80,18 +80,18 @@ def replies(draw: st.DrawFn, message_id: str) -> list[Frame]:
     if fate in ("retried", "fallback"):
         first = f"{message_id}_first"
         made.append(started(first))
-        gone = draw(st.integers(0, len(told) - 1))
-        for at, (kind, _, pieces) in enumerate(told[: gone + 1]):
+        gone = draw(st.integers(0, len(reported) - 1))
+        for at, (kind, _, pieces) in enumerate(reported[: gone + 1]):
             made += streamed(kind, pieces[: 1 + len(pieces) // 2], at, first, whole=False)
         abandoned = {"api_message_id": first, "from_block_index": 0}
         made += stopped(first, None, abandoned_blocks=abandoned)
     if fate in ("unstreamed", "fallback"):
-        made += [frames.assistant([block(kind, part)], message_id=message_id) for kind, part, _ in told]
+        made += [frames.assistant([block(kind, part)], message_id=message_id) for kind, part, _ in reported]
     else:
         begun = started(message_id)
         made.append(begun | ({"resume_reason": "max_output_tokens"} if fate == "resumed" else {}))
-        for at, (kind, part, pieces) in enumerate(told):
-            if fate == "contradicted" and at == len(told) - 1:
+        for at, (kind, part, pieces) in enumerate(reported):
+            if fate == "contradicted" and at == len(reported) - 1:
                 pieces = [*pieces[:-1], "something else "]
             stream = streamed(kind, pieces, at, message_id)
             for each in stream:

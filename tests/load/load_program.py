@@ -159,8 +159,8 @@ WORKLOADS = {"controls": controls, "flood": flood, "lines": lines, "stderr": std
 
 async def measure(workload: str, size: int) -> None:
     began = time.monotonic()
-    told = await WORKLOADS[workload](size)
-    print(json.dumps({**told, "peak": memory("VmHWM"), "seconds": time.monotonic() - began}))
+    reported = await WORKLOADS[workload](size)
+    print(json.dumps({**reported, "peak": memory("VmHWM"), "seconds": time.monotonic() - began}))
 
 
 if __name__ == "__main__":

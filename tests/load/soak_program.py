@@ -69,8 +69,8 @@ async def short(agent: ph.Agent) -> None:
 
 
 async def blocking(agent: ph.Agent) -> None:
-    twin = sync.Agent.wrap(agent)
-    assert (await to_thread.run_sync(lambda: twin.query("from a thread").result().text)) == "re: from a thread"
+    counterpart = sync.Agent.wrap(agent)
+    assert (await to_thread.run_sync(lambda: counterpart.query("from a thread").result().text)) == "re: from a thread"
 
 
 async def conversation(agent: ph.Agent) -> None:

@@ -75,20 +75,20 @@ def fake() -> Iterator[FakeCLI]:
 
 
 async def test_tasks_and_threads_wait_for_the_first(fake: FakeCLI, env: dict[str, str]) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     async def ask() -> None:
-        told.append((await ph.query("go", cli=fake.path, env=env)).text)
+        reported.append((await ph.query("go", cli=fake.path, env=env)).text)
 
     def ask_in_a_thread() -> None:
-        told.append(sync.query("go", cli=fake.path, env=env).result().text)
+        reported.append(sync.query("go", cli=fake.path, env=env).result().text)
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(ask)
                 group.start_soon(to_thread.run_sync, ask_in_a_thread)
-    assert told == ["True"] * 6
+    assert reported == ["True"] * 6
     assert not locks()
 
 

@@ -26,38 +26,38 @@ def run(workload: str, backend: str, size: int, *, within: float) -> dict[str, A
     done = subprocess.run(command, capture_output=True, text=True, timeout=within)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    told = json.loads(done.stdout)
-    assert told["count"] == told["sent"]
-    print(f"{workload} {size} on {backend}: {told}")
-    return {**told, "more": told["peak"] - told["before"]}
+    reported = json.loads(done.stdout)
+    assert reported["count"] == reported["sent"]
+    print(f"{workload} {size} on {backend}: {reported}")
+    return {**reported, "more": reported["peak"] - reported["before"]}
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [64, pytest.param(1024, marks=slow)])
 @pytest.mark.requirement("E79")
 def test_a_slow_consumer_bounds_the_memory(anyio_backend: str, size: int) -> None:
-    told = run("flood", anyio_backend, size, within=300)
-    assert told["more"] < OBJECTS * HIGH_WATER_BYTES
+    reported = run("flood", anyio_backend, size, within=300)
+    assert reported["more"] < OBJECTS * HIGH_WATER_BYTES
 
 
 @pytest.mark.parametrize("size", [4, pytest.param(50, marks=slow)])
 @pytest.mark.requirement("R32")
 def test_standard_error_is_drained_and_not_kept(anyio_backend: str, size: int) -> None:
-    told = run("stderr", anyio_backend, size, within=120)
-    assert told["more"] < 4 * MIB
+    reported = run("stderr", anyio_backend, size, within=120)
+    assert reported["more"] < 4 * MIB
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [8, pytest.param(64, marks=slow)])
 @pytest.mark.requirement("G32")
 def test_lines_up_to_the_limit_arrive(anyio_backend: str, size: int) -> None:
-    told = run("lines", anyio_backend, size, within=120)
-    assert told["more"] < 4 * size * MIB
+    reported = run("lines", anyio_backend, size, within=120)
+    assert reported["more"] < 4 * size * MIB
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2_000, pytest.param(100_000, marks=slow)])
 @pytest.mark.requirement("G30")
 def test_control_requests_leave_nothing_behind(anyio_backend: str, size: int) -> None:
-    told = run("controls", anyio_backend, size, within=300)
-    assert told["second_half"] < MIB
+    reported = run("controls", anyio_backend, size, within=300)
+    assert reported["second_half"] < MIB

@@ -35,13 +35,13 @@ def run(backend: str, seconds: float, round_seconds: float) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def table(backend: str, told: dict[str, Any]) -> str:
+def table(backend: str, reported: dict[str, Any]) -> str:
     rows = [
         (*(s[name] for name in COLUMNS[:-2]), f"{s['rss'] / MIB:.1f}", f"{s['needed'] / MIB:.1f}")
-        for s in told["samples"]
+        for s in reported["samples"]
     ]
     lines = [COLUMNS, ("---:",) * len(COLUMNS), *rows]
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(told["done"].items()))
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(reported["done"].items()))
     return f"{backend}: {counts}\n\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n\n"
 
 
@@ -55,20 +55,20 @@ def assert_nothing_piles_up(samples: Sequence[dict[str, float]]) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.requirement("G10", "E79")
 def test_mixed_work_leaves_nothing_behind(anyio_backend: str) -> None:
-    told = run(anyio_backend, 2, 1)
-    assert len(told["samples"]) >= 2
-    assert_nothing_piles_up(told["samples"])
+    reported = run(anyio_backend, 2, 1)
+    assert len(reported["samples"]) >= 2
+    assert_nothing_piles_up(reported["samples"])
 
 
 @pytest.mark.soak
 @pytest.mark.requirement("G10", "E79")
 def test_mixed_work_for_long_is_flat(anyio_backend: str) -> None:
-    told = run(anyio_backend, SECONDS / 2, min(ROUND_SECONDS, SECONDS / 20))
-    print(table(anyio_backend, told))
+    reported = run(anyio_backend, SECONDS / 2, min(ROUND_SECONDS, SECONDS / 20))
+    print(table(anyio_backend, reported))
     if TABLE:
         with Path(TABLE).open("a", encoding="utf-8") as file:
-            file.write(table(anyio_backend, told))
-    samples = told["samples"]
+            file.write(table(anyio_backend, reported))
+    samples = reported["samples"]
     assert_nothing_piles_up(samples)
     third = len(samples) // 3
     middle, last = samples[third : 2 * third], samples[2 * third :]

@@ -40,8 +40,8 @@ def schema_of(body: dict[str, Any]) -> Any:
     return shim.translate(body)["response_format"]["json_schema"]["schema"]
 
 
-def completion(said: str, finish: str = "stop") -> dict[str, Any]:
-    choice = {"message": {"role": "assistant", "content": said}, "finish_reason": finish}
+def completion(output: str, finish: str = "stop") -> dict[str, Any]:
+    choice = {"message": {"role": "assistant", "content": output}, "finish_reason": finish}
     return {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 
 
@@ -81,9 +81,9 @@ def test_after_three_results_it_has_to_answer() -> None:
 def test_what_the_model_sees_is_short_and_in_words() -> None:
     image = {"role": "user", "content": [{"type": "image", "source": {}}]}
     long = {"role": "user", "content": "x" * 100_000}
-    told = shim.translate(asked(long, CALL, RESULT, image, system=[{"type": "text", "text": "Be kind. " * 5000}]))
-    texts = [message["content"] for message in told["messages"]]
-    assert [message["role"] for message in told["messages"]] == ["system", "user", "assistant", "user"]
+    reported = shim.translate(asked(long, CALL, RESULT, image, system=[{"type": "text", "text": "Be kind. " * 5000}]))
+    texts = [message["content"] for message in reported["messages"]]
+    assert [message["role"] for message in reported["messages"]] == ["system", "user", "assistant", "user"]
     assert texts[2:] == ['{"tool": "Read", "input": {"file_path": "a"}}', "Result of Read: hello"]
     assert texts[0].endswith("Read: Reads a file.\nBash:")
     assert max(map(len, texts)) < 2000
@@ -112,22 +112,22 @@ def test_a_call_becomes_a_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "finish", "text", "reason"),
+    ("output", "finish", "text", "reason"),
     [
         ('{"text": "Hello."}', "stop", "Hello.", "end_turn"),
         ('{"text": "Hel', "length", '{"text": "Hel', "max_tokens"),
         ("", "stop", "…", "end_turn"),
     ],
 )
-def test_plain_output_becomes_a_text(said: str, finish: str, text: str, reason: str) -> None:
-    answer = shim.answer_of(asked(), completion(said, finish))
+def test_plain_output_becomes_a_text(output: str, finish: str, text: str, reason: str) -> None:
+    answer = shim.answer_of(asked(), completion(output, finish))
     assert answer["content"] == [{"type": "text", "text": text}]
     assert answer["stop_reason"] == reason
 
 
-@pytest.mark.parametrize("said", ['{"tool": "Read", "input": {"file_path": "ä"}}', '{"text": "Hello."}'])
-def test_the_events_give_the_same_answer(said: str) -> None:
-    answer = shim.answer_of(asked(), completion(said))
+@pytest.mark.parametrize("output", ['{"tool": "Read", "input": {"file_path": "ä"}}', '{"text": "Hello."}'])
+def test_the_events_give_the_same_answer(output: str) -> None:
+    answer = shim.answer_of(asked(), completion(output))
     lines = b"".join(shim.events_of(answer)).decode().splitlines()
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     kinds = ["message_start", "content_block_start", "content_block_delta", "content_block_stop"]
@@ -250,27 +250,27 @@ def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) ->
 
 def test_a_request_with_tools_is_answered_by_the_shim(port: int) -> None:
     body = json.dumps(asked()).encode()
-    status, said = ask(port, "POST", "/v1/messages", body, x_api_key="right")
-    assert (status, json.loads(said)["content"]) == (200, [{"type": "text", "text": "Hello."}])
-    status, said = ask(
+    status, output = ask(port, "POST", "/v1/messages", body, x_api_key="right")
+    assert (status, json.loads(output)["content"]) == (200, [{"type": "text", "text": "Hello."}])
+    status, output = ask(
         port, "POST", "/v1/messages?beta=true", json.dumps(asked(stream=True)).encode(), x_api_key="right"
     )
     assert status == 200
-    assert said.startswith(b"event: message_start\n")
+    assert output.startswith(b"event: message_start\n")
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 @pytest.mark.parametrize("body", [b"{}", b"[1]", b"not json", b""])
 def test_everything_else_passes_through(port: int, path: str, body: bytes) -> None:
-    status, said = ask(port, "POST", path, body, x_api_key="right")
-    assert (status, json.loads(said)) == (200, {"path": path, "body": body.decode()})
+    status, output = ask(port, "POST", path, body, x_api_key="right")
+    assert (status, json.loads(output)) == (200, {"path": path, "body": body.decode()})
     assert json.loads(ask(port, "GET", "/health")[1]) == {"path": "/health"}
 
 
 def test_the_key_is_checked_by_the_model(port: int) -> None:
-    status, said = ask(port, "POST", "/v1/messages", json.dumps(asked()).encode(), x_api_key="wrong")
+    status, output = ask(port, "POST", "/v1/messages", json.dumps(asked()).encode(), x_api_key="wrong")
     assert status == 401
-    assert json.loads(said)["error"]["type"] == "authentication_error"
+    assert json.loads(output)["error"]["type"] == "authentication_error"
 
 
 @pytest.mark.parametrize("length", ["-1", "x", str(10**12)])
@@ -280,6 +280,6 @@ def test_an_odd_length_is_refused(port: int, length: str) -> None:
 
 def test_a_dead_model_is_reported() -> None:
     with serving(shim.Shim("http://127.0.0.1:9")) as server:
-        status, said = ask(int(server.server_address[1]), "POST", "/v1/messages", b"{}")
+        status, output = ask(int(server.server_address[1]), "POST", "/v1/messages", b"{}")
     assert status == 502
-    assert "did not answer" in json.loads(said)["error"]["message"]
+    assert "did not answer" in json.loads(output)["error"]["message"]

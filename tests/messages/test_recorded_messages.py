@@ -124,10 +124,10 @@ def test_the_lenient_path_reads_good_lines_the_same(message_lines: list[bytes]) 
 def test_recorded_messages_pickle_and_copy(message_lines: list[bytes]) -> None:
     for line in message_lines:
         message = messages.decode(line)
-        for twin in (pickle.loads(pickle.dumps(message)), copy.copy(message), copy.deepcopy(message)):
-            assert twin == message
-            assert twin.raw_line == line
-            assert twin.raw == message.raw
+        for counterpart in (pickle.loads(pickle.dumps(message)), copy.copy(message), copy.deepcopy(message)):
+            assert counterpart == message
+            assert counterpart.raw_line == line
+            assert counterpart.raw == message.raw
 
 
 def test_a_batch_gives_what_single_lines_give(lines: list[bytes]) -> None:
@@ -159,9 +159,9 @@ def test_deltas_add_up_to_the_assistant_text(transcripts: list[Path]) -> None:
     decoded = [messages.decode(line) for line in lines_out(path)]
     events = [message for message in decoded if isinstance(message, messages.StreamEvent)]
     streamed = "".join(event.text_delta or "" for event in events)
-    said = "".join(message.text for message in decoded if isinstance(message, messages.AssistantMessage))
-    assert said
-    assert streamed == said
+    output = "".join(message.text for message in decoded if isinstance(message, messages.AssistantMessage))
+    assert output
+    assert streamed == output
     assert all(event.api_message_id for event in events)
 
 

@@ -150,8 +150,8 @@ async def test_the_client_of_others_drives_it(program: Path, scripted_model: Scr
 def test_forms_of_output(program: Path, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Ahoy."
     assert run(program, scripted_model, "-p", "Hi").stdout == "Ahoy.\n"
-    told = run(program, scripted_model, "-p", "--output-format", "json", stdin="-hi")
-    assert json.loads(told.stdout)["result"] == "Ahoy."
+    reported = run(program, scripted_model, "-p", "--output-format", "json", stdin="-hi")
+    assert json.loads(reported.stdout)["result"] == "Ahoy."
     assert scripted_model.requests[-1].last_user_text == "-hi"
 
 
@@ -264,12 +264,12 @@ def test_its_version_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"2.1.330 (pilothouse-agent {ph.__version__})\n"
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"--{flag}" in told for flag in FLAGS)
+    reported = capsys.readouterr().out
+    assert all(f"--{flag}" in reported for flag in FLAGS)
     assert set(FLAG_HELP) == set(FLAGS) - IGNORED_FLAGS
-    assert "  --max-turns <value>  " in told
-    assert "stop after this many turns of the model" in told
-    assert max(map(len, told.splitlines())) <= 130
+    assert "  --max-turns <value>  " in reported
+    assert "stop after this many turns of the model" in reported
+    assert max(map(len, reported.splitlines())) <= 130
     assert main(["--nonsense"]) == 1
     assert capsys.readouterr().err == "error: unknown option '--nonsense'\n"
 

@@ -101,10 +101,10 @@ def meaning(frame: Mapping[str, Any]) -> Any:
             return [block["type"] for block in frame["message"]["content"]]
         case "result":
             names = ("subtype", "is_error", "num_turns", "stop_reason", "terminal_reason", "api_error_status")
-            told = {name: frame.get(name) for name in names}
+            reported = {name: frame.get(name) for name in names}
             kept = ("input_tokens", "output_tokens")
             tokens = {name: frame["usage"][name] for name in kept}
-            return told | tokens | {"denied": [denial["tool_input"] for denial in frame["permission_denials"]]}
+            return reported | tokens | {"denied": [denial["tool_input"] for denial in frame["permission_denials"]]}
         case _:
             return None
 

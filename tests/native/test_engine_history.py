@@ -142,11 +142,11 @@ async def test_it_refuses_to_start_as_the_cli_does(
     scripted_model: ScriptedModel, flags: tuple[str, ...], stderr: str
 ) -> None:
     async with hosted(scripted_model, *flags) as host:
-        said = await host.rest()
+        output = await host.rest()
         ending = await host.transport.ending()
     assert ending.exit_code == 1
     assert stderr in ending.stderr
-    assert [kind_of(frame) for frame in said] == (["result/error_during_execution"] if "--resume" in flags[0] else [])
+    assert [kind_of(frame) for frame in output] == (["result/error_during_execution"] if "--resume" in flags[0] else [])
 
 
 async def test_a_session_id_is_used_once(scripted_model: ScriptedModel) -> None:
@@ -288,8 +288,8 @@ async def test_the_cli_resumes_what_the_engine_wrote(scripted_model: ScriptedMod
     assert frames[-1]["result"] == "Ada, as you said."
     assert frames[-1]["session_id"] == ID
     shown = texts(scripted_model)
-    for said in ("I am Ada.", "Echo: a", "Echo: b", "Your name is Ada.", "Who am I?"):
-        assert said in shown
+    for output in ("I am Ada.", "Echo: a", "Echo: b", "Your name is Ada.", "Who am I?"):
+        assert output in shown
 
 
 @pytest.mark.real_cli

@@ -78,9 +78,9 @@ async def test_hooks_come_in_the_order_of_the_cli(scripted_model: ScriptedModel)
     assert results(host)[0]["content"] == "other"
     texts = [block.get("text", "") for block in scripted_model.requests[1].messages[-1]["content"]]
     assert [words for words in ("gap", "step") if any(words in text for text in texts)] == ["gap", "step"]
-    told = next(f["request"] for f in host.frames if f.get("request", {}).get("callback_id") == "posttooluse")
-    assert told["input"]["tool_input"] == {"text": "b"}
-    assert told["input"]["transcript_path"].endswith(f"{result['session_id']}.jsonl")
+    reported = next(f["request"] for f in host.frames if f.get("request", {}).get("callback_id") == "posttooluse")
+    assert reported["input"]["tool_input"] == {"text": "b"}
+    assert reported["input"]["transcript_path"].endswith(f"{result['session_id']}.jsonl")
 
 
 async def test_a_hook_denies(scripted_model: ScriptedModel) -> None:
@@ -387,7 +387,7 @@ async def serve(host: Host, tools: list[dict[str, Any]], calls: dict[str, Any]) 
     return frame
 
 
-def told(name: str, **about: Any) -> dict[str, Any]:
+def reported(name: str, **about: Any) -> dict[str, Any]:
     return {"name": name, "description": "d", "inputSchema": {"type": "object", "properties": {}}, **about}
 
 
@@ -399,7 +399,7 @@ async def test_tools_of_the_host(scripted_model: ScriptedModel) -> None:
         "add": {"content": [{"type": "text", "text": "5"}, image], "structuredContent": {"sum": 5}},
         "boom": {"content": [{"type": "text", "text": "kaboom"}], "isError": True},
     }
-    tools = [told("add", annotations={"readOnlyHint": True}), told("boom"), told("late")]
+    tools = [reported("add", annotations={"readOnlyHint": True}), reported("boom"), reported("late")]
     async with hosted(scripted_model, "--allowedTools=mcp__calc") as host:
         await host.ask("initialize", sdkMcpServers=["calc"], sdkMcpServerConfigs={"calc": {"timeout": 200}})
         await host.prompt("Go")

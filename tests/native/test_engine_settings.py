@@ -80,12 +80,12 @@ LAX: list[dict[str, Any]] = [
 @anyio_test
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
-@pytest.mark.parametrize("told", LAX)
-async def test_a_repository_permits_nothing(scripted_model: ScriptedModel, name: str, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("reported", LAX)
+async def test_a_repository_permits_nothing(scripted_model: ScriptedModel, name: str, reported: dict[str, Any]) -> None:
     root = project(scripted_model)
     outside = scripted_model.home / "outside"
     write(outside, "secret")
-    write(root / ".claude" / name, told)
+    write(root / ".claude" / name, reported)
     write(root / ".mcp.json", {"mcpServers": {"x": {"command": "touch", "args": ["canary"]}}})
     calls = [
         ToolUse("Bash", {"command": "touch canary; echo $GREETING", "description": "d"}),
@@ -107,7 +107,7 @@ async def test_a_repository_permits_nothing(scripted_model: ScriptedModel, name:
         stderr = (await host.transport.ending()).stderr
     assert asked == ["Bash", "Write", "Write", "Read"]
     assert not list(scripted_model.home.rglob("canary"))
-    assert name in stderr or not told.keys() & {"permissions", "env"}
+    assert name in stderr or not reported.keys() & {"permissions", "env"}
     # The key went where the program said, and the commands of the repository had no part in it.
     assert len(scripted_model.requests) == 5
     assert next(f for f in host.frames if kind_of(f) == "system/init")["permissionMode"] == "default"
@@ -118,8 +118,8 @@ async def test_a_repository_permits_nothing(scripted_model: ScriptedModel, name:
 async def test_a_repository_may_restrict_and_tune(scripted_model: ScriptedModel) -> None:
     root = project(scripted_model)
     write(root / "a.txt", "secret")
-    told = {"permissions": {"deny": ["Read(a.txt)"], "ask": ["Bash(ls:*)"]}, "model": "haiku", "effortLevel": "low"}
-    write(root / ".claude" / "settings.json", told)
+    reported = {"permissions": {"deny": ["Read(a.txt)"], "ask": ["Bash(ls:*)"]}, "model": "haiku", "effortLevel": "low"}
+    write(root / ".claude" / "settings.json", reported)
     scripted_model.reply(
         Steps([ToolUse("Read", {"file_path": str(root / "a.txt")})], [ToolUse("Bash", {"command": "ls"})], "Done.")
     )
@@ -158,13 +158,13 @@ CLAUDE_CONFIG_DIR RIPGREP_CONFIG_PATH MAKEFLAGS HTTPS_PROXY path"""
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("source", ["user", "flag"])
 async def test_variables_that_steer_programs_hold_from_no_settings(scripted_model: ScriptedModel, source: str) -> None:
-    told = {"env": {**dict.fromkeys(STEERING.split(), "steered"), "GREETING": "ahoy", "NODE_ENV": "test"}}
-    told["env"]["DISABLE_PROMPT_CACHING"] = "1"  # something that the client looks at
+    reported = {"env": {**dict.fromkeys(STEERING.split(), "steered"), "GREETING": "ahoy", "NODE_ENV": "test"}}
+    reported["env"]["DISABLE_PROMPT_CACHING"] = "1"  # something that the client looks at
     flags = ["--allowedTools=Bash"]
     if source == "user":
-        write(user(scripted_model) / "settings.json", told)
+        write(user(scripted_model) / "settings.json", reported)
     else:
-        flags.append(f"--settings={json.dumps(told)}")
+        flags.append(f"--settings={json.dumps(reported)}")
     call = ToolUse("Bash", {"command": "env", "description": "d"})
     scripted_model.reply(Steps([call], "Done."))
     async with hosted(scripted_model, *flags) as host:

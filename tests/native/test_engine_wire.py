@@ -157,9 +157,9 @@ async def test_a_stream_that_breaks_off_is_taken_back(scripted_model: ScriptedMo
     abandoned = [f["abandoned_blocks"] for f in host.frames if f.get("abandoned_blocks")]
     assert [left["from_block_index"] for left in abandoned] == [0]
     assert scripted_model.requests[1].stream is False
-    said = [f for f in host.frames if f["type"] == "assistant"]
-    taken_back = {name for frame in said for name in frame.get("supersedes", ())}
-    left = [f["message"]["content"][0]["text"] for f in said if f["uuid"] not in taken_back]
+    output = [f for f in host.frames if f["type"] == "assistant"]
+    taken_back = {name for frame in output for name in frame.get("supersedes", ())}
+    left = [f["message"]["content"][0]["text"] for f in output if f["uuid"] not in taken_back]
     assert left == ["Whole."]
     assert scripted_model.requests[1].messages == scripted_model.requests[0].messages
 

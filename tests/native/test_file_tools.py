@@ -65,8 +65,8 @@ async def test_ranges(here: Workplace) -> None:
     (here.cwd / "long").write_text("\n".join(f"line {at}" for at in range(5000)))
     outcome = await call(here, "Read", file_path="long", offset=10, limit=2)
     assert outcome.content == "10\tline 9\n11\tline 10"
-    told = {"filePath": "long", "content": "line 9\nline 10", "numLines": 2, "startLine": 10, "totalLines": 5000}
-    assert outcome.result == {"type": "text", "file": told}
+    reported = {"filePath": "long", "content": "line 9\nline 10", "numLines": 2, "startLine": 10, "totalLines": 5000}
+    assert outcome.result == {"type": "text", "file": reported}
     first = await text(here, "Read", file_path="long")
     assert first.count("\n") == 2001
     assert "Lines 1 to 2000 of 5000" in first

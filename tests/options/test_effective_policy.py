@@ -150,18 +150,18 @@ def test_printing_it_shows_everything() -> None:
     text = str(options.effective_policy())
     assert text.startswith("permission mode: default (default): ")
     for part in (
-        "what asks is answered by can_use_tool",
+        "permission requests go to can_use_tool",
         "runs unasked:\n  Bash(git:*): allowed_tools, agent",
-        "is not there for the model:",
+        "is not offered to the model:",
         "WebSearch: disallowed_tools: WebSearch, agent",
         "may decide before: hooks for PreToolUse",
         "the settings in policy.json",
         "~/.claude/settings.json",
         "managed settings of this machine",
         "hooks, tools and agents of plugins",
-        "--permission-mode may change all of this",
+        "--permission-mode may change everything",
         "'helper' has the permission mode 'acceptEdits'",
-        "allowed_tools takes no tool away",
+        "allowed_tools removes no tool",
         "may change to 'bypassPermissions'",
     ):
         assert part in text, part
@@ -174,33 +174,33 @@ def test_what_is_shut_off_is_not_called_unseen() -> None:
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"allowed_tools": ["Read"], "permission_mode": "bypassPermissions"}, "allowed_tools has no effect"),
-    ({"can_use_tool": ask, "permission_mode": "bypassPermissions"}, "can_use_tool is never asked"),
-    ({"confirm": lambda prompt, request: True, "permission_mode": "dontAsk"}, "confirm is never asked"),
+    ({"can_use_tool": ask, "permission_mode": "bypassPermissions"}, "can_use_tool is never called"),
+    ({"confirm": lambda prompt, request: True, "permission_mode": "dontAsk"}, "confirm is never called"),
     (
         {"can_use_tool": ask, "tools": ["Bash"], "allowed_tools": ["Bash"]},
-        "never asked about the tools that are known here: the rules",
+        "never called for the tools that are known here: the rules",
     ),
     ({"tools": ["Read"], "allowed_tools": ["Bash"]}, "'Bash' has no effect"),
     ({"disallowed_tools": ["Bash"], "allowed_tools": ["Bash(git:*)"]}, r"'Bash\(git:\*\)' has no effect"),
-    ({"allowed_tools": ["*"]}, "passes over '\\*'"),
-    ({"allowed_tools": ["mcp__*"]}, "passes over 'mcp__\\*'"),
+    ({"allowed_tools": ["*"]}, "ignores '\\*'"),
+    ({"allowed_tools": ["mcp__*"]}, "ignores 'mcp__\\*'"),
     ({"allowed_tools": ["Write(src/**)"]}, r"'Edit\(src/\*\*\)' holds"),
     ({"disallowed_tools": ["Write(src/**)"]}, r"'Edit\(src/\*\*\)' holds"),
-    ({"disallowed_tools": ["Bash(rm:*"]}, r"passes over 'Bash\(rm:\*'"),
+    ({"disallowed_tools": ["Bash(rm:*"]}, r"ignores 'Bash\(rm:\*'"),
     ({"allowed_tools": ["Bash (git:*)"]}, "as a rule for all of Bash; leave out the blank"),
     ({"disallowed_tools": ["bash"]}, "it is 'Bash'"),
     ({"tools": ["read"]}, "it is 'Read'"),
-    ({"hooks": on_bash("bash")}, "can match nothing: there is no tool 'bash'"),
-    ({"hooks": on_bash("Bash|Edit"), "tools": ["Read"]}, "can match nothing: the model has no Bash"),
+    ({"hooks": on_bash("bash")}, "matches nothing: there is no tool 'bash'"),
+    ({"hooks": on_bash("Bash|Edit"), "tools": ["Read"]}, "matches nothing: the model has no Bash"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "told"), CONTRADICTIONS)
-def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], told: str) -> None:
-    with pytest.warns(PolicyWarning, match=told) as caught:
+@pytest.mark.parametrize(("settings", "reported"), CONTRADICTIONS)
+def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], reported: str) -> None:
+    with pytest.warns(PolicyWarning, match=reported) as caught:
         ph.Agent(**settings)
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(PolicyWarning, match=told) as caught:
+    with pytest.warns(PolicyWarning, match=reported) as caught:
         query = ph.Agent().query("go", **settings)
     assert [warning.filename for warning in caught] == [__file__]
     del query

@@ -71,26 +71,26 @@ def test_the_ledgers_are_whole_and_name_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
-        ("cli_path", "unknown option 'cli_path': here it is called 'cli'"),
-        ("maxTurns", "unknown option 'maxTurns': here it is called 'max_turns'"),
-        ("max-turns", "here it is called 'max_turns'"),
-        ("output_format", "here it is called 'json_schema', and takes the schema itself"),
-        ("noSessionPersistence", "here it is called 'persist_session', and says the opposite"),
-        ("max_thinking", "here it is called 'max_thinking_tokens'"),
-        ("sessionStore", "unknown option 'sessionStore': here it is called 'session_store'"),
-        ("loadTimeoutMs", "there is no option 'loadTimeoutMs': here it is `load_timeout`, in seconds"),
+        ("cli_path", "unknown option 'cli_path': the name here is 'cli'"),
+        ("maxTurns", "unknown option 'maxTurns': the name here is 'max_turns'"),
+        ("max-turns", "the name here is 'max_turns'"),
+        ("output_format", "the name here is 'json_schema', and takes the schema itself"),
+        ("noSessionPersistence", "the name here is 'persist_session', with the opposite meaning"),
+        ("max_thinking", "the name here is 'max_thinking_tokens'"),
+        ("sessionStore", "unknown option 'sessionStore': the name here is 'session_store'"),
+        ("loadTimeoutMs", "there is no option 'loadTimeoutMs': use `load_timeout`, in seconds"),
         ("abortController", "there is no option 'abortController': cancel the task"),
         ("temperature", "Claude Code does not let it be set"),
         ("max_tursn", "unknown option 'max_tursn'; did you mean 'max_turns'?"),
-        ("MaxTurns", "here it is called 'max_turns'"),
+        ("MaxTurns", "the name here is 'max_turns'"),
         ("qqqqqqqq", "`pilothouse.options.TABLE` lists them"),
     ],
 )
 @pytest.mark.requirement("E45")
-def test_an_unknown_name_gets_a_suggestion(name: str, told: str) -> None:
-    assert told in refused(name)
+def test_an_unknown_name_gets_a_suggestion(name: str, reported: str) -> None:
+    assert reported in refused(name)
 
 
 TEXTS: list[tuple[str, str, Any]] = [
@@ -131,7 +131,7 @@ def test_values_are_read_from_text(name: str, text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "reported"),
     [
         ("max_turns", "x" * 1000, "expected a whole number of at least 1, got 'xxx"),
         ("bare", "maybe", "expected true or false, got 'maybe'"),
@@ -141,10 +141,10 @@ def test_values_are_read_from_text(name: str, text: str, value: Any) -> None:
         ("allowed_tools", "[1", "expected a JSON list"),
     ],
 )
-def test_a_text_that_cannot_be_read_says_what_was_expected(name: str, text: str, told: str) -> None:
+def test_a_text_that_cannot_be_read_says_what_was_expected(name: str, text: str, reported: str) -> None:
     parse = TABLE[name].value_type.parse
     assert parse is not None
-    with pytest.raises(ValueError, match=told.replace("[", r"\[")) as caught:
+    with pytest.raises(ValueError, match=reported.replace("[", r"\[")) as caught:
         parse(text)
     assert len(str(caught.value)) < 150
 
@@ -202,7 +202,7 @@ def test_paths_inside_nested_values_are_made_absolute() -> None:
     ],
 )
 def test_a_name_of_another_library_is_known_in_either_spelling(name: str, known: str) -> None:
-    assert f"here it is called {known!r}" in refused(name)
+    assert f"the name here is {known!r}" in refused(name)
 
 
 @pytest.mark.parametrize(
@@ -218,5 +218,5 @@ def test_no_name_is_suggested_that_is_not_alike(name: str) -> None:
 
 
 def test_a_builder_says_where_with_options_is() -> None:
-    with pytest.raises(AttributeError, match="one option a call"):
+    with pytest.raises(AttributeError, match="one option per call"):
         Options.make().withOptions  # noqa: B018

@@ -46,7 +46,7 @@ def script(directory: Path) -> str:
     return str(path)
 
 
-async def said(options: Options) -> list[str]:
+async def output(options: Options) -> list[str]:
     transport = CliTransport()
     await transport.start(render(options, {"PATH": os.defpath}))
     found = b""
@@ -62,12 +62,12 @@ async def said(options: Options) -> list[str]:
 async def test_the_child_is_that_user_with_its_groups_and_reads_its_files(open_place: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     options = Options(cli=script(open_place), cwd=open_place, settings={"a": "é"}, user="nobody")
-    uid, gid, groups, settings = await said(options)
+    uid, gid, groups, settings = await output(options)
     assert (uid, gid) == (str(nobody.pw_uid), str(nobody.pw_gid))
     assert set(map(int, groups.split())) == set(os.getgrouplist("nobody", nobody.pw_gid))
     assert settings == '{"a":"é"}'
-    assert (await said(options.with_(user=nobody.pw_uid)))[0] == str(nobody.pw_uid)
-    assert (await said(options.with_(user="root")))[0] == "0"
+    assert (await output(options.with_(user=nobody.pw_uid)))[0] == str(nobody.pw_uid)
+    assert (await output(options.with_(user="root")))[0] == "0"
 
 
 async def test_impossible_settings_are_reported_first_and_leave_nothing(
@@ -80,16 +80,16 @@ async def test_impossible_settings_are_reported_first_and_leave_nothing(
     options = Options(cli=script(open_place), cwd=open_place, settings={"a": 1})
     for user in ("no-such-user", 2**31):
         with pytest.raises(OptionsError, match="there is no user") as caught:
-            await said(options.with_(user=user))
+            await output(options.with_(user=user))
         assert caught.value.option == "user"
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     with pytest.raises(CLIStartError, match="as user nobody: that user may not run it"):
-        await said(options.with_(user="nobody", cli=script(private)))
+        await output(options.with_(user="nobody", cli=script(private)))
     assert not [path for path in temporary.iterdir() if "first" not in path.name]
 
 
 async def test_only_root_may(monkeypatch: pytest.MonkeyPatch, open_place: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(CLIStartError, match="only root may run a child as another user"):
-        await said(Options(cli=script(open_place), user="nobody"))
+        await output(Options(cli=script(open_place), user="nobody"))

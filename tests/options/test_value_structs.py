@@ -130,7 +130,7 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
         ({"thinking": {"type": "on"}}, "option 'thinking': type: expected one of 'adaptive', 'disabled', 'enabled'"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "budget_tokens: expected a whole number of at least 1"),
         ({"thinking": {"type": "enabled", "budget": 5}},
-         "budget: there is no such field; known are 'budget_tokens', 'display'"),
+         "budget: unknown field; known are 'budget_tokens', 'display'"),
         ({"thinking": AdaptiveThinking(display="loud")}, "display: expected one of"),  # type: ignore[arg-type]
         ({"system_prompt": 5}, "option 'system_prompt': expected text, or a SystemPromptPreset"),
         ({"system_prompt": {"type": "preset", "preset": "x"}}, "preset: expected one of 'claude_code', got 'x' (str)"),
@@ -139,8 +139,8 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
         ({"plugins": ["a", {"type": "npm", "path": "x"}]}, "option 'plugins': [1].type: expected 'local'"),
         ({"plugins": "a"}, "option 'plugins': expected a list, got 'a' (str)"),
         ({"tool_config": {"askUserQuestion": {"preview_format": "pdf"}}}, "preview_format: expected one of"),
-        ({"tool_config": {"bash": {}}}, "bash: there is no such field; known are 'ask_user_question'"),
-        ({"tool_config": {"askUserQuestion": {"new": 1}}}, "ask_user_question.new: there is no such field"),
+        ({"tool_config": {"bash": {}}}, "bash: unknown field; known are 'ask_user_question'"),
+        ({"tool_config": {"askUserQuestion": {"new": 1}}}, "ask_user_question.new: unknown field"),
     ],
 )  # fmt: skip
 @pytest.mark.requirement("E24", "E45")

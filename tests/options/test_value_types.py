@@ -80,7 +80,7 @@ def test_every_row_is_documented_and_its_default_is_valid() -> None:
             {"json_schema": {"a": {"b": [1, object]}}},
             "a.b[1]: expected a value that can be written as JSON, got <class",
         ),
-        ({"json_schema": {"a": float("inf")}}, "option 'json_schema': a: expected a number that JSON knows"),
+        ({"json_schema": {"a": float("inf")}}, "option 'json_schema': a: expected a number that JSON can represent"),
         ({"json_schema": {1: 2}}, "expected a mapping with text keys, got 1 (int)"),
         ({"fork_session": True}, "option 'fork_session' needs 'resume' or 'continue_conversation'"),
         ({"resume_session_at": "x"}, "option 'resume_session_at' needs 'resume'"),
@@ -321,7 +321,7 @@ def test_every_option_is_a_method_of_the_builder_with_its_documentation() -> Non
 
 @pytest.mark.parametrize("name", ["timeout", "idle_timeout", "startup_timeout", "control_timeout"])
 def test_a_time_limit_in_milliseconds_is_refused(name: str) -> None:
-    with pytest.raises(OptionsError, match=r"300,000 seconds are 3\.5 days; it is in seconds"):
+    with pytest.raises(OptionsError, match=r"300,000 seconds are 3\.5 days; the unit is seconds"):
         Options(**{name: 300_000})  # type: ignore[misc]
     assert Options(**{name: 86_400}).as_dict() == {name: 86_400}  # type: ignore[misc]
     assert Options(**{name: float("inf")}).as_dict() == {name: float("inf")}  # type: ignore[misc]
@@ -337,8 +337,8 @@ def test_editors_show_what_each_setting_does() -> None:
             for i, line in enumerate(lines)
             if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == option.name
         ]
-        told = lines[at + 1]
-        assert isinstance(told, ast.Expr), option.name
-        assert " ".join(str(ast.literal_eval(told.value)).split()) == option.doc, (
+        reported = lines[at + 1]
+        assert isinstance(reported, ast.Expr), option.name
+        assert " ".join(str(ast.literal_eval(reported.value)).split()) == option.doc, (
             f"write the words of the table under {option.name}"
         )

@@ -34,11 +34,11 @@ async def shown(returned: Any) -> Any:
 @pytest.mark.anyio
 async def test_an_elicitation_is_typed() -> None:
     seen: list[ElicitationRequest] = []
-    desk = make_elicitation_dispatcher(lambda request: seen.append(request))
-    desk.session = "s"
-    await desk.handle(FORM)
-    await desk.handle(PAGE)
-    await desk.handle({"mode": 3, "requested_schema": "no", "property_order": 1})
+    dispatcher = make_elicitation_dispatcher(lambda request: seen.append(request))
+    dispatcher.session = "s"
+    await dispatcher.handle(FORM)
+    await dispatcher.handle(PAGE)
+    await dispatcher.handle({"mode": 3, "requested_schema": "no", "property_order": 1})
     form, page, odd = seen
     assert form == ElicitationRequest(
         server="crm", message="Who is it?", schema=SCHEMA, property_order=("name", "age"), title="New contact",
@@ -75,10 +75,10 @@ async def test_what_is_no_answer_to_an_elicitation_cancels_it(returned: Any, cap
 @pytest.mark.anyio
 async def test_a_dialog_and_its_result() -> None:
     seen: list[DialogRequest] = []
-    desk = make_dialog_dispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
-    desk.session = "s"
-    assert desk.initialize_fields == {"supportedDialogKinds": [FALLBACK]}
-    assert await desk.handle(DIALOG) == {"behavior": "completed", "result": {"choice": "retry"}}
+    dispatcher = make_dialog_dispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
+    dispatcher.session = "s"
+    assert dispatcher.initialize_fields == {"supportedDialogKinds": [FALLBACK]}
+    assert await dispatcher.handle(DIALOG) == {"behavior": "completed", "result": {"choice": "retry"}}
     assert seen == [DialogRequest(kind=FALLBACK, payload={"a": 1}, tool_use_id="toolu_1", session="s", raw=DIALOG)]
     for result in (False, 0, "", []):
         assert await shown(result) == {"behavior": "completed", "result": result}
@@ -89,10 +89,10 @@ async def test_a_dialog_and_its_result() -> None:
 @pytest.mark.anyio
 async def test_a_dialog_that_was_not_declared_is_not_settled() -> None:
     asked: list[Any] = []
-    desk = make_dialog_dispatcher(asked.append, [FALLBACK])
+    dispatcher = make_dialog_dispatcher(asked.append, [FALLBACK])
     for body in ({**DIALOG, "dialog_kind": "newer"}, {}):
         with pytest.raises(ControlError) as caught:
-            await desk.handle(body)
+            await dispatcher.handle(body)
         assert caught.value.subtype == "request_user_dialog"
     with pytest.raises(ControlError):
         await make_dialog_dispatcher().handle(DIALOG)

@@ -53,9 +53,9 @@ async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answe
         seen.append(request)
         return Allow()
 
-    desk = make_permission_dispatcher(can_use_tool)
-    desk.session = "the session"
-    assert await desk.handle(BASH) == ALLOWED
+    dispatcher = make_permission_dispatcher(can_use_tool)
+    dispatcher.session = "the session"
+    assert await dispatcher.handle(BASH) == ALLOWED
     (request,) = seen
     assert request.tool_name == "Bash"
     assert request.tool_input == {"command": "touch allowed.txt", "description": "say hi"}
@@ -105,8 +105,8 @@ async def test_every_form_of_a_decision() -> None:
 async def test_always_allow_hands_the_suggestions_back_as_they_came() -> None:
     unknown = {"type": "addHosts", "hosts": ["example.org"]}
     body = {**BASH, "permission_suggestions": [*BASH["permission_suggestions"], unknown]}
-    desk = make_permission_dispatcher(lambda request: Allow(updated_permissions=request.suggestions))
-    assert (await desk.handle(body))["updatedPermissions"] == body["permission_suggestions"]
+    dispatcher = make_permission_dispatcher(lambda request: Allow(updated_permissions=request.suggestions))
+    assert (await dispatcher.handle(body))["updatedPermissions"] == body["permission_suggestions"]
 
 
 @pytest.mark.anyio
@@ -134,11 +134,11 @@ async def test_the_confirmer_decides_when_asked() -> None:
         asked.append((prompt, request.tool_name))
         return answers[len(asked) - 1]
 
-    desk = make_permission_dispatcher(lambda request: Confirm("Sure?"), confirm)
-    assert await desk.handle(BASH) == ALLOWED
-    assert await desk.handle(BASH) == {"behavior": "deny", "message": DENIED_MESSAGE}
-    assert (await desk.handle(BASH))["updatedInput"] == {"command": "ls"}
-    assert await desk.handle(BASH) == {"behavior": "deny", "message": "not today"}
+    dispatcher = make_permission_dispatcher(lambda request: Confirm("Sure?"), confirm)
+    assert await dispatcher.handle(BASH) == ALLOWED
+    assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": DENIED_MESSAGE}
+    assert (await dispatcher.handle(BASH))["updatedInput"] == {"command": "ls"}
+    assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": "not today"}
     assert asked == [("Sure?", "Bash")] * 4
     assert await make_permission_dispatcher(returning(Confirm()), confirm).handle(BASH) == ALLOWED
     assert asked[-1] == ("Allow Bash: say hi?", "Bash")
@@ -153,21 +153,21 @@ async def test_a_confirmation_without_a_confirmer_is_a_denial() -> None:
 @pytest.mark.anyio
 async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> None:
     asked: list[str] = []
-    desk = make_permission_dispatcher(confirm=lambda prompt, request: asked.append(prompt) is None)
-    assert await desk.handle(BASH) == ALLOWED
-    assert (await desk.handle({**BASH, "title": "Claude wants to run touch"}))["behavior"] == "allow"
-    assert (await desk.handle(REAL_PLAN))["behavior"] == "allow"
-    assert await desk.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
+    dispatcher = make_permission_dispatcher(confirm=lambda prompt, request: asked.append(prompt) is None)
+    assert await dispatcher.handle(BASH) == ALLOWED
+    assert (await dispatcher.handle({**BASH, "title": "Claude wants to run touch"}))["behavior"] == "allow"
+    assert (await dispatcher.handle(REAL_PLAN))["behavior"] == "allow"
+    assert await dispatcher.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
     assert asked == ["Allow Bash: say hi?", "Claude wants to run touch", "Allow ExitPlanMode?"]
 
 
 @pytest.mark.anyio
 async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> None:
-    desk = make_permission_dispatcher()
-    assert not desk.needs_prompt_tool
-    assert await desk.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
-    assert await desk.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
-    assert await desk.handle(PLAN) == {"behavior": "deny", "message": NO_PLAN_APPROVER_MESSAGE}
+    dispatcher = make_permission_dispatcher()
+    assert not dispatcher.needs_prompt_tool
+    assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
+    assert await dispatcher.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
+    assert await dispatcher.handle(PLAN) == {"behavior": "deny", "message": NO_PLAN_APPROVER_MESSAGE}
 
 
 def test_the_prompt_tool_is_needed_as_soon_as_there_is_a_handler() -> None:
@@ -210,9 +210,9 @@ async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler(
         asked.append((request.tool_name, request.requires_user_interaction))
         return True
 
-    desk = make_permission_dispatcher(can_use_tool)
-    assert (await desk.handle(QUESTION))["updatedInput"] == QUESTION["input"]
-    assert (await desk.handle(PLAN))["updatedInput"] == {}
+    dispatcher = make_permission_dispatcher(can_use_tool)
+    assert (await dispatcher.handle(QUESTION))["updatedInput"] == QUESTION["input"]
+    assert (await dispatcher.handle(PLAN))["updatedInput"] == {}
     assert asked == [("AskUserQuestion", True), ("ExitPlanMode", True)]
     elsewhere = make_permission_dispatcher(can_use_tool, on_question=returning("Red"), on_plan=returning(False))
     assert (await elsewhere.handle(QUESTION))["updatedInput"]["answers"] == {"Color?": "Red"}
@@ -224,8 +224,8 @@ async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler(
 @pytest.mark.requirement("G50")
 async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
     seen: list[PermissionRequest] = []
-    desk = make_permission_dispatcher(lambda request: seen.append(request) is None)
-    assert await desk.handle({"subtype": "can_use_tool", "tool": "Bash", "input": {"command": "ls"}}) == {
+    dispatcher = make_permission_dispatcher(lambda request: seen.append(request) is None)
+    assert await dispatcher.handle({"subtype": "can_use_tool", "tool": "Bash", "input": {"command": "ls"}}) == {
         "behavior": "allow",
         "updatedInput": {"command": "ls"},
     }
@@ -233,7 +233,7 @@ async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
         "tool_name": "Bash", "input": {}, "tool_use_id": None, "permission_suggestions": "no", "blocked_path": 3,
         "mcp_server": "no", "matched_ask_rule": {"tool_name": "Bash(x)"}, "default_to_no": "yes", "newer": [1],
     }  # fmt: skip
-    assert (await desk.handle(odd))["behavior"] == "allow"
+    assert (await dispatcher.handle(odd))["behavior"] == "allow"
     assert seen[0] == PermissionRequest(tool_name="Bash", tool_input={"command": "ls"}, raw=seen[0].raw)
     assert seen[1] == PermissionRequest(tool_name="Bash", tool_input={}, raw=odd)
 
@@ -267,13 +267,13 @@ async def test_questions_are_answered_at_the_same_time_and_again_from_within() -
         if len(waiting) == 2:
             both.set()
         await both.wait()
-        return (await desk.handle({"tool_name": "Read", "input": {}}))["behavior"] == "allow"
+        return (await dispatcher.handle({"tool_name": "Read", "input": {}}))["behavior"] == "allow"
 
-    desk = make_permission_dispatcher(can_use_tool)
+    dispatcher = make_permission_dispatcher(can_use_tool)
     answers: dict[str, Any] = {}
 
     async def ask(name: str) -> None:
-        answers[name] = await desk.handle({**BASH, "tool_use_id": name})
+        answers[name] = await dispatcher.handle({**BASH, "tool_use_id": name})
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:

@@ -22,7 +22,7 @@ REFUSED = {"behavior": "deny", "message": FAILED_MESSAGE}
 KINDS = ["refusal_fallback_prompt"]
 
 
-def desks(function: Any, timeout: float | None = None) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
+def dispatchers(function: Any, timeout: float | None = None) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
     """Every desk with that function as its callback, a question for it, and the answer when something goes wrong."""
 
     async def confirm(prompt: str, request: Any) -> Any:
@@ -48,9 +48,9 @@ async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) ->
         raise ExceptionGroup(SECRET, [RuntimeError(SECRET)])
 
     for function in (sync_broken, broken):
-        for desk, body, refusal in desks(function):
+        for dispatcher, body, refusal in dispatchers(function):
             caplog.clear()
-            assert await desk.handle(body) == refusal
+            assert await dispatcher.handle(body) == refusal
             assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == [("ERROR", True)]
             assert SECRET not in caplog.records[0].getMessage()
 
@@ -111,10 +111,10 @@ async def test_a_slow_handler_is_not_awaited(caplog: Any) -> None:
     async def sleepy(request: Any) -> Any:
         await anyio.sleep_forever()
 
-    for desk, body, refusal in desks(sleepy, timeout=0.01):
+    for dispatcher, body, refusal in dispatchers(sleepy, timeout=0.01):
         caplog.clear()
         late = {**refusal, "message": TIMEOUT_MESSAGE} if "message" in refusal else refusal
-        assert await desk.handle(body) == late
+        assert await dispatcher.handle(body) == late
         (record,) = caplog.records
         assert "no answer within 0.01 s" in record.getMessage()
 
@@ -125,8 +125,8 @@ async def test_the_time_limit_covers_the_confirmer() -> None:
         await anyio.sleep_forever()
         return True
 
-    desk = make_permission_dispatcher(lambda request: Confirm(), confirm, timeout=0.01)
-    assert await desk.handle(BASH) == {"behavior": "deny", "message": TIMEOUT_MESSAGE}
+    dispatcher = make_permission_dispatcher(lambda request: Confirm(), confirm, timeout=0.01)
+    assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": TIMEOUT_MESSAGE}
 
 
 @pytest.mark.anyio
@@ -151,15 +151,15 @@ async def test_a_withdrawn_question_is_cancelled_and_stays_cancelled(caplog: Any
         finally:
             log.append("cleaned up")
 
-    async def ask(desk: Any, body: dict[str, Any]) -> None:
-        await desk.handle(body)
+    async def ask(dispatcher: Any, body: dict[str, Any]) -> None:
+        await dispatcher.handle(body)
         log.append("answered")
 
-    for desk, body, _ in desks(slow, timeout=60):
+    for dispatcher, body, _ in dispatchers(slow, timeout=60):
         started.append(anyio.Event())
         with anyio.fail_after(5):
             async with anyio.create_task_group() as group:
-                group.start_soon(ask, desk, body)
+                group.start_soon(ask, dispatcher, body)
                 await started[-1].wait()
                 group.cancel_scope.cancel()
     assert log == ["cleaned up"] * len(started)
@@ -176,19 +176,19 @@ async def test_one_question_is_withdrawn_while_another_is_answered() -> None:
             await anyio.sleep_forever()
         return True
 
-    desk = make_permission_dispatcher(can_use_tool)
+    dispatcher = make_permission_dispatcher(can_use_tool)
     scope = anyio.CancelScope()
 
     async def slow() -> None:
         with scope:
-            await desk.handle({**BASH, "tool_use_id": "slow"})
+            await dispatcher.handle({**BASH, "tool_use_id": "slow"})
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(slow)
             await started.wait()
             scope.cancel()
-            assert (await desk.handle(BASH))["behavior"] == "allow"
+            assert (await dispatcher.handle(BASH))["behavior"] == "allow"
     assert scope.cancelled_caught
 
 

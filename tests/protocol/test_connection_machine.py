@@ -151,8 +151,8 @@ class Wire(RuleBasedStateMachine):
 
     @rule(request_id=consumes(requests))
     def withdraw(self, request_id: str) -> None:
-        told = self.connection.cancel_request(request_id)
-        assert bool(told) == (request_id in self.pending and self.can_send())
+        reported = self.connection.cancel_request(request_id)
+        assert bool(reported) == (request_id in self.pending and self.can_send())
         self.pending.discard(request_id)
 
     @rule(request_id=questions | st.just("stranger"), good=st.booleans())

@@ -158,11 +158,11 @@ def test_answers_have_one_form(fields: dict[str, Any], payload: dict[str, Any]) 
     ("fields", "error", "code"),
     [
         ({"response": {"subtype": "error", "request_id": "r", "error": "no", "error_code": "x"}}, "no", "x"),
-        ({"response": {"subtype": "error", "request_id": "r"}}, "the peer gave no reason", None),
+        ({"response": {"subtype": "error", "request_id": "r"}}, "the CLI gave no reason", None),
         ({"response": {"request_id": "r", "error": {"message": "no", "code": 7}}}, "no", "7"),
         ({"request_id": "r", "response": {"subtype": "error", "error": "no"}}, "no", None),
         ({"request_id": "r", "success": False, "error": "no"}, "no", None),
-        ({"request_id": "r", "success": False}, "the peer gave no reason", None),
+        ({"request_id": "r", "success": False}, "the CLI gave no reason", None),
         ({"request_id": "r", "subtype": "set_model", "error": "no"}, "no", None),
     ],
 )
@@ -224,9 +224,9 @@ ODD = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["request_id", "request", "response", "subtype", "result", "error"]), ODD))
 def test_no_envelope_raises(fields: dict[str, Any]) -> None:
-    asked, told = question(**fields), answer(**fields)
+    asked, reported = question(**fields), answer(**fields)
     assert asked is None or (isinstance(asked.request_id, str) and isinstance(asked.body, dict))
-    assert told is None or (isinstance(told.request_id, str) and isinstance(told.payload, dict))
+    assert reported is None or (isinstance(reported.request_id, str) and isinstance(reported.payload, dict))
 
 
 # -- writing -------------------------------------------------------------------------------------------------------

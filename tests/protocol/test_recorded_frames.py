@@ -33,7 +33,7 @@ def play(chunks: list[bytes]) -> tuple[Connection, list[Message], OutputEnd]:
     return connection, messages + end.messages, end
 
 
-def told(connection: Connection) -> list[object]:
+def reported(connection: Connection) -> list[object]:
     return [repr(event) for event in connection.events]
 
 
@@ -45,12 +45,12 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 def test_every_recording_gives_its_messages_and_no_control_frame(recordings: dict[str, Any]) -> None:
     for name, recording in recordings.items():
         connection, messages, _ = play([recording.wire])
-        said = [
+        output = [
             json.loads(line)
             for line, kind in zip(recording.lines, recording.kinds, strict=True)
             if kind not in CONTROL | {""}
         ]
-        assert [message.raw for message in messages] == said, name
+        assert [message.raw for message in messages] == output, name
         assert CONTROL.isdisjoint(message.type for message in messages), name
         controls = sum(kind in CONTROL for kind in recording.kinds)
         assert connection.stats.control_frames + connection.stats.keep_alives == controls, name
@@ -69,7 +69,7 @@ def test_every_recording_is_the_same_in_any_chunks(recordings: dict[str, Any]) -
         for size in (1, 7, 4096) if len(recording.wire) < 20_000 else (61, 65536):
             connection, again, ending = play(pieces(recording.wire, size))
             assert [message.raw_line for message in again] == raws, (name, size)
-            assert (told(connection), ending) == (told(whole), end), (name, size)
+            assert (reported(connection), ending) == (reported(whole), end), (name, size)
 
 
 @pytest.mark.requirement("E54")
@@ -86,7 +86,7 @@ def test_real_lines_can_be_cut_in_two_anywhere(recordings: dict[str, Any]) -> No
             for cut in range(1, len(data)):
                 connection, again, _ = play([data[:cut], data[cut:]])
                 assert [m.raw_line for m in again] == [m.raw_line for m in messages], (name, cut)
-                assert told(connection) == told(whole), (name, cut)
+                assert reported(connection) == reported(whole), (name, cut)
     assert {"control_request", "control_cancel_request", "assistant", "stream_event", "user"} <= seen
 
 
@@ -99,7 +99,7 @@ def test_real_lines_broken_by_a_newline_anywhere_are_mended(recordings: dict[str
         for cut in range(1, len(line)):
             connection, messages, end = play([line[:cut], b"\n", line[cut:], b"\n"])
             assert [message.raw for message in messages] == [json.loads(line)], cut
-            assert (told(connection), end.fragment) == ([], b""), cut
+            assert (reported(connection), end.fragment) == ([], b""), cut
 
 
 def test_every_recording_survives_noise_between_its_lines(recordings: dict[str, Any]) -> None:

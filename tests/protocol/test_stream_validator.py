@@ -101,8 +101,8 @@ def test_ids_used_twice_are_faults() -> None:
 
 
 def test_messages_sent_again_are_no_faults() -> None:
-    asked, told = use("a", uuid="m"), answer("a", uuid="n")
-    assert report(asked, asked, told, told, asked, answer("a", is_replay=True), done()).ok
+    asked, reported = use("a", uuid="m"), answer("a", uuid="n")
+    assert report(asked, asked, reported, reported, asked, answer("a", is_replay=True), done()).ok
     assert report(answer("old", is_replay=True), answer("older", historical=True), use("x", historical=True), done()).ok
 
 
@@ -207,7 +207,7 @@ def test_recordings_have_only_the_faults_that_they_really_have(recordings: dict[
             if name == "39c_sigkill_mid_tool":
                 expected.insert(0, StreamFaultKind.USE_WITHOUT_RESULT)
             assert kinds(found) == expected, name
-        said = [json.loads(line) for line in recording.lines if line.startswith(b"{")]
-        errors = sum(1 for frame in said if frame["type"] == "result" and frame.get("is_error"))
+        output = [json.loads(line) for line in recording.lines if line.startswith(b"{")]
+        errors = sum(1 for frame in output if frame["type"] == "result" and frame.get("is_error"))
         assert (found.errors, found.results) == (errors, recording.kinds.count("result")), name
     assert sound > 90

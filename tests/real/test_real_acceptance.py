@@ -104,7 +104,7 @@ def session_of(claude: Any, **settings: Any) -> ph.Session:
     return ph.session(**{**given, **settings})
 
 
-def told(request: RecordedRequest) -> str:
+def reported(request: RecordedRequest) -> str:
     return request.tool_results[-1].text
 
 
@@ -112,7 +112,7 @@ def told(request: RecordedRequest) -> str:
 async def test_external_servers_of_every_kind(
     claude: Any, scripted_model: ScriptedModel, serve: Serve, kind: str
 ) -> None:
-    scripted_model.on("go", reply=Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], told))
+    scripted_model.on("go", reply=Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], reported))
     settings: dict[str, Any] = {"tools": [], "allowed_tools": ["mcp__ledger"], "strict_mcp_config": True}
     servers = {"ledger": serve(kind)}
     async with session_of(claude, mcp_servers=servers, wait_for_mcp=True, **settings) as session:
@@ -149,7 +149,7 @@ def fails(_: ElicitationRequest) -> Accept:
 async def test_a_server_asks_the_user(
     claude: Any, scripted_model: ScriptedModel, on_elicitation: Any, expected: dict[str, Any]
 ) -> None:
-    scripted_model.on("go", reply=Steps([ToolUse("mcp__harbour__book", {})], told))
+    scripted_model.on("go", reply=Steps([ToolUse("mcp__harbour__book", {})], reported))
     servers = {"harbour": ph.StdioServer(command=sys.executable, args=["-c", ASKS])}
     settings: dict[str, Any] = {"mcp_servers": servers, "tools": [], "allowed_tools": ["mcp__harbour"]}
     async with session_of(claude, wait_for_mcp=True, on_elicitation=on_elicitation, **settings) as session:

@@ -180,16 +180,16 @@ async def test_a_denial_may_end_the_query(scripted_model: ScriptedModel, bridge:
 
 
 async def test_hooks(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
 
     async def before(event: Any) -> ph.HookOutput | None:
-        heard.append((event.event_name, event.tool_input))
+        received.append((event.event_name, event.tool_input))
         if event.tool_input["city"] == "Oslo":
             return ph.HookOutput.deny("too cold")
         return ph.HookOutput.allow({"city": "Basel"}) if event.tool_input["city"] == "Bern" else None
 
     async def after(event: Any) -> ph.HookOutput:
-        heard.append((event.event_name, event.tool_input))
+        received.append((event.event_name, event.tool_input))
         return ph.HookOutput.context("noted") if event.tool_input["city"] == "Rome" else ph.HookOutput()
 
     cities = ("Rome", "Oslo", "Bern")
@@ -201,9 +201,9 @@ async def test_hooks(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) ->
     assert texts[0].startswith("18 celsius in Rome")
     assert "too cold" in texts[1]
     assert texts[2] == "18 celsius in Basel"
-    names = [name for name, _ in heard]
+    names = [name for name, _ in received]
     assert names == ["PreToolUse", "PostToolUse", "PreToolUse", "PreToolUse", "PostToolUse"]
-    assert heard[-1] == ("PostToolUse", {"city": "Basel"})
+    assert received[-1] == ("PostToolUse", {"city": "Basel"})
 
 
 @pytest.mark.parametrize("setting", [{"disallowed_tools": ["mcp__tools__weather"]}, {"permission_mode": "dontAsk"}])

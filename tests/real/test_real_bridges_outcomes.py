@@ -118,19 +118,19 @@ async def test_the_calls_of_the_last_turn_run(
 
 
 async def test_hooks_get_one_prompt_and_one_end(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
-    heard: list[tuple[str, Any]] = []
+    received: list[tuple[str, Any]] = []
 
     def hear(event: Any) -> Any:
         if event.event_name == "UserPromptSubmit":
-            heard.append((event.event_name, event.prompt))
+            received.append((event.event_name, event.prompt))
             return None
-        heard.append((event.event_name, event.last_assistant_message))
-        return ph.HookOutput.block("check it") if len(heard) == 2 else None
+        received.append((event.event_name, event.last_assistant_message))
+        return ph.HookOutput.block("check it") if len(received) == 2 else None
 
     steps = Steps(bridge.calls(ROME, before="Let me see. "), "It is warm.", "Checked.")
     scripted_model.reply(steps)
     result = await ask(weather, hooks={name: [ph.HookMatcher(None, [hear])] for name in ("Stop", "UserPromptSubmit")})
-    assert heard == [("UserPromptSubmit", "go"), ("Stop", "It is warm."), ("Stop", "Checked.")]
+    assert received == [("UserPromptSubmit", "go"), ("Stop", "It is warm."), ("Stop", "Checked.")]
     assert result.text == "Checked."
 
 

@@ -224,7 +224,7 @@ async def test_a_hook_that_fails_or_takes_too_long_refuses(
     hooks = {"PreToolUse": [ph.HookMatcher("Bash", guard, timeout=4)]}
     await claude.ask(tools=["Bash"], hooks=hooks, allowed_tools=["Bash(touch:*)"])
     slow, broken, fine = (request.tool_text for request in scripted_model.requests[1:])
-    assert "did not answer in time" in slow
+    assert "exceeded its timeout" in slow
     assert "a hook for PreToolUse failed" in broken
     assert "hunter2" not in broken
     assert "Blocked" not in fine
@@ -315,12 +315,12 @@ async def test_tools_of_this_process(claude: Any, scripted_model: ScriptedModel)
     assert {f"mcp__tools__{name}" for name in ("weather", "add", "picture", "fail")} <= set(first.tools)
     schema = next(t for t in first.body["tools"] if t["name"] == "mcp__tools__add")["input_schema"]
     assert (schema["required"], set(schema["properties"])) == (["a"], {"a", "b"})
-    sunny, fine, wrong, told, raised = second.tool_results
+    sunny, fine, wrong, reported, raised = second.tool_results
     assert json.loads(sunny.text) == {"city": "Oslo", "degrees": 12.5}
     assert (fine.text, fine.is_error) == ("42", False)
-    assert (wrong.is_error, told.is_error, raised.is_error) == (True, True, True)
+    assert (wrong.is_error, reported.is_error, raised.is_error) == (True, True, True)
     assert "`a`" in wrong.text
-    assert "no such ship" in told.text
+    assert "no such ship" in reported.text
     assert "LookupError: the register is closed" in raised.text
     assert "image" in kinds(third)
     assert result.permission_denials == []
@@ -454,8 +454,8 @@ async def test_a_background_task_wakes_a_model_that_still_reaches_our_tools(
     result = await claude.ask(tools=["Bash"], custom_tools=[note], can_use_tool=can_use_tool)
     assert notes == ["finished"]
     assert asked == ["Bash", "mcp__tools__note"]
-    said = [m.result for m in result.messages if isinstance(m, ph.ResultMessage)]
-    assert said == ["It runs in the background.", "noted"]
+    output = [m.result for m in result.messages if isinstance(m, ph.ResultMessage)]
+    assert output == ["It runs in the background.", "noted"]
     assert result.text == "It runs in the background."
     scripted_model.assert_done()
 

@@ -39,20 +39,20 @@ async def test_the_order_of_decisions(
 ) -> None:
     scripted_model.reply(ToolUse("Bash", TOUCH))
     scripted_model.reply("done")
-    heard: list[str] = []
+    received: list[str] = []
 
     def hook(event: ph.PreToolUseEvent) -> Any:
-        heard.append("hook")
+        received.append("hook")
         return says
 
     def can_use_tool(request: ph.PermissionRequest) -> bool:
-        heard.append("asked")
+        received.append("asked")
         return True
 
     await claude.ask(
         tools=["Bash"], hooks={"PreToolUse": hook}, can_use_tool=can_use_tool, env={"IS_SANDBOX": "1"}, **settings
     )
-    assert heard == ["hook", "asked"][: 1 + asked]
+    assert received == ["hook", "asked"][: 1 + asked]
     assert (claude.cwd / "a").exists() is runs
 
 

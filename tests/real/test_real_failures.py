@@ -235,17 +235,17 @@ async def test_a_directory_that_is_not_there(claude: Any) -> None:
 async def test_a_child_that_is_killed_from_outside(claude: Any, scripted_model: ScriptedModel) -> None:
     gate = Gate()
     scripted_model.reply([Text("half an", chunks=1), Pause(gate), Text(" answer", chunks=1)])
-    told: list[str] = []
+    reported: list[str] = []
 
     async def read() -> None:
         async for text in claude.ask().text_stream():
-            told.append(text)
+            reported.append(text)
             for pid in claude.processes():
                 os.kill(pid, signal.SIGKILL)
 
     with anyio.fail_after(20), pytest.raises(ph.CLIExitedError) as caught:
         await read()
-    assert told == ["half an"]
+    assert reported == ["half an"]
     assert (caught.value.signal, caught.value.exit_code) == ("SIGKILL", None)
     gate.open()
     await claude.gone()

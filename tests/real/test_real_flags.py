@@ -96,12 +96,12 @@ def test_every_flag_that_can_be_emitted_is_known_to_the_cli(claude: Claude) -> N
     flags = emitted()
     assert len(flags) > 50
     # It names the first flag that it does not know, so what it names tells about all before it.
-    told = refused(claude(*COMMON_ARGS, *STDIN_ARGS, *flags.values(), NO_SUCH_FLAG))
-    assert f"unknown option '{NO_SUCH_FLAG}'" in told
-    told = refused(claude(*COMMON_ARGS, *STDIN_ARGS, "--model=x", NO_SUCH_FLAG, *flags.values()))
-    assert f"unknown option '{NO_SUCH_FLAG}'" in told
-    told = refused(claude(*COMMON_ARGS, *STDIN_ARGS, f"{NO_SUCH_FLAG}-either", *flags.values(), NO_SUCH_FLAG))
-    assert f"unknown option '{NO_SUCH_FLAG}-either'" in told
+    reported = refused(claude(*COMMON_ARGS, *STDIN_ARGS, *flags.values(), NO_SUCH_FLAG))
+    assert f"unknown option '{NO_SUCH_FLAG}'" in reported
+    reported = refused(claude(*COMMON_ARGS, *STDIN_ARGS, "--model=x", NO_SUCH_FLAG, *flags.values()))
+    assert f"unknown option '{NO_SUCH_FLAG}'" in reported
+    reported = refused(claude(*COMMON_ARGS, *STDIN_ARGS, f"{NO_SUCH_FLAG}-either", *flags.values(), NO_SUCH_FLAG))
+    assert f"unknown option '{NO_SUCH_FLAG}-either'" in reported
     bare = [f"--{target.name}" for target in targets() if isinstance(target, SwitchOrFlag)]
     assert f"unknown option '{NO_SUCH_FLAG}'" in refused(claude(*COMMON_ARGS, *STDIN_ARGS, *bare, NO_SUCH_FLAG))
 

@@ -93,7 +93,7 @@ def newest(request: RecordedRequest) -> list[dict[str, Any]]:
     return [each for each in request.body["messages"] if each["role"] == "user"][-1]["content"]
 
 
-async def heard(stream: Any) -> list[ModelEvent]:
+async def received(stream: Any) -> list[ModelEvent]:
     return [part async for part in stream]
 
 
@@ -118,7 +118,7 @@ async def test_text_both_ways(claude: Any, make: Make, scripted_model: ScriptedM
     model = make()
     result = await model.generate("Hi")
     assert not claude.processes()
-    parts = await heard(model.stream("Hi"))
+    parts = await received(model.stream("Hi"))
     assert not claude.processes()
     assert (result.text, result.reasoning, result.finish_reason) == ("Hello, a < b.", "Hm. Well. ", "stop")
     assert (joined(parts, TextDelta), joined(parts, ThinkingDelta)) == (result.text, result.reasoning)
@@ -151,18 +151,18 @@ async def test_what_the_model_is_asked(claude: Any, make: Make, scripted_model: 
     (claude.cwd / "CLAUDE.md").write_text("Project rules.")
     (claude.cwd / "secret.txt").write_text("the secret")
     scripted_model.reply("A dot.")
-    said = [
+    printed = [
         {"role": "system", "content": "Speak like a sailor."},
         {"role": "user", "content": [{"type": "text", "text": "/clear @secret.txt"}, {"type": "image", "image": PNG}]},
     ]
-    assert (await make().generate(said, [WEATHER])).text == "A dot."
+    assert (await make().generate(printed, [WEATHER])).text == "A dot."
     (request,) = scripted_model.requests
-    told = json.dumps(request.body)
+    reported = json.dumps(request.body)
     assert request.body.get("tools", []) == []
     assert "Speak like a sailor." in request.system_text
     assert '<tool name="weather">' in request.system_text
-    assert "the secret" not in told
-    assert "Project rules" not in told
+    assert "the secret" not in reported
+    assert "Project rules" not in reported
     assert [block["type"] for block in newest(request)] == ["text", "image"]
     assert not list(Path(claude.home).rglob("*.jsonl"))
 
@@ -173,10 +173,10 @@ async def test_the_model_does_not_see_the_directory_of_this_process(claude: Any,
     model = LanguageModel("opus", cli=claude.path, env=env, inherit_env=False)
     assert (await model.generate("hi")).text == "A dot."
     (request,) = scripted_model.requests
-    told = json.dumps(request.body)
-    assert "pilothouse-" in told  # it is told of the empty directory
-    assert str(Path.cwd()) not in told
-    assert str(claude.cwd) not in told
+    reported = json.dumps(request.body)
+    assert "pilothouse-" in reported  # it is told of the empty directory
+    assert str(Path.cwd()) not in reported
+    assert str(claude.cwd) not in reported
 
 
 @pytest.mark.requirement("S27", "S28")
@@ -198,7 +198,7 @@ async def test_a_call_handed_back_and_answered(make: Make, scripted_model: Scrip
     scripted_model.reply("It is 18 degrees.")
     model = make()
     history: list[Any] = [{"role": "user", "content": "Weather in San Francisco?"}]
-    parts = await heard(model.stream(history, [WEATHER]))
+    parts = await received(model.stream(history, [WEATHER]))
     first = end_of(parts)
     (call,) = first.pending_calls
     assert (call.name, call.input, first.finish_reason) == ("weather", {"city": "San Francisco"}, "tool-calls")
@@ -211,10 +211,14 @@ async def test_a_call_handed_back_and_answered(make: Make, scripted_model: Scrip
     second = await model.generate(history, [WEATHER])
     assert (second.text, second.finish_reason) == ("It is 18 degrees.", "stop")
     request = scripted_model.requests[-1]
-    told = "".join(block["text"] for block in newest(request))
-    assert told.index("Weather in San Francisco?") < told.index("Looking.") < told.index(f"<tool_call_id>{call.id}")
-    assert told.count(f"<tool_use-{nonce_of(request)}>") == 1
-    assert '<result>{"degrees":18}</result>' in told
+    reported = "".join(block["text"] for block in newest(request))
+    assert (
+        reported.index("Weather in San Francisco?")
+        < reported.index("Looking.")
+        < reported.index(f"<tool_call_id>{call.id}")
+    )
+    assert reported.count(f"<tool_use-{nonce_of(request)}>") == 1
+    assert '<result>{"degrees":18}</result>' in reported
     assert nonce_of(request) != nonce_of(scripted_model.requests[0])
 
 
@@ -230,10 +234,10 @@ async def test_calls_run_here(claude: Any, make: Make, scripted_model: ScriptedM
     assert (result.text, result.finish_reason, len(result.steps)) == ("Looking. Done.", "stop", 2)
     assert [each.is_error for each in result.tool_results] == [False, True, True, True]
     assert result.tool_results[0].output == {"city": "Oslo", "degrees": 18}
-    told = "".join(block["text"] for block in newest(scripted_model.requests[1]))
-    assert '<result>{"city":"Oslo","degrees":18}</result>' in told
-    assert told.count("<error>") == 3
-    parts = await heard(model.stream("Weather?", [weather]))
+    reported = "".join(block["text"] for block in newest(scripted_model.requests[1]))
+    assert '<result>{"city":"Oslo","degrees":18}</result>' in reported
+    assert reported.count("<error>") == 3
+    parts = await received(model.stream("Weather?", [weather]))
     assert joined(parts, TextDelta) == result.text
     results = [part for part in parts if isinstance(part, ToolCallFinished)]
     assert [(each.output, each.is_error) for each in results] == [
@@ -279,7 +283,7 @@ async def test_permissions_and_hooks(make: Make, scripted_model: ScriptedModel) 
 async def test_an_answer_that_hits_the_limit(make: Make, scripted_model: ScriptedModel) -> None:
     scripted_model.default = Reply("cut ", stop_reason="max_tokens")
     result = await make().generate("Hi")
-    parts = await heard(make().stream("Hi"))
+    parts = await received(make().stream("Hi"))
     assert result.finish_reason == end_of(parts).finish_reason == "length"
     assert result.text == joined(parts, TextDelta) == end_of(parts).text
     assert result.text.startswith("cut ")
@@ -297,7 +301,7 @@ async def test_errors(make: Make, scripted_model: ScriptedModel, status: int, ki
     scripted_model.default = HttpError(status)
     with pytest.raises(kind):
         await make().generate("Hi")
-    (part,) = await heard(make().stream("Hi"))
+    (part,) = await received(make().stream("Hi"))
     assert isinstance(part, AnswerFailed)
     assert type(part.error) is kind
 
@@ -311,7 +315,7 @@ async def test_a_broken_stream_starts_again(make: Make, scripted_model: Scripted
         scripted_model.reply(answer)
     whole = await make().generate("Hi", [WEATHER])
     listener = ""
-    parts = await heard(make().stream("Hi", [WEATHER]))
+    parts = await received(make().stream("Hi", [WEATHER]))
     for part in parts:
         if isinstance(part, TextDelta):
             listener += part.text

@@ -51,10 +51,10 @@ ASKS = [by_query, by_session]
 async def test_the_tools_of_a_server_are_there_for_the_first_prompt(
     ask: Any, claude: Any, scripted_model: ScriptedModel
 ) -> None:
-    def told(request: Any) -> str:
+    def reported(request: Any) -> str:
         return request.tool_results[-1].text
 
-    scripted_model.reply(Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], told))
+    scripted_model.reply(Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], reported))
     settings: dict[str, Any] = {"tools": [], "allowed_tools": ["mcp__ledger"], "strict_mcp_config": True}
     result = await ask(claude, mcp_servers={"ledger": server(LEDGER)}, wait_for_mcp=True, **settings)
     assert "Ann: 7" in result.text

@@ -50,7 +50,7 @@ async def test_a_loop_begins_with_init_and_ends_with_the_result(
     claude: Any, scripted_model: ScriptedModel, prompt: Any, settings: dict[str, Any]
 ) -> None:
     scripted_model.on("use a tool", reply=USES_A_TOOL)
-    heard: list[Message] = []
+    received: list[Message] = []
     query = claude.ask(prompt() if callable(prompt) else prompt, **settings)
     seen = [message async for message in query]
     check(seen)
@@ -59,9 +59,9 @@ async def test_a_loop_begins_with_init_and_ends_with_the_result(
     assert result.session_id == query.session_id == seen[-1].session_id
     if "settings" in settings:  # what came before the turn is not lost
         assert "SessionStart" in {m.hook_event for m in seen if isinstance(m, HookStartedMessage)}
-    again = await claude.ask(prompt() if callable(prompt) else prompt, on_message=heard.append, **settings)
-    check(heard)
-    assert again.messages == heard
+    again = await claude.ask(prompt() if callable(prompt) else prompt, on_message=received.append, **settings)
+    check(received)
+    assert again.messages == received
 
 
 def talk(claude: Any, **settings: Any) -> Session:
@@ -80,8 +80,8 @@ async def test_queries_of_a_session_show_the_same_and_listeners_get_all(
             seen = [message async for message in query]
             check(seen)
             assert (await query.result()).session_id == session.id
-    told = [message async for message in listener]
-    states = [message.state for message in told if isinstance(message, CommandLifecycleMessage)]
+    reported = [message async for message in listener]
+    states = [message.state for message in reported if isinstance(message, CommandLifecycleMessage)]
     assert states[:2] == ["queued", "started"]
 
 
@@ -94,6 +94,6 @@ async def test_after_clear_the_id_is_the_one_to_resume_with(claude: Any, scripte
     with anyio.fail_after(30):
         async with talk(claude, resume=cleared.session_id) as resumed:
             await resumed.query("Are you there?")
-    said = json.dumps(scripted_model.requests[-1].messages)
-    assert "Hello" in said
-    assert "Alice" not in said
+    output = json.dumps(scripted_model.requests[-1].messages)
+    assert "Hello" in output
+    assert "Alice" not in output

@@ -84,10 +84,10 @@ async def test_agents_of_a_hundred_kilobytes(claude: Any, scripted_model: Script
     assert asked.tools == ("Read",)
     assert result.text == "Under the mat."
     assert result.full_text == "Under the mat.\nThe agent is done."
-    spoken = [
+    said_texts = [
         "".join(e.text for e in events if isinstance(e, ph.TextDelta) and bool(e.agent) is by) for by in (False, True)
     ]
-    assert spoken == ["Under the mat.The agent is done.", "It is under the mat."]
+    assert said_texts == ["Under the mat.The agent is done.", "It is under the mat."]
     assert result.validate().ok
 
 

@@ -38,8 +38,8 @@ async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, s
             assert (await session.query("two")).session_id == name
         async with agent.session(resume=name) as session:
             await session.query("three")
-        said = str(scripted_model.requests[-1].body["messages"])
-        assert {"one", "two"} <= set(said.replace("'", " ").split()), "it is on disk under the id of the child"
+        output = str(scripted_model.requests[-1].body["messages"])
+        assert {"one", "two"} <= set(output.replace("'", " ").split()), "it is on disk under the id of the child"
     assert pool.idle == 0
 
 

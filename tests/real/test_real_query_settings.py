@@ -32,7 +32,7 @@ def talk(claude: Any, scripted_model: ScriptedModel) -> Talk:
     return start
 
 
-def said(request: RecordedRequest) -> list[str]:
+def printed(request: RecordedRequest) -> list[str]:
     """What both have said, without what the CLI adds."""
     found: list[str] = []
     for message in request.messages:
@@ -58,13 +58,13 @@ async def test_a_system_prompt_for_one_query(talk: Talk, scripted_model: Scripte
         special = scripted_model.requests[-1]
         assert "Override for this query" in system_of(special)
         assert "Session default" not in system_of(special)
-        assert said(special) == [*before, "prompt"]
+        assert printed(special) == [*before, "prompt"]
         assert result.session_id == session.id == own
         last = await session.query("three")
         assert last.session_id == own
         assert "Session default" in system_of(scripted_model.requests[-1])
         assert "Override" not in system_of(scripted_model.requests[-1])
-        assert said(scripted_model.requests[-1]) == [*before, "prompt", "re: prompt", "three"]
+        assert printed(scripted_model.requests[-1]) == [*before, "prompt", "re: prompt", "three"]
         # What the CLI counts up over its process, and over what it has resumed, is told query by query.
         assert last.cost_usd is not None
         assert result.cost_usd == pytest.approx(last.cost_usd, rel=0.5)
@@ -82,8 +82,8 @@ async def test_another_directory_for_one_query(talk: Talk, claude: Any, scripted
         await session.query("one")
         await session.query("where", cwd=elsewhere, add_dirs=[claude.cwd])
         await session.query("two")
-        assert [text for text in said(scripted_model.requests[-1]) if not text.startswith("re:")][-1] == "two"
-        assert said(scripted_model.requests[-1]).count("there") == 2
+        assert [text for text in printed(scripted_model.requests[-1]) if not text.startswith("re:")][-1] == "two"
+        assert printed(scripted_model.requests[-1]).count("there") == 2
     assert (elsewhere / "here.txt").read_text().split() == [str(elsewhere)] * 2
     assert not (claude.cwd / "here.txt").exists()
 
@@ -101,7 +101,7 @@ async def test_a_typed_answer_for_one_query(talk: Talk, scripted_model: Scripted
         assert (await session.query("two")).output is None
         names = [tool["name"] for tool in scripted_model.requests[-1].body["tools"]]
         assert "StructuredOutput" not in names
-        assert said(scripted_model.requests[-1])[:3] == ["one", "re: one", "invoice"]
+        assert printed(scripted_model.requests[-1])[:3] == ["one", "re: one", "invoice"]
 
 
 @ph.tool
@@ -146,7 +146,7 @@ async def test_options_that_the_cli_refuses(talk: Talk, scripted_model: Scripted
         with pytest.raises(ph.ProcessError, match="does not know the flag --no-such-flag"):
             await session.query("two", extra_args={"no-such-flag": None})
         assert (await session.query("three")).text == "re: three"
-        assert said(scripted_model.requests[-1]) == ["one", "re: one", "three"]
+        assert printed(scripted_model.requests[-1]) == ["one", "re: one", "three"]
 
 
 async def test_turns_and_tools_of_one_query(talk: Talk, scripted_model: ScriptedModel) -> None:
@@ -167,4 +167,4 @@ async def test_a_pool_keeps_the_conversation(talk: Talk, scripted_model: Scripte
         assert session.id == own
         await session.query("three")
         assert session.id == own
-        assert said(scripted_model.requests[-1]) == ["two", "re: two", "three"]
+        assert printed(scripted_model.requests[-1]) == ["two", "re: two", "three"]

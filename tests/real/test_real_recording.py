@@ -80,7 +80,7 @@ async def test_two_runs_of_the_real_cli_record_the_same(real_cli: str, tmp_path:
                 assert (await session.query("Run it")).text == word
     first, second, third = map(Cassette.load, paths)
     assert difference(first, second) == ""
-    told = difference(first, third).splitlines()
-    assert '-  "result": "ahoy",' in told
-    assert '+  "result": "goodbye",' in told
-    assert len([line for line in told if line[:2] in ("- ", "+ ")]) == 6  # as a delta, a message, and the result
+    reported = difference(first, third).splitlines()
+    assert '-  "result": "ahoy",' in reported
+    assert '+  "result": "goodbye",' in reported
+    assert len([line for line in reported if line[:2] in ("- ", "+ ")]) == 6  # as a delta, a message, and the result

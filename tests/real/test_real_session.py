@@ -29,7 +29,7 @@ def echo(request: RecordedRequest) -> str:
     return f"re: {request.last_user_text.splitlines()[-1]}"
 
 
-def spoken(request: RecordedRequest) -> list[str]:
+def texts(request: RecordedRequest) -> list[str]:
     """What the user has said in the conversation."""
     found: list[str] = []
     for message in request.messages:
@@ -96,8 +96,8 @@ async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedM
         assert last.session_cost_usd is not None
         assert 0 < last.cost_usd < last.session_cost_usd
     assert answers == {n: f"re: question {n}" for n in range(4)}
-    assert spoken(scripted_model.requests[-1])[-1] == "last"
-    assert len(spoken(scripted_model.requests[-1])) == 5
+    assert texts(scripted_model.requests[-1])[-1] == "last"
+    assert len(texts(scripted_model.requests[-1])) == 5
 
 
 @both_loops
@@ -178,30 +178,30 @@ async def test_crash_fork_and_clear(talk: Talk, scripted_model: ScriptedModel) -
         result = await session.query("two")
         assert (result.text, result.session_id, session.restarts) == ("re: two", own, 1)
         assert session.pid != pid
-        assert spoken(scripted_model.requests[-1])[0] == "one"
+        assert texts(scripted_model.requests[-1])[0] == "one"
 
         async with session.fork() as branch:
             forked = await branch.query("in the branch")
             assert forked.session_id == branch.id != own
-            assert spoken(scripted_model.requests[-1])[0] == "one"
+            assert texts(scripted_model.requests[-1])[0] == "one"
             async with branch.fork() as twig:
                 await twig.query("in the twig")
-                said = spoken(scripted_model.requests[-1])
-                assert (said[0], said[-2:]) == ("one", ["in the branch", "in the twig"])
+                output = texts(scripted_model.requests[-1])
+                assert (output[0], output[-2:]) == ("one", ["in the branch", "in the twig"])
         await session.query("three")
-        assert "in the branch" not in spoken(scripted_model.requests[-1])
+        assert "in the branch" not in texts(scripted_model.requests[-1])
         assert session.id == own
 
         fresh = await session.clear()
         assert session.id == fresh != own
         await killed(session)  # nothing of the new conversation is on disk yet
         cleared = await session.query("four")
-        assert "one" not in spoken(scripted_model.requests[-1])
+        assert "one" not in texts(scripted_model.requests[-1])
         assert cleared.session_id == fresh
     async with talk(resume=own) as session:
         assert (await session.query("five")).session_id == own
-        said = spoken(scripted_model.requests[-1])
-        assert (said[0], said[-2:]) == ("one", ["three", "five"])
+        output = texts(scripted_model.requests[-1])
+        assert (output[0], output[-2:]) == ("one", ["three", "five"])
         assert session.id == own
 
 
@@ -212,7 +212,7 @@ async def test_a_fork_that_dies_before_its_first_message(talk: Talk, scripted_mo
             await killed(branch)
             result = await branch.query("two")
             assert result.session_id == branch.id != session.id
-            assert spoken(scripted_model.requests[-1])[0] == "one"
+            assert texts(scripted_model.requests[-1])[0] == "one"
 
 
 @pytest.mark.requirement("E23", "G26")
@@ -243,10 +243,10 @@ async def test_background_work_sends_messages_to_the_session(talk: Talk, scripte
         assert session.state == "idle"
         third = await session.query("another")
         assert third.full_text == "re: another"
-    heard = [m async for m in listener]
-    assert {m.type for m in heard} >= {"system", "assistant", "result"}
-    assert any(isinstance(m, TaskNotificationMessage) for m in heard)
-    assert any(isinstance(m, ph.ResultMessage) and m.is_woken for m in heard)
+    received = [m async for m in listener]
+    assert {m.type for m in received} >= {"system", "assistant", "result"}
+    assert any(isinstance(m, TaskNotificationMessage) for m in received)
+    assert any(isinstance(m, ph.ResultMessage) and m.is_woken for m in received)
 
 
 async def test_a_prompt_taken_back_from_behind_a_turn_of_its_own(talk: Talk, scripted_model: ScriptedModel) -> None:
@@ -272,7 +272,7 @@ async def test_a_prompt_taken_back_from_behind_a_turn_of_its_own(talk: Talk, scr
                     assert message.result == "to the end"
                     break
         assert (await session.query("next")).full_text == "re: next"
-        assert "waits" not in spoken(scripted_model.requests[-1])
+        assert "waits" not in texts(scripted_model.requests[-1])
         await listener.aclose()
 
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 ID = "5e551017-0000-4000-8000-0000000000aa"
 
 
-def spoken(request: RecordedRequest) -> list[str]:
+def texts(request: RecordedRequest) -> list[str]:
     """The user's side of the conversation that the model was shown."""
     found: list[str] = []
     for message in request.messages:
@@ -37,19 +37,19 @@ async def test_resume_fork_and_continue(claude: Any, scripted_model: ScriptedMod
     first = await claude.ask("My name is Alice.")
     again = await claude.ask("What is my name?", resume=first.session_id)
     assert again.session_id == first.session_id
-    assert spoken(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?"]
+    assert texts(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?"]
 
     branch = await claude.ask("I am Bob now.", resume=first.session_id, fork_session=True)
     assert branch.session_id not in (None, first.session_id)
-    assert spoken(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?", "I am Bob now."]
+    assert texts(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?", "I am Bob now."]
 
     original = await claude.ask("And now?", resume=first.session_id)
     assert original.session_id == first.session_id
-    assert spoken(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?", "And now?"]
+    assert texts(scripted_model.requests[-1]) == ["My name is Alice.", "What is my name?", "And now?"]
 
     latest = await claude.ask("Go on.", continue_conversation=True)
     assert latest.session_id == first.session_id
-    assert spoken(scripted_model.requests[-1])[-2:] == ["And now?", "Go on."]
+    assert texts(scripted_model.requests[-1])[-2:] == ["And now?", "Go on."]
     assert on_disk(claude) == {first.session_id, branch.session_id}
 
 
@@ -92,7 +92,7 @@ async def test_a_session_is_found_from_another_directory_but_not_from_another_ho
     (claude.home / "elsewhere").mkdir()
     moved = await claude.ask("two", resume=result.session_id, cwd=claude.home / "elsewhere")
     assert moved.session_id == result.session_id
-    assert spoken(scripted_model.requests[-1]) == ["one", "two"]
+    assert texts(scripted_model.requests[-1]) == ["one", "two"]
     missing = await claude.ask("three", resume=result.session_id, env={"CLAUDE_CONFIG_DIR": str(tmp_path)})
     assert type(missing.error) is ph.SessionNotFoundError
     assert "CLAUDE_CONFIG_DIR" in str(missing.error)

@@ -183,10 +183,10 @@ def test_ctrl_c_ends_the_cli_and_its_tools(scripted_model: ScriptedModel, claude
 @pytest.mark.requirement("G12", "E18", "E30", "E29", "R18")
 def test_a_session(converse: Callable[..., ph.Session], scripted_model: ScriptedModel, claude: Any) -> None:
     scripted_model.default = "noted"
-    heard: list[ph.Message] = []
+    received: list[ph.Message] = []
     with converse() as session:
         listener = session.messages()
-        thread = threading.Thread(target=lambda: heard.extend(listener))
+        thread = threading.Thread(target=lambda: received.extend(listener))
         thread.start()
         assert session.query("My name is Alice").result().text == "noted"
         assert "".join(session.query("What is my name?").text_stream()) == "noted"
@@ -204,7 +204,7 @@ def test_a_session(converse: Callable[..., ph.Session], scripted_model: Scripted
         session.query("Who am I?").result()
         assert "Alice" not in str(scripted_model.requests[-1].messages)
     thread.join(10)
-    results = [message for message in heard if isinstance(message, ph.ResultMessage)]
+    results = [message for message in received if isinstance(message, ph.ResultMessage)]
     assert len(results) == 4
     assert not claude.processes()
 

@@ -167,7 +167,7 @@ def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeH
         ({"surprise": 1}, 400, "surprise"),
         ({"options": {"modell": "x"}}, 400, "did you mean 'model'"),
         ({"options": {"model": 3}}, 400, "model"),
-        ({"options": {"api_key": "sk-ant-secret"}}, 400, "keys belong into the environment"),
+        ({"options": {"api_key": "sk-ant-secret"}}, 400, "keys belong in the environment"),
         ({"options": {"cli": "/bin/sh"}}, 400, "the host's own"),
         ({"options": {"user": "root"}}, 400, "the host's own"),
         ({"options": {"cwd": "/"}}, 403, "is not below"),

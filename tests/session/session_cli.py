@@ -168,11 +168,11 @@ class Cli:
         await peer.write(frames.result("", user_message_uuid=uuid, local_command="clear", num_turns=0, **named))
         await self._lifecycle(peer, uuid, "completed")
 
-    async def wake(self, peer: MemoryPeer, *said: dict[str, Any], answer: str = "I was woken") -> None:
+    async def wake(self, peer: MemoryPeer, *output: dict[str, Any], answer: str = "I was woken") -> None:
         """A turn that the child starts by itself, because a background task has ended."""
         own: dict[str, Any] = {"session_id": self._ids[self.children.index(peer)]}
         await peer.write(frames.init(**own))
-        for frame in said:
+        for frame in output:
             await peer.write(frame)
         await peer.write(frames.assistant(answer, **own))
         await peer.write(frames.result(answer, origin={"kind": "task-notification"}, **own))

@@ -38,7 +38,7 @@ def sub_agent(number: int, text: str, call: str | None = None) -> dict[str, Any]
     return frames.assistant(content, parent_tool_use_id=f"call{number}")
 
 
-def spoken(messages: list[ph.Message]) -> list[str]:
+def texts(messages: list[ph.Message]) -> list[str]:
     return [m.text or "?" for m in messages if isinstance(m, ph.AssistantMessage)]
 
 
@@ -64,15 +64,15 @@ async def test_background_work_of_an_earlier_query_reaches_only_the_session(cli:
     cli.acts |= {"begins": begins, "meets": meets}
     async with talking(cli) as session:
         listener = session.messages()
-        assert spoken((await session.query("begins")).messages) == ["mine", "started"]
+        assert texts((await session.query("begins")).messages) == ["mine", "started"]
         second = await session.query("meets")
-        assert spoken(second.messages) == ["yours", "met"]
+        assert texts(second.messages) == ["yours", "met"]
         assert [m.task_id for m in second.messages if isinstance(m, TaskNotificationMessage)] == ["task2"]
         assert "tool_progress" not in {m.type for m in second.messages}
         third = await session.query("third")
-        assert spoken(third.messages) == ["re: third"]
+        assert texts(third.messages) == ["re: third"]
     everything = [m async for m in listener]
-    assert spoken(everything) == ["mine", "started", "not yours", "nor this", "yours", "met", "re: third"]
+    assert texts(everything) == ["mine", "started", "not yours", "nor this", "yours", "met", "re: third"]
 
 
 def test_leftovers_follow_tasks_within_tasks() -> None:
@@ -109,7 +109,7 @@ async def test_a_task_may_end_while_a_query_runs_and_wake_the_child_after_it(cli
             await anyio.wait_all_tasks_blocked()
             await cli.wake(cli.children[0])
         assert session.state == "idle"
-    assert spoken([m async for m in listener])[-1] == "I was woken"
+    assert texts([m async for m in listener])[-1] == "I was woken"
 
 
 async def test_waiting_for_idle_blocks_no_query(cli: Cli) -> None:
@@ -190,7 +190,7 @@ async def test_a_prompt_that_folds_into_such_a_turn_gets_its_answer(cli: Cli) ->
                 for state in ("started", "completed"):
                     await busy.peer.write({"type": "command_lifecycle", "command_uuid": uuid, "state": state})
                 await busy.end(user_message_uuid=uuid, user_message_uuids=[uuid])
-        assert spoken(results[0].messages) == ["I was woken"]
+        assert texts(results[0].messages) == ["I was woken"]
         assert results[0].is_success
         cli.hold = None
         assert (await session.query("next")).full_text == "re: next"

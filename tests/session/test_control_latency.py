@@ -23,12 +23,12 @@ CALLS = 40
 @pytest.mark.requirement("R17", "G49", "E34")
 @pytest.mark.parametrize("who", ["query", "session"])
 async def test_an_interrupt_passes_ten_thousand_unread_messages_within_a_second(cli: Cli, who: str) -> None:
-    said = anyio.Event()
+    output = anyio.Event()
 
     async def flood(cli: Cli, say: Say, text: str) -> str:
         for number in range(10_000):
             await say(frames.assistant("x", message_id=f"m{number}"))
-        said.set()
+        output.set()
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -37,7 +37,7 @@ async def test_an_interrupt_passes_ten_thousand_unread_messages_within_a_second(
         query = session.query("flood")
         await query.start()
         with anyio.move_on_after(2):
-            await said.wait()  # or the child is held up: then the rest is unread in the pipe
+            await output.wait()  # or the child is held up: then the rest is unread in the pipe
         begun = anyio.current_time()
         await (query if who == "query" else session).interrupt()
         assert anyio.current_time() - begun < 1

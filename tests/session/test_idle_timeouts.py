@@ -127,16 +127,16 @@ async def test_after_a_slow_prompt_it_has_the_whole_limit(kind: str) -> None:
     async def prompts() -> AsyncIterator[str]:
         yield "one"
         await anyio.sleep(0.7)
-        said.append(anyio.current_time())
+        output.append(anyio.current_time())
         yield "two"
 
-    said: list[float] = []
+    output: list[float] = []
     api = Api()
     api.acts["two"] = hang
     async with asking(api, kind) as it:
         _, error = await read(it.query(prompts(), idle_timeout=0.5))
         assert isinstance(error, ph.QueryTimeout)
-        assert anyio.current_time() - said[0] >= 0.5
+        assert anyio.current_time() - output[0] >= 0.5
 
 
 async def _never_speaks(peer: MemoryPeer) -> None:

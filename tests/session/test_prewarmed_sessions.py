@@ -212,7 +212,7 @@ async def test_a_prewarmed_child_with_an_early_request_is_unusable(cli: Cli) -> 
     cli._begin = begin_asking  # type: ignore[method-assign]
     async with pool_of(cli) as pool:
         agent = ph.Agent(transport=pool)
-        with pytest.raises(ph.CLIExitedError, match="asked 'hook_callback' before anybody could answer"):
+        with pytest.raises(ph.CLIExitedError, match="asked 'hook_callback' before a query claimed it"):
             await agent.prewarm()
         for _ in range(4):
             assert (await agent.query("one")).text == "re: one"
@@ -358,7 +358,7 @@ def test_numbers_that_cannot_work(settings: dict[str, Any], words: str) -> None:
 async def test_settings_that_cannot_be_prewarmed_are_reported(cli: Cli) -> None:
     async with pool_of(cli, max_live=2) as pool:
         agent = ph.Agent(transport=pool)
-        with pytest.raises(ph.OptionsError, match="cannot be started ahead"):
+        with pytest.raises(ph.OptionsError, match="cannot be prewarmed"):
             await agent.prewarm(resume="7b4b0f4e-5f5c-4b39-9a1a-6a1a3d1f0c11")
         with pytest.raises(ph.OptionsError, match="max_live is 2"):
             await agent.prewarm(3)

@@ -47,8 +47,8 @@ async def test_it_goes_on_twice(cli: Cli, kind: str) -> None:
 
 
 async def test_its_messages_come_first_and_its_result_closes(cli: Cli, kind: str) -> None:
-    said, closing = message(frames.assistant("from a tool")), message(frames.result("closed"))
-    plan = Plan(NextPrompt(prompt("two"), [said]), NextPrompt(messages=[closing]))
+    output, closing = message(frames.assistant("from a tool")), message(frames.result("closed"))
+    plan = Plan(NextPrompt(prompt("two"), [output]), NextPrompt(messages=[closing]))
     async with query_runner(cli, kind) as runner:
         query = runner.ask("one", plan)
         texts = [getattr(m, "text", None) or getattr(m, "result", None) async for m in query]

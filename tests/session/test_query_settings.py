@@ -50,9 +50,9 @@ def prompts_in_force(cli: Cli) -> list[str | None]:
     """The system prompt that each child was started with."""
     found: list[str | None] = []
     for child in cli.children:
-        told = (child.invocation.initialize or {}).get("systemPrompt")
+        reported = (child.invocation.initialize or {}).get("systemPrompt")
         flags = [a.partition("=")[2] for a in child.invocation.argv if a.startswith("--system-prompt=")]
-        found.append(next(iter(told or flags), None))
+        found.append(next(iter(reported or flags), None))
     return found
 
 
@@ -73,9 +73,9 @@ async def test_a_query_with_a_system_prompt_of_its_own(cli: Cli) -> None:
     assert snapshots == [False, True, False]  # the CLI would go on with the prompt that it began with
     assert cli.prompts == [["one"], ["prompt"], ["three", "four"]]
     assert cli.saved[own or ""] == ["one", "prompt", "three", "four"]
-    said = [m async for m in everything]  # the listener outlives each child
-    assert [m.text for m in said if isinstance(m, ph.AssistantMessage)] == [f"re: {p}" for p in cli.saved[own or ""]]
-    assert not [m for m in said if m.raw.get("subtype") == "session_restarted"]
+    printed = [m async for m in everything]  # the listener outlives each child
+    assert [m.text for m in printed if isinstance(m, ph.AssistantMessage)] == [f"re: {p}" for p in cli.saved[own or ""]]
+    assert not [m for m in printed if m.raw.get("subtype") == "session_restarted"]
 
 
 async def test_one_child_at_a_time(cli: Cli) -> None:

@@ -255,7 +255,7 @@ async def test_what_cannot_change_is_refused_at_once(cli: Cli) -> None:
         assert type((await session.query("hello", output_type=schema)).error) is ph.StructuredOutputError
         assert len(cli.children) == 1  # what is as the session has it needs no other child
     async with talking(cli, thinking="disabled") as session:
-        with pytest.raises(ph.OptionsError, match="wins over it"):
+        with pytest.raises(ph.OptionsError, match="overrides it"):
             session.query("hello", max_thinking_tokens=1)
 
 
@@ -322,6 +322,6 @@ async def test_the_asked_function_is_reported_to_the_query_and_to_listeners(cli:
         events = [type(event).__name__ async for event in again.events()]
         assert events.count("PermissionAsked") == 1
         session_id = session.id
-    told = [message async for message in listener if message.raw.get("subtype") in ("asked", "settled")]
-    assert [message.raw["subtype"] for message in told] == ["asked", "settled"] * 2
-    assert {message.session_id for message in told} == {session_id}
+    reported = [message async for message in listener if message.raw.get("subtype") in ("asked", "settled")]
+    assert [message.raw["subtype"] for message in reported] == ["asked", "settled"] * 2
+    assert {message.session_id for message in reported} == {session_id}

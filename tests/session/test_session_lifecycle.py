@@ -187,8 +187,8 @@ async def test_a_session_that_is_dropped_ends_its_child(cli: Cli) -> None:
     assert (await query).text == "re: hello"
     del session, query
     await ended(cli)  # without a garbage collection
-    heard = [m.type async for m in listener]
-    assert heard[-1] == "command_lifecycle"
+    received = [m.type async for m in listener]
+    assert received[-1] == "command_lifecycle"
     gc.collect()
 
 

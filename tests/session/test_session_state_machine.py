@@ -132,13 +132,13 @@ async def play(steps: list[tuple[str, int]], *, says_lifecycle: bool) -> None:
         model.check()
         assert set(model.ends) == set(range(len(model.queries)))
         assert not model.cli.running
-        heard = [m.text async for m in listener if isinstance(m, ph.AssistantMessage)]
+        received = [m.text async for m in listener if isinstance(m, ph.AssistantMessage)]
         for number, end in model.ends.items():
             if isinstance(end, ph.QueryResult) and end.outcome == "success":
                 for part in "abz":
-                    assert heard.count(f"q{number}{part};") == 1
+                    assert received.count(f"q{number}{part};") == 1
         for number in range(1, model.woken + 1):
-            assert heard.count(f"woken{number};") <= 1  # a child that is killed may take it along
+            assert received.count(f"woken{number};") <= 1  # a child that is killed may take it along
 
 
 @pytest.mark.requirement("E19", "E20", "G30", "G49", "E52")

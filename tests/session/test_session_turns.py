@@ -148,8 +148,8 @@ async def test_messages_gives_everything_in_order(cli: Cli) -> None:
         with anyio.fail_after(5):
             await session.tasks.wait_idle()
         assert (await session.query("next")).full_text == "re: next"
-    heard = [m async for m in listener]
-    texts = [m.text for m in heard if isinstance(m, ph.AssistantMessage)]
+    received = [m async for m in listener]
+    texts = [m.text for m in received if isinstance(m, ph.AssistantMessage)]
     assert texts == ["started", "I was woken", "re: next"]
 
 
@@ -226,8 +226,8 @@ async def test_pieces_of_answers_only_on_request(cli: Cli, partial: bool | None)
         listener = session.messages()
         whole = await session.query("stream")
         pieces = [message.type async for message in session.query("stream", partial_messages=True)]
-    heard = [message.type async for message in listener]
-    assert ("stream_event" in heard, heard.count("result")) == (partial is True, 2)
+    received = [message.type async for message in listener]
+    assert ("stream_event" in received, received.count("result")) == (partial is True, 2)
     assert ("stream_event" in [message.type for message in whole.messages]) == (partial is True)
     assert "stream_event" in pieces
 

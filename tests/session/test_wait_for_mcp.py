@@ -228,8 +228,8 @@ async def test_a_child_is_asked_between_the_handshake_and_the_prompt(
         with pytest.raises(ph.ControlError, match="'a' is not connected: failed"):
             await query
     (call,) = fake.calls
-    said = [frame.get("request", frame).get("subtype", frame["type"]) for frame in call.frames]
-    assert said == ["initialize", "mcp_status", "user"][: 2 + sent]
+    output = [frame.get("request", frame).get("subtype", frame["type"]) for frame in call.frames]
+    assert output == ["initialize", "mcp_status", "user"][: 2 + sent]
 
 
 async def test_what_it_may_be(cli: Cli) -> None:

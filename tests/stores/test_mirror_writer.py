@@ -48,15 +48,15 @@ class TestMirroredTransport(TransportSuite):
 # The mirror itself.
 
 
-class Told(list[tuple[TranscriptKey, str]]):
+class Reported(list[tuple[TranscriptKey, str]]):
     def __call__(self, place: TranscriptKey, error: str) -> None:
         self.append((place, error))
 
 
 @asynccontextmanager
-async def running(store: Any, told: Told | None = None, **how: Any) -> AsyncGenerator[MirrorWriter]:
+async def running(store: Any, reported: Reported | None = None, **how: Any) -> AsyncGenerator[MirrorWriter]:
     tenure = LeaseKeeper(store, 60.0) if isinstance(store, MemoryStore) else None
-    mirror = MirrorWriter(store, Told() if told is None else told, lease_keeper=tenure, **how)
+    mirror = MirrorWriter(store, Reported() if reported is None else reported, lease_keeper=tenure, **how)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run)
         await anyio.wait_all_tasks_blocked()
@@ -122,29 +122,29 @@ async def test_eager_is_at_once_and_what_comes_meanwhile_goes_together(store: An
 
 @virtual
 async def test_a_write_that_fails_is_tried_again(store: Any) -> None:
-    told = Told()
+    reported = Reported()
     store.faults = [fail, fail]
-    async with running(store, told) as mirror:
+    async with running(store, reported) as mirror:
         mirror.enqueue(PLACE, said(1, 2), 10)
         mirror.flush_soon()
         await anyio.sleep(2)
         assert store.calls == [[1, 2]]
-        assert (told, mirror.last_error) == ([], None)
+        assert (reported, mirror.last_error) == ([], None)
 
 
 @virtual
 async def test_a_long_failure_of_a_store_is_reported_and_nothing_is_lost(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told()
+    reported = Reported()
     store.faults = [fail] * 7
-    async with running(store, told) as mirror:
+    async with running(store, reported) as mirror:
         mirror.enqueue(PLACE, said(1), 10)
         mirror.flush_soon()
         await anyio.sleep(2)
         mirror.enqueue(PLACE, said(2), 10)
         assert store.calls == []
-        assert [(place, "the network is gone" in words) for place, words in told] == [(PLACE, True)]
+        assert [(place, "the network is gone" in words) for place, words in reported] == [(PLACE, True)]
         assert mirror.last_error is not None
         assert mirror.backlog == 2
         await anyio.sleep(30)
@@ -170,9 +170,9 @@ async def test_a_lost_answer_is_no_conflict_and_stores_nothing_twice() -> None:
 
 @virtual
 async def test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_would_keep_it_twice() -> None:
-    store, told = Plain(), Told()
+    store, reported = Plain(), Reported()
     store.faults = [hang]
-    async with running(store, told) as mirror:
+    async with running(store, reported) as mirror:
         mirror.enqueue(PLACE, said(1), 10)
         mirror.flush_soon()
         await anyio.sleep(60)
@@ -180,13 +180,13 @@ async def test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_wou
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
     assert store.calls == [[2]]
-    assert [words for _, words in told] == ["lost to the store: the store did not answer within 20 s"]
+    assert [words for _, words in reported] == ["lost to the store: the store did not answer within 20 s"]
 
 
 @virtual
 async def test_an_unstorable_entry_is_reported_and_the_rest_continues() -> None:
-    store, told = MemoryStore(), Told()
-    async with running(store, told) as mirror:
+    store, reported = MemoryStore(), Reported()
+    async with running(store, reported) as mirror:
         mirror.enqueue(PLACE, [{"bad": object()}], 10)
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
@@ -194,21 +194,21 @@ async def test_an_unstorable_entry_is_reported_and_the_rest_continues() -> None:
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
     assert numbers(await store.load(PLACE.session_key)) == [2]
-    assert [words.startswith("lost to the store: an entry") for _, words in told] == [True]
+    assert [words.startswith("lost to the store: an entry") for _, words in reported] == [True]
 
 
 @virtual
 async def test_a_backlog_is_bounded() -> None:
-    store, told = Plain(), Told()
+    store, reported = Plain(), Reported()
     store.faults = [fail] * 3
-    async with running(store, told) as mirror:
+    async with running(store, reported) as mirror:
         mirror.enqueue(PLACE, said(1), MAX_BACKLOG_BYTES)
         mirror.enqueue(PLACE, said(*range(1000)), MAX_BACKLOG_BYTES)
         assert mirror.is_full
         await anyio.sleep(3)
         assert not mirror.is_full
-        assert len(told) == 2
-        assert "too much waits" in told[1][1]
+        assert len(reported) == 2
+        assert "too much waits" in reported[1][1]
         await anyio.sleep(10)
     assert len(store.calls) == 1  # the batch whose turn it was
 
@@ -218,7 +218,7 @@ async def test_a_backlog_is_bounded() -> None:
 async def test_a_writer_without_the_lease_writes_nothing() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
-    mirror = MirrorWriter(store, Told(), lease_keeper=LeaseKeeper(store, 60.0))
+    mirror = MirrorWriter(store, Reported(), lease_keeper=LeaseKeeper(store, 60.0))
     mirror.enqueue(PLACE, said(1), 10)
     await mirror.flush()
     now[0] += 61
@@ -238,7 +238,7 @@ async def test_a_writer_without_the_lease_writes_nothing() -> None:
 @virtual
 async def test_what_others_have_written_meanwhile_is_noticed() -> None:
     store = MemoryStore()
-    mirror = MirrorWriter(store, Told(), lease_keeper=(tenure := LeaseKeeper(store, 60.0)))
+    mirror = MirrorWriter(store, Reported(), lease_keeper=(tenure := LeaseKeeper(store, 60.0)))
     mirror.set_count(PLACE, 0)
     lease = await tenure.get_lease(PLACE)
     await store.append(PLACE.session_key, said(7), lease=lease)
@@ -250,9 +250,9 @@ async def test_what_others_have_written_meanwhile_is_noticed() -> None:
 
 @virtual
 async def test_the_end_is_bounded_and_reports_the_loss(caplog: pytest.LogCaptureFixture) -> None:
-    store, told = Moody(), Told()
+    store, reported = Moody(), Reported()
     store.faults = [hang, hang, hang, hang]
-    mirror = MirrorWriter(store, told, lease_keeper=LeaseKeeper(store, 60.0))
+    mirror = MirrorWriter(store, reported, lease_keeper=LeaseKeeper(store, 60.0))
     mirror.enqueue(PLACE, said(1, 2), 10)
     began = anyio.current_time()
     with anyio.CancelScope(shield=True):
@@ -307,11 +307,11 @@ async def test_a_query_fills_the_store_and_shows_no_frames(store: Any) -> None:
 async def test_a_session_has_stored_all_of_it_when_it_is_closed(store: Any) -> None:
     transport = peer(turn(mirror_frame(*said(1))), turn(mirror_frame(*said(2))), then=[mirror_frame(*said(3))])
     async with agent(store, transport).session() as session:
-        heard = session.messages()
+        received = session.messages()
         await session.query("a")
         await session.query("b")
     assert numbers(await store.load(PLACE.session_key)) == [1, 2, 3]
-    assert not [m async for m in heard if isinstance(m, TranscriptMirrorMessage)]
+    assert not [m async for m in received if isinstance(m, TranscriptMirrorMessage)]
 
 
 async def test_a_query_that_is_left_stores_its_messages(store: Any) -> None:
@@ -353,11 +353,11 @@ async def test_an_idle_session_gets_a_failed_write_at_once(monkeypatch: pytest.M
 
     store.faults = [fail_late]
     async with agent(store, peer(turn(mirror_frame(*said(1))))).session() as session:
-        heard = session.messages()
+        received = session.messages()
         await session.query("a")
         gate.set()
         with anyio.fail_after(10):
-            async for message in heard:
+            async for message in received:
                 if isinstance(message, MirrorErrorMessage):
                     break
         assert session.health().state == "degraded"

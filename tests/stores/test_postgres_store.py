@@ -106,7 +106,7 @@ async def test_a_newer_format_is_refused(make_postgres: Callable[[], PostgresSto
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "reported"),
     [
         ("53100", "disk of the server is full; nothing was written"),
         ("53200", "out of memory"),
@@ -116,13 +116,13 @@ async def test_a_newer_format_is_refused(make_postgres: Callable[[], PostgresSto
         ("XX000", "PostgreSQL failed"),
     ],
 )
-async def test_what_the_server_refuses_is_reported(store: PostgresStore, admin: Any, state: str, told: str) -> None:
+async def test_what_the_server_refuses_is_reported(store: PostgresStore, admin: Any, state: str, reported: str) -> None:
     await store.append(KEY, [ENTRY])
     refuse = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
     function = f"{store._schema}.refuse()"
     await _ask(admin, f"CREATE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql AS $${refuse}$$")
     await _ask(admin, f"CREATE TRIGGER t BEFORE INSERT ON {store._schema}.entries EXECUTE FUNCTION {function}")
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=reported):
         await store.append(KEY, [{"type": "x"}], after=1)
     await _ask(admin, f"DROP TRIGGER t ON {store._schema}.entries")
     assert await store.append(KEY, [{"type": "x"}], after=1) == 2

@@ -72,7 +72,7 @@ def _newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "told"),
+    ("prepare", "reported"),
     [
         (lambda path: path.write_bytes(b"this is a text, and no database" * 100), "not a SQLite database"),
         (lambda path: path.mkdir(), "cannot be opened"),
@@ -82,20 +82,20 @@ def _newer(path: Path) -> None:
     ids=["text", "directory", "other program", "newer"],
 )
 async def test_a_file_that_is_none_of_ours_is_left_alone(
-    tmp_path: Path, prepare: Callable[[Path], object], told: str
+    tmp_path: Path, prepare: Callable[[Path], object], reported: str
 ) -> None:
     path = tmp_path / "file"
     prepare(path)
     before = path.read_bytes() if path.is_file() else b""
     async with SqliteStore(path) as store:
         for _ in range(2):
-            with pytest.raises(StoreError, match=told):
+            with pytest.raises(StoreError, match=reported):
                 await store.append(KEY, [ENTRY])
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
 @pytest.mark.parametrize(
-    ("pragma", "told", "undo"),
+    ("pragma", "reported", "undo"),
     [
         ("PRAGMA query_only = ON", "read only; nothing was written", "PRAGMA query_only = OFF"),
         ("PRAGMA max_page_count = 1", "disk is full; nothing was written", "PRAGMA max_page_count = 1000000"),
@@ -103,14 +103,14 @@ async def test_a_file_that_is_none_of_ours_is_left_alone(
     ids=["read-only", "full"],
 )
 async def test_a_write_that_is_refused_is_reported_and_leaves_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch, pragma: str, told: str, undo: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, pragma: str, reported: str, undo: str
 ) -> None:
     large = {"type": "x", "text": "x" * 100_000}
     async with SqliteStore(path) as store:
         await store.append(KEY, [ENTRY], after=0)
         assert store._connection is not None
         store._connection.execute(pragma)
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=reported):
             await store.append(KEY, [{"type": "x", "uuid": "u-2"}, large], after=1)
         # The next call opens the file again, and nothing of the last one is there.
         assert await store.load(KEY) == [ENTRY]

@@ -163,15 +163,15 @@ async def test_a_writer_that_is_killed_leaves_whole_appends(make_any: Make, star
         doomed = start(_job(store, "write", ttl=ttl))
         _go(doomed)
         assert doomed.stdout is not None
-        said = [int(doomed.stdout.readline()) for _ in range(5)]
+        output = [int(doomed.stdout.readline()) for _ in range(5)]
         doomed.kill()
-        said += [int(line) for line in doomed.communicate(timeout=LIMIT)[0].split()]
+        output += [int(line) for line in doomed.communicate(timeout=LIMIT)[0].split()]
 
         count = await store.count(KEY)
         found = await store.load(KEY) or []
         assert len(found) == count
         assert count % BATCH == 0
-        assert count >= len(said) * BATCH  # what was told to be written is there
+        assert count >= len(output) * BATCH  # what was told to be written is there
         assert [entry["n"] for entry in found[::BATCH]] == list(range(count // BATCH))
         if ttl:
             with pytest.raises(SessionLeasedError, match="doomed"):

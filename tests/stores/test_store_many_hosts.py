@@ -122,10 +122,10 @@ class Region:
 
         def try_it() -> Host | None:
             host = self.host(*prompts)
-            said = host.hears()
-            if said.get("event") == "ready":
+            output = host.hears()
+            if output.get("event") == "ready":
                 return host
-            assert said.get("kind") == "SessionLeasedError", said
+            assert output.get("kind") == "SessionLeasedError", output
             host.end()
             return None
 
@@ -167,8 +167,8 @@ def test_a_host_is_killed_in_the_middle_of_a_turn_and_another_takes_over(region:
     answer = second.hears()
     assert (answer["text"], answer["id"]) == ("Yes", region.id)
     assert second.hears() == {}
-    said = json.dumps(region.model.requests[-1].body["messages"])
-    assert said.index("My name is Alice") < said.index("think for ever") < said.index("What is my name?")
+    output = json.dumps(region.model.requests[-1].body["messages"])
+    assert output.index("My name is Alice") < output.index("think for ever") < output.index("What is my name?")
     check_whole(before, region.wait_for("What is my name?"))
 
 
@@ -219,12 +219,12 @@ def test_resume_continue_and_fork_from_a_store(kind: str, region: Region) -> Non
     assert fork.session_id != first.session_id
     latest = sync.query("latest", continue_conversation=True, **region.settings(store)).result()
     assert latest.session_id == fork.session_id
-    said = json.dumps(model.requests[-1].body["messages"])
-    assert [words in said for words in ("My name is Alice", "again", "fork")] == [True] * 3
+    output = json.dumps(model.requests[-1].body["messages"])
+    assert [words in output for words in ("My name is Alice", "again", "fork")] == [True] * 3
     with sync.session(resume=first.session_id, **region.settings(store)) as session:
         assert session.query("in a session").result().text == "Yes"
-    said = json.dumps(model.requests[-1].body["messages"])
-    assert ("again" in said, '"fork"' in said) == (True, False)
+    output = json.dumps(model.requests[-1].body["messages"])
+    assert ("again" in output, '"fork"' in output) == (True, False)
 
     async def check() -> None:
         key: Any = {"project_key": project_key(region.cwd), "session_id": first.session_id}

@@ -42,8 +42,8 @@ class Disk:
         self.cwd = root / "project"
         self.cwd.mkdir()
 
-    def talk(self, *said: str, **fields: Any) -> Talk:
-        return Talk(self.config, self.cwd, *said, **fields)
+    def talk(self, *output: str, **fields: Any) -> Talk:
+        return Talk(self.config, self.cwd, *output, **fields)
 
 
 @pytest.fixture

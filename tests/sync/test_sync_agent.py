@@ -61,6 +61,6 @@ def test_async_and_blocking_code_share_the_default_agent(clean: FakeCLI) -> None
 
 def test_an_agent_has_a_blocking_counterpart(clean: FakeCLI) -> None:
     other = pilothouse.Agent(model="haiku", cli=clean.path)
-    twin = ph.Agent.wrap(other)
-    assert twin.async_agent is other
-    assert twin.query("go").result().text == "Hello"
+    counterpart = ph.Agent.wrap(other)
+    assert counterpart.async_agent is other
+    assert counterpart.query("go").result().text == "Hello"

@@ -199,16 +199,16 @@ def test_classes_have_the_same_members(name: str) -> None:
     there, here = (members(cls) for cls in CLASSES[name])
     expected: set[str] = {member for owner, member in ONLY_HERE if owner == name}
     for member, value in there.items():
-        twin, _ = RENAMED.get((name, member), (member, ""))
-        if twin is None:
+        counterpart, _ = RENAMED.get((name, member), (member, ""))
+        if counterpart is None:
             continue
-        expected.add(twin)
-        assert twin in here, f"{name}.{member} has no twin"
-        assert isinstance(value, property) == isinstance(here[twin], property), member
+        expected.add(counterpart)
+        assert counterpart in here, f"{name}.{member} has no twin"
+        assert isinstance(value, property) == isinstance(here[counterpart], property), member
         if inspect.isroutine(value):
             asked = [each for each in shape(value) if (name, each[0]) not in ONLY_THERE]
-            assert asked == shape(here[twin]), member
-            assert not inspect.iscoroutinefunction(here[twin])
+            assert asked == shape(here[counterpart]), member
+            assert not inspect.iscoroutinefunction(here[counterpart])
     assert set(here) == expected
     assert {member for owner, member in RENAMED if owner == name} <= set(there), "the ledger has members that are gone"
 
@@ -221,10 +221,10 @@ def test_functions_have_the_same_parameters(name: str) -> None:
 
 
 def test_counterparts_differ_in_result_and_docstring() -> None:
-    for twin, original in ((ph.Agent.query, AsyncAgent.query), (ph.Session.query, AsyncSession.query)):
-        assert inspect.signature(twin).return_annotation == "Query[Any]"
-        assert twin.__doc__ != original.__doc__
-        assert twin.__module__.startswith("pilothouse.sync.")
+    for counterpart, original in ((ph.Agent.query, AsyncAgent.query), (ph.Session.query, AsyncSession.query)):
+        assert inspect.signature(counterpart).return_annotation == "Query[Any]"
+        assert counterpart.__doc__ != original.__doc__
+        assert counterpart.__module__.startswith("pilothouse.sync.")
     assert next(iter(inspect.signature(ph.Agent().query).parameters)) == "prompt"
     with pytest.raises(TypeError, match="prompt"):
         ph.Agent().query()  # pyright: ignore[reportCallIssue]

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 def running_turn(session: ph.Session) -> ph.Query:
     """A query that is being answered until it is interrupted."""
-    with session.messages() as heard:
+    with session.messages() as received:
         query = session.query("slow").start()
-        assert any(message.type == "assistant" for message in heard)
+        assert any(message.type == "assistant" for message in received)
     return query
 
 
@@ -81,7 +81,7 @@ def test_mistakes_are_reported_before_anything_is_started(talker: FakeCLI) -> No
         session.query("one", session_id="5e551017-0000-4000-8000-000000000001")
     with pytest.raises(ph.UsageError):
         session.query("")
-    with pytest.raises(ph.UsageError, match="ask something first"):
+    with pytest.raises(ph.UsageError, match="run a query first"):
         session.fork()
     assert talker.calls == []
 
@@ -124,9 +124,9 @@ def test_a_crash_fails_its_query_and_the_next_one_resumes(talker: FakeCLI) -> No
             with pytest.raises(ph.CLIExitedError):
                 session.query("die").result()
             assert session.query("two").result().text == "re: two"
-            heard = [getattr(next(listener), "subtype", None) for _ in range(15)]
+            received = [getattr(next(listener), "subtype", None) for _ in range(15)]
         assert session.restarts == 1
-        assert heard.count("session_restarted") == 1
+        assert received.count("session_restarted") == 1
     assert f"--resume={session.id}" in talker.calls[1].argv
 
 
@@ -273,7 +273,7 @@ def test_an_async_callback_has_the_session_of_the_loop(talker: FakeCLI) -> None:
         assert session.query("ask").result().text.startswith("re: allow")
         assert session.options.model == "haiku"
         more.close()
-    assert all("would wait for itself" in str(error) for error in errors)
+    assert all("would deadlock" in str(error) for error in errors)
     assert len(errors) == 4
 
 
@@ -307,16 +307,16 @@ def test_inside_a_running_loop_as_in_a_notebook(talker: FakeCLI, runner: Callabl
 def test_messages_are_those_of_all_queries_and_end_with_the_session(talker: FakeCLI) -> None:
     session = ph.session(cli=talker.path)
     listener = session.messages()
-    heard: list[str] = []
+    received: list[str] = []
 
     def ask() -> None:
         with session:
             session.query("one").result()
             session.query("two").result()
 
-    in_threads(ask, lambda: heard.extend(m.type for m in listener))
-    told = "command_lifecycle"
-    assert heard == [told, told, "system", "assistant", "result", told] * 2
+    in_threads(ask, lambda: received.extend(m.type for m in listener))
+    reported = "command_lifecycle"
+    assert received == [reported, reported, "system", "assistant", "result", reported] * 2
 
 
 def test_listening_hops_in_batches(talker: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,15 +355,15 @@ def test_a_listener_that_is_not_read_holds_up_the_child_until_it_goes(talker: Fa
 def test_another_thread_ends_the_listening(talker: FakeCLI) -> None:
     with ph.session(cli=talker.path) as session:
         listener = session.messages()
-        heard: list[str] = []
+        received: list[str] = []
 
         def close() -> None:
             session.query("one").result()
-            eventually(lambda: len(heard) == 6)
+            eventually(lambda: len(received) == 6)
             listener.close()
 
-        in_threads(lambda: heard.extend(m.type for m in listener), close)
-        assert heard[2:5] == ["system", "assistant", "result"]
+        in_threads(lambda: received.extend(m.type for m in listener), close)
+        assert received[2:5] == ["system", "assistant", "result"]
         assert list(listener) == []
         assert session.query("two").result().text == "re: two"
 

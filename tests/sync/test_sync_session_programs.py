@@ -79,8 +79,8 @@ def test_ctrl_c_stops_the_turn_and_the_session_goes_on(talker: FakeCLI, place: s
     program.interrupt()
     program.wait_for("interrupted")
     assert time.monotonic() - began < INTERRUPT_WAIT
-    heard = "command_lifecycle\n" if place == "listening" else ""
-    assert program.end() == (0, f"{heard}re: two 0\n", "")
+    received = "command_lifecycle\n" if place == "listening" else ""
+    assert program.end() == (0, f"{received}re: two 0\n", "")
     assert len(talker.calls) == 1
     assert "never asked" not in talker.calls[0].prompts
     assert ended(talker)

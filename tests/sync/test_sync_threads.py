@@ -252,7 +252,7 @@ def test_an_exit_on_the_loop_ends_no_other_query(
         fake.expect("user").stderr("a line\n").text("Hello")
         with pytest.raises((ph.SessionClosedError, BaseExceptionGroup)):
             ph.query("go", cli=fake.path, stderr=leave).result()
-        assert "tried to end it" in caplog.text
+        assert "tried to stop the loop" in caplog.text
         eventually(lambda: not running(fake))
     assert next(other).type == "assistant"
     other.close()

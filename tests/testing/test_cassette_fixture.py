@@ -68,9 +68,9 @@ def run(directory: Path, mode: str) -> str:
 
 def test_tests_are_recorded_replayed_and_verified(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    told = run(tmp_path, "record")
-    assert "3 failed, 5 passed" in told
-    assert told.count("\nthe test started no transport: there is nothing to record\n") == 2
+    reported = run(tmp_path, "record")
+    assert "3 failed, 5 passed" in reported
+    assert reported.count("\nthe test started no transport: there is nothing to record\n") == 2
     place = tmp_path / "cassettes" / "test_it"
     # Only those that passed are kept, and nothing else is left.
     names = ["test_answer.jsonl", *(f"test_talk[{case}].jsonl" for case in ("less", "more", "other", "same"))]
@@ -78,19 +78,19 @@ def test_tests_are_recorded_replayed_and_verified(tmp_path: Path) -> None:
     recorded = (place / "test_talk[same].jsonl").read_bytes()
     assert recorded.count(b'"type":"user"') == 2
 
-    told = run(tmp_path, "replay")
-    assert "3 failed, 2 passed, 3 errors" in told  # same and answer pass; three have no cassette
-    assert told.count("run this test once with --cassette=record") >= 3
-    assert '-    "content": "Ho"' in told
-    assert '+    "content": "Hu"' in told
-    assert "the program has ended, but the recording goes on with a prompt from it" in told
-    assert "the program sends a prompt, which was not recorded; the recording has 2 of its kind" in told
+    reported = run(tmp_path, "replay")
+    assert "3 failed, 2 passed, 3 errors" in reported  # same and answer pass; three have no cassette
+    assert reported.count("run this test once with --cassette=record") >= 3
+    assert '-    "content": "Ho"' in reported
+    assert '+    "content": "Hu"' in reported
+    assert "the program has ended, but the recording goes on with a prompt from it" in reported
+    assert "the program sends a prompt, which was not recorded; the recording has 2 of its kind" in reported
 
-    told = run(tmp_path, "verify")
-    assert "1 failed, 4 passed, 3 errors" in told  # answer; three have no cassette
-    assert "the real thing does not do any more what was recorded; if that is right, record again" in told
-    assert '"text": "Hello"' in told
-    assert '"text": "Good day"' in told
+    reported = run(tmp_path, "verify")
+    assert "1 failed, 4 passed, 3 errors" in reported  # answer; three have no cassette
+    assert "the real thing does not do any more what was recorded; if that is right, record again" in reported
+    assert '"text": "Hello"' in reported
+    assert '"text": "Good day"' in reported
     assert (place / "test_talk[same].jsonl").read_bytes() == recorded
     assert sorted(path.name for path in place.iterdir()) == names
 

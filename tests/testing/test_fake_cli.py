@@ -21,12 +21,12 @@ INITIALIZE = {"type": "control_request", "request_id": "r0", "request": {"subtyp
 USER = {"type": "user", "message": {"role": "user", "content": "Hi"}, "uuid": "u-1"}
 
 
-def wire(*said: Any) -> bytes:
-    return b"".join(json.dumps(frame).encode() + b"\n" for frame in said)
+def wire(*output: Any) -> bytes:
+    return b"".join(json.dumps(frame).encode() + b"\n" for frame in output)
 
 
-def run(fake: FakeCLI, *said: Any, args: tuple[str, ...] = STREAM) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([fake.path, *args], input=wire(*said), capture_output=True, timeout=20)
+def run(fake: FakeCLI, *output: Any, args: tuple[str, ...] = STREAM) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([fake.path, *args], input=wire(*output), capture_output=True, timeout=20)
 
 
 def written(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
@@ -64,9 +64,9 @@ def child(fake: FakeCLI, *args: str):
         process.wait(10)
 
 
-def send(process: subprocess.Popen[bytes], *said: Any) -> None:
+def send(process: subprocess.Popen[bytes], *output: Any) -> None:
     assert process.stdin is not None
-    process.stdin.write(wire(*said))
+    process.stdin.write(wire(*output))
     process.stdin.flush()
 
 
@@ -105,10 +105,10 @@ def test_the_prompt_may_be_the_last_argument():
 
 @pytest.mark.requirement("E80")
 def test_a_mock_that_only_prints():
-    told = '{"type":"message","role":"assistant","content":"Hi"}\n{"type":"done"}\n'
-    with FakeCLI().emit(told) as fake, FakeCLI.shell(f"printf '%s' '{told}'") as shell:
-        assert run(fake, args=("--print", "x")).stdout.decode() == told
-        assert run(shell, args=("--print", "x")).stdout.decode() == told
+    reported = '{"type":"message","role":"assistant","content":"Hi"}\n{"type":"done"}\n'
+    with FakeCLI().emit(reported) as fake, FakeCLI.shell(f"printf '%s' '{reported}'") as shell:
+        assert run(fake, args=("--print", "x")).stdout.decode() == reported
+        assert run(shell, args=("--print", "x")).stdout.decode() == reported
         assert shell.calls == []
 
 
@@ -135,8 +135,8 @@ def test_several_turns_wait_for_their_prompts():
 
 def test_it_reports_the_lifecycle_of_each_prompt():
     fake = FakeCLI().text("one").text("two")
-    told = written(run(fake, USER, {**USER, "uuid": "u-2"}))
-    kinds = [(f.get("command_uuid"), f["state"]) if f["type"] == "command_lifecycle" else f["type"] for f in told]
+    reported = written(run(fake, USER, {**USER, "uuid": "u-2"}))
+    kinds = [(f.get("command_uuid"), f["state"]) if f["type"] == "command_lifecycle" else f["type"] for f in reported]
     one, two = (
         [(uuid, "queued"), (uuid, "started"), "system", "assistant", "result", (uuid, "completed")]
         for uuid in ("u-1", "u-2")
@@ -329,15 +329,15 @@ def test_every_recording_plays(transcripts: list[Path]):
         entries = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         args = next(e["msg"]["args"] for e in entries if e["dir"] == "meta" and e["msg"]["event"] == "spawn")
         code = next(e["msg"]["returncode"] for e in entries if e["dir"] == "meta" and e["msg"]["event"] == "exit")
-        said = [e["msg"] for e in entries if e["dir"] == "out"]
+        output = [e["msg"] for e in entries if e["dir"] == "out"]
         with FakeCLI.from_transcript(path) as fake:
             done = run(fake, *(e["msg"] for e in entries if e["dir"] == "in"), args=tuple(args))
         assert done.returncode == code, path.name
         lines = done.stdout.splitlines()
-        assert len(lines) == len(said), path.name
-        told = [frame["uuid"] for frame in said if isinstance(frame, dict) and "uuid" in frame]
+        assert len(lines) == len(output), path.name
+        reported = [frame["uuid"] for frame in output if isinstance(frame, dict) and "uuid" in frame]
         got = [frame["uuid"] for frame in map(as_object, lines) if "uuid" in frame]
-        assert got == told, path.name
+        assert got == reported, path.name
 
 
 def as_object(line: bytes) -> dict[str, Any]:

@@ -23,8 +23,8 @@ def recorded(transcripts: list[Path], kind: str, subtype: str | None = None) -> 
         for line in path.read_text("utf-8").splitlines():
             entry = json.loads(line)
             message = entry["msg"]
-            said = entry["dir"] == "out" and isinstance(message, dict) and message.get("type") == kind
-            if said and subtype in (None, message.get("subtype")):
+            output = entry["dir"] == "out" and isinstance(message, dict) and message.get("type") == kind
+            if output and subtype in (None, message.get("subtype")):
                 found.append(message)
     return found
 

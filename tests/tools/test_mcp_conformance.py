@@ -123,7 +123,7 @@ async def test_resources_and_prompts_as_the_official_client_sees_them() -> None:
 @pytest.mark.requirement("R24")
 @pytest.mark.anyio
 async def test_progress_changes_and_cancellation_reach_the_other_side() -> None:
-    heard: list[tuple[float, float | None, str | None]] = []
+    received: list[tuple[float, float | None, str | None]] = []
     changed = anyio.Event()
     started = anyio.Event()
     ended = anyio.Event()
@@ -137,7 +137,7 @@ async def test_progress_changes_and_cancellation_reach_the_other_side() -> None:
             ended.set()
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
-        heard.append((progress, total, message))
+        received.append((progress, total, message))
 
     async def incoming(message: Any) -> None:
         if isinstance(message, mcp.types.ToolListChangedNotification):
@@ -157,4 +157,4 @@ async def test_progress_changes_and_cancellation_reach_the_other_side() -> None:
                     giving_up.cancel()
             await ended.wait()
             assert (await client.call_tool("add", {"a": 1})).structured_content == {"sum": 2}
-    assert sorted(heard) == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+    assert sorted(received) == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]

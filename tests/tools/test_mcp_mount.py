@@ -73,10 +73,10 @@ def shop(events: list[str] | None = None, started: anyio.Event | None = None) ->
 @pytest.mark.anyio
 async def test_a_mounted_server_answers_as_its_author_wrote_it() -> None:
     events: list[str] = []
-    heard: list[float] = []
+    received: list[float] = []
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
+        received.append(progress)
 
     with anyio.fail_after(20):
         async with official_client(make_mcp_dispatcher({"s": mount(shop(events))})) as client:
@@ -91,7 +91,7 @@ async def test_a_mounted_server_answers_as_its_author_wrote_it() -> None:
             assert (await client.get_prompt("bargain", {"item": "tea"})).messages[0].content.text == "Cheaper tea?"
             with pytest.raises(MCPError):
                 await client.read_resource("shop://nothing")
-    assert heard == [1]
+    assert received == [1]
     assert events == ["start", "end"]
 
 
@@ -113,35 +113,35 @@ async def test_the_plain_server_can_be_given_as_it_is() -> None:
 async def test_the_order_and_the_ids_of_the_cli_do_not_matter() -> None:
     started = anyio.Event()
     events: list[str] = []
-    desk = make_mcp_dispatcher({"s": mount(shop(events, started), always_load=False)})
-    assert desk.has_mounted_servers
-    assert desk.server_manifests == {}
+    dispatcher = make_mcp_dispatcher({"s": mount(shop(events, started), always_load=False)})
+    assert dispatcher.has_mounted_servers
+    assert dispatcher.server_manifests == {}
     answers: dict[str, Any] = {}
 
     async def ask(name: str, body: dict[str, Any]) -> None:
-        answers[name] = (await desk.handle(body))["mcp_response"]
+        answers[name] = (await dispatcher.handle(body))["mcp_response"]
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            assert (await error_of(desk, question("tools/list")))["code"] == -32600
+            assert (await error_of(dispatcher, question("tools/list")))["code"] == -32600
             tasks.start_soon(ask, "early", question("initialize", HELLO, key=0))
-            tasks.start_soon(desk.run_servers)
+            tasks.start_soon(dispatcher.run_servers)
             while "early" not in answers:
                 await anyio.lowlevel.checkpoint()
             assert answers["early"]["result"]["protocolVersion"] == "2025-11-25"
             # No word yet that the handshake is over, and the same id twice at the same time.
             tasks.start_soon(ask, "one", call("wait", key=2))
             await started.wait()
-            tools = (await result_of(desk, question("tools/list", key=2)))["tools"]
+            tools = (await result_of(dispatcher, question("tools/list", key=2)))["tools"]
             assert "_meta" not in tools[0]
-            await desk.handle(notice("notifications/initialized"))
+            await dispatcher.handle(notice("notifications/initialized"))
             # A second handshake starts it anew; who waited for the old one is told.
-            again = await result_of(desk, question("initialize", HELLO, key=1048576))
+            again = await result_of(dispatcher, question("initialize", HELLO, key=1048576))
             assert again["serverInfo"]["name"] == "shop"
             while "one" not in answers:
                 await anyio.lowlevel.checkpoint()
             assert "error" in answers["one"]
-            assert (await result_of(desk, call("price", {"item": "x"})))["content"][0]["text"] == "x: 3"
+            assert (await result_of(dispatcher, call("price", {"item": "x"})))["content"][0]["text"] == "x: 3"
             tasks.cancel_scope.cancel()
     assert events == ["start", "waiting", "released", "end", "start", "end"]
 
@@ -150,7 +150,7 @@ async def test_the_order_and_the_ids_of_the_cli_do_not_matter() -> None:
 async def test_a_call_that_is_given_up_is_cancelled_in_the_server() -> None:
     started = anyio.Event()
     events: list[str] = []
-    desk = make_mcp_dispatcher({"s": mount(shop(events, started))})
+    dispatcher = make_mcp_dispatcher({"s": mount(shop(events, started))})
 
     async def until_released() -> None:
         while "released" not in events:
@@ -158,19 +158,19 @@ async def test_a_call_that_is_given_up_is_cancelled_in_the_server() -> None:
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(desk.run_servers)
-            await result_of(desk, question("initialize", HELLO))
+            tasks.start_soon(dispatcher.run_servers)
+            await result_of(dispatcher, question("initialize", HELLO))
             async with anyio.create_task_group() as calls:  # the CLI withdraws the question
-                calls.start_soon(desk.handle, call("wait", key=5))
+                calls.start_soon(dispatcher.handle, call("wait", key=5))
                 await started.wait()
                 calls.cancel_scope.cancel()
             await until_released()
             events.clear()
             async with anyio.create_task_group() as calls:  # the CLI gives up the call
-                calls.start_soon(desk.handle, call("wait", key=6))
+                calls.start_soon(dispatcher.handle, call("wait", key=6))
                 while "waiting" not in events:
                     await anyio.lowlevel.checkpoint()
-                await desk.handle(notice("notifications/cancelled", {"requestId": 6}))
+                await dispatcher.handle(notice("notifications/cancelled", {"requestId": 6}))
             await until_released()
             tasks.cancel_scope.cancel()
 
@@ -184,22 +184,22 @@ async def test_a_server_that_asks_is_answered_by_the_cli() -> None:
         answer = await context.elicit("How many?", Amount)
         return f"{answer.action} {answer.data.count if answer.action == 'accept' else 0}"
 
-    desk = make_mcp_dispatcher({"s": server})
+    dispatcher = make_mcp_dispatcher({"s": server})
     asked: list[dict[str, Any]] = []
 
     def notify(name: str, message: dict[str, Any]) -> None:
         asked.append(message)
         given = {"action": "accept", "content": {"count": 3}}
         reply = {"server_name": name, "message": {"jsonrpc": "2.0", "id": message["id"], "result": given}}
-        tasks.start_soon(desk.handle, reply)
+        tasks.start_soon(dispatcher.handle, reply)
 
-    desk.notify = notify
+    dispatcher.notify = notify
     hello = {**HELLO, "capabilities": {"elicitation": {}}}
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(desk.run_servers)
-            await result_of(desk, question("initialize", hello))
-            result = await result_of(desk, call("order"))
+            tasks.start_soon(dispatcher.run_servers)
+            await result_of(dispatcher, question("initialize", hello))
+            result = await result_of(dispatcher, call("order"))
             assert result["content"][0]["text"] == "accept 3"
             tasks.cancel_scope.cancel()
     assert asked[0]["method"] == "elicitation/create"
@@ -212,21 +212,21 @@ async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
         raise RuntimeError("no database")
         yield {}
 
-    desk = make_mcp_dispatcher({"s": mount(MCPServer("broken", lifespan=broken))})
+    dispatcher = make_mcp_dispatcher({"s": mount(MCPServer("broken", lifespan=broken))})
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(desk.run_servers)
-            error = await error_of(desk, question("initialize", HELLO))
+            tasks.start_soon(dispatcher.run_servers)
+            error = await error_of(dispatcher, question("initialize", HELLO))
             assert error["code"] == -32603
             assert "no database" in error["message"]
-            assert (await error_of(desk, question("tools/list")))["code"] == -32603
-            assert (await desk.handle(notice("notifications/x")))["mcp_response"]["result"] == {}
+            assert (await error_of(dispatcher, question("tools/list")))["code"] == -32603
+            assert (await dispatcher.handle(notice("notifications/x")))["mcp_response"]["result"] == {}
             tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
 async def test_a_dispatcher_without_mounted_servers_serves_nothing() -> None:
-    desk = make_mcp_dispatcher({})
-    assert not desk.has_mounted_servers
+    dispatcher = make_mcp_dispatcher({})
+    assert not dispatcher.has_mounted_servers
     with anyio.fail_after(5):
-        await desk.run_servers()
+        await dispatcher.run_servers()

@@ -99,12 +99,12 @@ def full() -> SdkServer:
 async def test_every_recorded_request_gets_the_recorded_response(name: str, servers: list[str]) -> None:
     if not (TRANSCRIPTS / f"{name}.ndjson").exists():
         pytest.skip("not among the fixtures")
-    desk = make_mcp_dispatcher({server: calc(server) for server in servers})
+    dispatcher = make_mcp_dispatcher({server: calc(server) for server in servers})
     questions = asked(name)
     assert questions
     for body in questions:
         before = copy.deepcopy(body)
-        response = (await desk.handle(body))["mcp_response"]
+        response = (await dispatcher.handle(body))["mcp_response"]
         assert body == before
         message = body["message"]
         if "id" not in message or "method" not in message:
@@ -142,62 +142,62 @@ async def test_the_list_of_tools_is_complete() -> None:
 
 @pytest.mark.requirement("R21", "R27")
 def test_the_cli_gets_names_and_timeouts_and_never_an_object() -> None:
-    desk = make_mcp_dispatcher({"one": sdk_server("x", timeout=1.5), "two": sdk_server("y", [add])})
-    assert desk.server_names == ("one", "two")
-    assert desk.initialize_fields == {
+    dispatcher = make_mcp_dispatcher({"one": sdk_server("x", timeout=1.5), "two": sdk_server("y", [add])})
+    assert dispatcher.server_names == ("one", "two")
+    assert dispatcher.initialize_fields == {
         "sdkMcpServers": ["one", "two"],
         "sdkMcpServerConfigs": {"one": {"timeout": 1500}},
     }
     assert make_mcp_dispatcher({}).initialize_fields == {}
-    manifest = desk.server_manifests["two"]
+    manifest = dispatcher.server_manifests["two"]
     assert manifest["initializeResult"]["serverInfo"]["name"] == "y"
     assert manifest["toolsListResult"]["tools"][0]["name"] == "add"
 
 
 @pytest.mark.anyio
 async def test_the_version_of_the_protocol_is_negotiated() -> None:
-    desk = make_mcp_dispatcher({"s": full()})
+    dispatcher = make_mcp_dispatcher({"s": full()})
     for wanted, got in (("2024-11-05", "2024-11-05"), ("2099-01-01", "2025-11-25")):
-        result = await result_of(desk, question("initialize", {"protocolVersion": wanted}))
+        result = await result_of(dispatcher, question("initialize", {"protocolVersion": wanted}))
         assert result["protocolVersion"] == got
         assert result["instructions"] == "Be kind."
         assert result["capabilities"].keys() == {"tools", "resources", "prompts"}
-    assert await result_of(desk, question("ping")) == {}
+    assert await result_of(dispatcher, question("ping")) == {}
 
 
 @pytest.mark.requirement("R25")
 @pytest.mark.anyio
 async def test_resources_are_listed_and_read() -> None:
-    desk = make_mcp_dispatcher({"s": full()})
-    listed = (await result_of(desk, question("resources/list")))["resources"]
+    dispatcher = make_mcp_dispatcher({"s": full()})
+    listed = (await result_of(dispatcher, question("resources/list")))["resources"]
     assert [each["uri"] for each in listed] == ["config://app", "static://logo"]
     assert listed[0] == {
         "uri": "config://app", "name": "config", "description": "The configuration.", "mimeType": "text/plain",
     }  # fmt: skip
-    templates = (await result_of(desk, question("resources/templates/list")))["resourceTemplates"]
+    templates = (await result_of(dispatcher, question("resources/templates/list")))["resourceTemplates"]
     assert [each["uriTemplate"] for each in templates] == ["users://{user_id}/{field}", "files://{path*}"]
 
     async def read(uri: str) -> dict[str, Any]:
-        return (await result_of(desk, question("resources/read", {"uri": uri})))["contents"][0]
+        return (await result_of(dispatcher, question("resources/read", {"uri": uri})))["contents"][0]
 
     assert await read("config://app") == {"uri": "config://app", "mimeType": "text/plain", "text": "debug=1"}
     assert (await read("users://7/first%20name"))["text"] == '{"id":7,"field":"first name"}'
     assert (await read("files://a/b"))["blob"] == "YS9i"
     assert (await read("static://logo"))["mimeType"] == "image/png"
 
-    missing = await error_of(desk, question("resources/read", {"uri": "nothing://here"}))
+    missing = await error_of(dispatcher, question("resources/read", {"uri": "nothing://here"}))
     assert missing["code"] == -32002
     assert missing["data"] == {"uri": "nothing://here"}
-    failed = await error_of(desk, question("resources/read", {"uri": "files://none"}))
+    failed = await error_of(dispatcher, question("resources/read", {"uri": "files://none"}))
     assert failed == {"code": -32603, "message": "FileNotFoundError: no such file"}
-    assert "user_id" in (await error_of(desk, question("resources/read", {"uri": "users://seven/x"})))["message"]
+    assert "user_id" in (await error_of(dispatcher, question("resources/read", {"uri": "users://seven/x"})))["message"]
 
 
 @pytest.mark.requirement("R26")
 @pytest.mark.anyio
 async def test_prompts_are_listed_and_filled_in() -> None:
-    desk = make_mcp_dispatcher({"s": full()})
-    listed = (await result_of(desk, question("prompts/list")))["prompts"]
+    dispatcher = make_mcp_dispatcher({"s": full()})
+    listed = (await result_of(dispatcher, question("prompts/list")))["prompts"]
     assert listed[0] == {
         "name": "review",
         "description": "Review some code.",
@@ -207,16 +207,16 @@ async def test_prompts_are_listed_and_filled_in() -> None:
         ],
     }
     values = {"name": "review", "arguments": {"language": "Python", "strict": "true"}}
-    filled = await result_of(desk, question("prompts/get", values))
+    filled = await result_of(dispatcher, question("prompts/get", values))
     assert filled["messages"] == [
         {"role": "user", "content": {"type": "text", "text": "Review this Python code strictly."}}
     ]
-    spoken = (await result_of(desk, question("prompts/get", {"name": "talk"})))["messages"]
-    assert [(each["role"], each["content"]["text"]) for each in spoken] == [
+    texts = (await result_of(dispatcher, question("prompts/get", {"name": "talk"})))["messages"]
+    assert [(each["role"], each["content"]["text"]) for each in texts] == [
         ("user", "hi"), ("assistant", "hello"), ("user", "?"),
     ]  # fmt: skip
-    assert (await error_of(desk, question("prompts/get", {"name": "review"})))["code"] == -32602
-    assert (await error_of(desk, question("prompts/get", {"name": "none"})))["code"] == -32602
+    assert (await error_of(dispatcher, question("prompts/get", {"name": "review"})))["code"] == -32602
+    assert (await error_of(dispatcher, question("prompts/get", {"name": "none"})))["code"] == -32602
 
 
 @pytest.mark.anyio
@@ -247,10 +247,10 @@ async def test_a_question_without_a_message_is_refused(body: dict[str, Any]) -> 
 
 @pytest.mark.anyio
 async def test_what_needs_no_answer_is_acknowledged() -> None:
-    desk = make_mcp_dispatcher({"s": full()})
+    dispatcher = make_mcp_dispatcher({"s": full()})
     answer_to_us = {"server_name": "s", "message": {"jsonrpc": "2.0", "id": "el1", "error": {"code": -32601}}}
     for body in (notice("notifications/initialized"), notice("notifications/cancelled"), answer_to_us):
-        assert await desk.handle(body) == {"mcp_response": {"jsonrpc": "2.0", "result": {}}}
+        assert await dispatcher.handle(body) == {"mcp_response": {"jsonrpc": "2.0", "result": {}}}
 
 
 # Calls.
@@ -259,26 +259,26 @@ async def test_what_needs_no_answer_is_acknowledged() -> None:
 @pytest.mark.requirement("S38", "S39")
 @pytest.mark.anyio
 async def test_failures_are_reported_to_the_model_and_to_listeners() -> None:
-    desk = make_mcp_dispatcher({"s": full()})
-    heard: list[ToolFailure] = []
-    desk.on_failure = heard.append
-    result = await result_of(desk, call("add", {"a": "x", "b": 1}, key=7))
+    dispatcher = make_mcp_dispatcher({"s": full()})
+    received: list[ToolFailure] = []
+    dispatcher.on_failure = received.append
+    result = await result_of(dispatcher, call("add", {"a": "x", "b": 1}, key=7))
     assert result["isError"] is True
     assert "`a`" in result["content"][0]["text"]
-    await result_of(desk, call("boom", key=8))
-    assert [(each.tool_name, each.server_name, each.tool_use_id, type(each.error)) for each in heard] == [
+    await result_of(dispatcher, call("boom", key=8))
+    assert [(each.tool_name, each.server_name, each.tool_use_id, type(each.error)) for each in received] == [
         ("add", "s", "toolu_7", ToolInputError),
         ("boom", "s", "toolu_8", ToolError),
     ]
-    assert isinstance(copied := pickle.loads(pickle.dumps(heard[0].error)), ToolInputError)
+    assert isinstance(copied := pickle.loads(pickle.dumps(received[0].error)), ToolInputError)
     assert copied.problems[0].startswith("`a`")
     body = question("tools/call", {"name": "add", "arguments": [1]})
-    assert (await result_of(desk, body))["isError"] is True
+    assert (await result_of(dispatcher, body))["isError"] is True
 
 
 @pytest.mark.anyio
 async def test_a_tool_can_report_its_progress() -> None:
-    said: list[tuple[str, dict[str, Any]]] = []
+    output: list[tuple[str, dict[str, Any]]] = []
     session = object()
 
     @tool
@@ -292,15 +292,15 @@ async def test_a_tool_can_report_its_progress() -> None:
     def slow_too(context: ToolContext) -> None:
         context.progress(0.5)
 
-    desk = make_mcp_dispatcher({"s": sdk_server("s", [slow, slow_too])})
-    desk.session = session
-    assert (await result_of(desk, call("slow", key=1, token=5)))["content"][0]["text"] == "toolu_1"
-    desk.notify = lambda server, message: said.append((server, message))
-    await result_of(desk, call("slow", key=2, token=5))
-    await result_of(desk, call("slow_too", key=3, token="t"))
-    await result_of(desk, call("slow", key=4))
-    params = [message.pop("params") for _, message in said]
-    assert [each for each in said] == [("s", {"jsonrpc": "2.0", "method": "notifications/progress"})] * 2  # noqa: C416
+    dispatcher = make_mcp_dispatcher({"s": sdk_server("s", [slow, slow_too])})
+    dispatcher.session = session
+    assert (await result_of(dispatcher, call("slow", key=1, token=5)))["content"][0]["text"] == "toolu_1"
+    dispatcher.notify = lambda server, message: output.append((server, message))
+    await result_of(dispatcher, call("slow", key=2, token=5))
+    await result_of(dispatcher, call("slow_too", key=3, token="t"))
+    await result_of(dispatcher, call("slow", key=4))
+    params = [message.pop("params") for _, message in output]
+    assert [each for each in output] == [("s", {"jsonrpc": "2.0", "method": "notifications/progress"})] * 2  # noqa: C416
     assert params == [
         {"progressToken": 5, "progress": 1, "total": 2, "message": "half"},
         {"progressToken": "t", "progress": 0.5},
@@ -327,27 +327,27 @@ async def test_a_call_that_the_cli_gives_up_is_cancelled_and_only_that() -> None
             raise
         return n
 
-    desk = make_mcp_dispatcher({"s": sdk_server("s", [wait])})
+    dispatcher = make_mcp_dispatcher({"s": sdk_server("s", [wait])})
     answers: dict[int, Any] = {}
 
     async def ask(n: int) -> None:
-        answers[n] = (await desk.handle(call("wait", {"n": n}, key=n)))["mcp_response"]
+        answers[n] = (await dispatcher.handle(call("wait", {"n": n}, key=n)))["mcp_response"]
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, 1)
             tasks.start_soon(ask, 2)
             await both.wait()
-            await desk.handle(notice("notifications/cancelled", {"requestId": 9}))
-            await desk.handle(notice("notifications/cancelled", {"requestId": [1]}))
-            await desk.handle(notice("notifications/cancelled", {"requestId": 1, "reason": "timed out"}))
+            await dispatcher.handle(notice("notifications/cancelled", {"requestId": 9}))
+            await dispatcher.handle(notice("notifications/cancelled", {"requestId": [1]}))
+            await dispatcher.handle(notice("notifications/cancelled", {"requestId": 1, "reason": "timed out"}))
             while 1 not in answers:
                 await checkpoint()
             assert cancelled == [1]
             release.set()
     assert "error" in answers[1]
     assert answers[2]["result"]["content"][0]["text"] == "2"
-    assert await result_of(desk, call("wait", {"n": 1}, key=1))
+    assert await result_of(dispatcher, call("wait", {"n": 1}, key=1))
 
 
 @pytest.mark.anyio
@@ -363,10 +363,10 @@ async def test_a_question_that_is_withdrawn_ends_its_tool() -> None:
         finally:
             ended.set()
 
-    desk = make_mcp_dispatcher({"s": sdk_server("s", [wait])})
+    dispatcher = make_mcp_dispatcher({"s": sdk_server("s", [wait])})
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(desk.handle, call("wait"))
+            tasks.start_soon(dispatcher.handle, call("wait"))
             await started.wait()
             tasks.cancel_scope.cancel()
     assert ended.is_set()
@@ -376,14 +376,14 @@ async def test_a_question_that_is_withdrawn_ends_its_tool() -> None:
 async def test_tools_come_and_go_in_running_conversations() -> None:
     server = sdk_server("s", [add])
     one, two = make_mcp_dispatcher({"a": server}), make_mcp_dispatcher({"b": server})
-    heard: list[tuple[str, str]] = []
-    for desk in (one, two):
-        desk.notify = lambda name, message: heard.append((name, message["method"]))
+    received: list[tuple[str, str]] = []
+    for dispatcher in (one, two):
+        dispatcher.notify = lambda name, message: received.append((name, message["method"]))
     server.add_tool(boom)
-    assert sorted(heard) == [("a", "notifications/tools/list_changed"), ("b", "notifications/tools/list_changed")]
+    assert sorted(received) == [("a", "notifications/tools/list_changed"), ("b", "notifications/tools/list_changed")]
     assert [each.name for each in server.tools] == ["add", "boom"]
     server.remove_tool("add")
-    assert len(heard) == 4
+    assert len(received) == 4
     listed = (await result_of(one, question("tools/list", server="a")))["tools"]
     assert [each["name"] for each in listed] == ["boom"]
     with pytest.raises(ToolDefinitionError, match="boom"):
@@ -433,10 +433,10 @@ class Shop:
         (lambda: sdk_server("s", [add, create_tool("add", "", {}, lambda: 1)]), "two tools"),
         (lambda: sdk_server("my server"), "my server"),
         (lambda: sdk_server("constructor"), "CLI refuses"),
-        (lambda: sdk_server("a__b"), "where it ends"),
+        (lambda: sdk_server("a__b"), "would be ambiguous"),
         (lambda: sdk_server("s", [3]), "expected a function"),
         (lambda: sdk_server("s", [Shop.total]), "without its object"),
-        (lambda: sdk_server("s", resources=[add]), "expected what `resource` made"),  # pyright: ignore[reportArgumentType]
+        (lambda: sdk_server("s", resources=[add]), "expected a result of `resource`"),  # pyright: ignore[reportArgumentType]
         (lambda: sdk_server("s", resources=[config, config]), "two resources"),
         (lambda: sdk_server("s", prompts=[review, review]), "two prompts"),
         (lambda: resource("app")(lambda: 1), "scheme"),

@@ -123,13 +123,13 @@ def test_rules_change_while_a_conversation_runs() -> None:
 
 @pytest.mark.requirement("S20")
 async def test_an_allowed_call_runs_with_its_hooks() -> None:
-    desk = Desk()
-    made = host(*ALLOWED, hook_handler=desk, hook_fields={"session_id": "s", "cwd": "/c"})
+    dispatcher = Desk()
+    made = host(*ALLOWED, hook_handler=dispatcher, hook_fields={"session_id": "s", "cwd": "/c"})
     ran = await made.run(call())
     assert (ran.result["content"], ran.is_denied, ran.is_error) == (
         [{"type": "text", "text": "sunny in Rome"}], False, False,
     )  # fmt: skip
-    before, after = (body["input"] for body in desk.asked)
+    before, after = (body["input"] for body in dispatcher.asked)
     assert before == {
         "session_id": "s", "cwd": "/c", "hook_event_name": "PreToolUse", "tool_name": WEATHER,
         "tool_input": {"city": "Rome"}, "tool_use_id": "toolu_1",
@@ -142,14 +142,14 @@ async def test_an_allowed_call_runs_with_its_hooks() -> None:
 @pytest.mark.requirement("S39")
 async def test_a_failure_is_reported_to_the_model_the_hooks_and_the_owner() -> None:
     failures: list[ToolFailure] = []
-    desk = Desk()
+    dispatcher = Desk()
     made = ToolExecutor("tools", [as_tool(weather)], RuleSet.parse(allow=ALLOWED), failures.append)
-    made.hook_handler = desk
+    made.hook_handler = dispatcher
     ran = await made.run(call("nowhere"))
     assert ran.is_error
     assert ran.result["content"][0]["text"] == "ValueError: no such place"
-    assert desk.asked[1]["input"]["hook_event_name"] == "PostToolUseFailure"
-    assert desk.asked[1]["input"]["error"] == "ValueError: no such place"
+    assert dispatcher.asked[1]["input"]["hook_event_name"] == "PostToolUseFailure"
+    assert dispatcher.asked[1]["input"]["error"] == "ValueError: no such place"
     assert [(each.tool_name, each.tool_use_id) for each in failures] == [("weather", "toolu_1")]
 
 
@@ -188,11 +188,11 @@ async def test_permission_is_asked_where_no_rule_decides() -> None:
 
 async def test_what_a_permission_adds_holds_for_the_next_call() -> None:
     rule = {"type": "addRules", "behavior": "allow", "rules": [{"toolName": WEATHER}], "destination": "session"}
-    desk = Desk(permission={"behavior": "allow", "updatedPermissions": [rule]})
-    made = host(permission_handler=desk)
+    dispatcher = Desk(permission={"behavior": "allow", "updatedPermissions": [rule]})
+    made = host(permission_handler=dispatcher)
     await made.run(call())
     await made.run(call())
-    assert len(desk.asked) == 1
+    assert len(dispatcher.asked) == 1
 
 
 async def test_without_a_permission_handler_a_call_is_denied() -> None:
@@ -224,12 +224,12 @@ async def test_decisions_of_a_hook_before_a_call(opinion: dict[str, Any], denied
 
 
 async def test_a_hook_that_asks_overrules_a_rule_that_allows() -> None:
-    desk = Desk(permission={"behavior": "deny", "message": "asked"})
-    ran = await host(*ALLOWED, permission_handler=desk).run(
+    dispatcher = Desk(permission={"behavior": "deny", "message": "asked"})
+    ran = await host(*ALLOWED, permission_handler=dispatcher).run(
         call(hook_output=decided("ask", permissionDecisionReason="odd"))
     )
     assert ran.is_denied
-    assert desk.asked[0]["decision_reason"] == "odd"
+    assert dispatcher.asked[0]["decision_reason"] == "odd"
 
 
 async def test_outputs_of_a_hook_after_a_call() -> None:
@@ -358,9 +358,9 @@ async def test_all_deferred_calls_of_an_answer_are_answered_together() -> None:
             "content": [{"type": "text", "text": "ValueError: no such place"}],
         },
     ]  # fmt: skip
-    (told,) = step.messages
-    assert isinstance(told, UserMessage)
-    assert [(each.tool_use_id, each.is_error) for each in told.tool_results] == [("a", None), ("b", True)]
+    (reported,) = step.messages
+    assert isinstance(reported, UserMessage)
+    assert [(each.tool_use_id, each.is_error) for each in reported.tool_results] == [("a", None), ("b", True)]
     steps.read([result("end_turn")])
     assert (await steps.next_step(result("end_turn"))).content is None
 
@@ -440,9 +440,9 @@ async def test_a_model_that_never_ends_is_ended() -> None:
     ledger = ToolCallLog(host(*ALLOWED), None)
     for _ in range(199):
         assert (await ledger.run([call()], result()))[0]
-    ran, (told, closing) = await ledger.run([call()], result())
+    ran, (reported, closing) = await ledger.run([call()], result())
     assert not ran
-    assert isinstance(told, UserMessage)
+    assert isinstance(reported, UserMessage)
     assert isinstance(closing, ResultMessage)
     assert closing.subtype == "error_max_turns"
 
@@ -458,8 +458,8 @@ async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(mo
     monkeypatch.setattr("pilothouse.tools.bridges.new_nonce", lambda: "n0nce")
     body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
     bare, right = (f"<tool_use{end}>{body}</tool_use{end}>" for end in ("", "-n0nce"))
-    told = [[frames.init(), frames.assistant(text), frames.result(text)] for text in (bare, right, "done")]
-    transport = mock_transport(*told)
+    reported = [[frames.init(), frames.assistant(text), frames.result(text)] for text in (bare, right, "done")]
+    transport = mock_transport(*reported)
     result = await ph.query(
         "go", transport=transport, custom_tools=[weather], tool_bridge="xml", allowed_tools=["mcp__tools"]
     )

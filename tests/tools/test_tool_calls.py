@@ -96,7 +96,7 @@ async def test_a_tool_error_reaches_the_model_unchanged() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("error_text", "told"),
+    ("error_text", "reported"),
     [
         (None, "KeyError: 'secret'"),
         ("it failed", "it failed"),
@@ -104,12 +104,12 @@ async def test_a_tool_error_reaches_the_model_unchanged() -> None:
         (lambda error: 1 / 0, "f failed: KeyError"),
     ],
 )
-async def test_the_text_of_errors_is_configurable(error_text: Any, told: str) -> None:
+async def test_the_text_of_errors_is_configurable(error_text: Any, reported: str) -> None:
     @tool(name="f", error_text=error_text)
     async def f() -> None:
         raise KeyError("secret")
 
-    assert text_of(await f.run({})) == told
+    assert text_of(await f.run({})) == reported
 
 
 @pytest.mark.anyio
@@ -237,7 +237,7 @@ async def test_cancelling_the_call_cancels_the_function_and_frees_its_place() ->
 @pytest.mark.anyio
 async def test_the_context_describes_the_call() -> None:
     seen: list[ToolContext] = []
-    said: list[tuple[float, float | None, str | None]] = []
+    output: list[tuple[float, float | None, str | None]] = []
     session = object()
 
     @tool
@@ -251,17 +251,17 @@ async def test_the_context_describes_the_call() -> None:
         context.progress(a)
 
     def report(progress: float, total: float | None, message: str | None) -> None:
-        said.append((progress, total, message))
+        output.append((progress, total, message))
 
     context = ToolContext(tool_name="t", server_name="s", tool_use_id="toolu_1", session=session, report=report)
     await in_thread.invoke({}, context)
     await on_loop.invoke({"a": 2}, context)
     assert seen == [context, context]
     assert (context.tool_use_id, context.session) == ("toolu_1", session)
-    assert said == [(1, 2, "half"), (2, None, None)]
+    assert output == [(1, 2, "half"), (2, None, None)]
     context.mark_cancelled()
     await on_loop.invoke({"a": 3}, context)
-    assert len(said) == 2
+    assert len(output) == 2
 
     await on_loop.invoke({"a": 1})
     assert seen[-1].tool_name == "on_loop"

@@ -244,9 +244,9 @@ def test_what_multiplies_stays_small() -> None:
 
 def test_keywords_without_their_own_element_are_json() -> None:
     found = one({"type": "object", "patternProperties": {"^x": {"$ref": "#/$defs/Z"}}}, **{"$defs": {"Z": UNITS}})
-    (told,) = found
-    assert told.get("keyword") == "patternProperties"
-    assert json.loads(told.text or "") == {"^x": {"$ref": "#/$defs/Z"}}
+    (reported,) = found
+    assert reported.get("keyword") == "patternProperties"
+    assert json.loads(reported.text or "") == {"^x": {"$ref": "#/$defs/Z"}}
     root = parsed({"type": "object", "properties": {"p": {"not": {"$ref": "#/$defs/Z"}}}, "$defs": {"Z": UNITS}})
     assert root[-1].tag == "definition"
     assert root[-1].get("defines") == "Z"

@@ -77,7 +77,7 @@ def test_the_weather_call_of_the_requirement() -> None:
 
 @pytest.mark.requirement("S17", "S24", "S25")
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "output"),
     [
         ("<tool_use></tool_use>", "missing_name", "Tool call missing name"),
         ("<tool_use><tool_name> </tool_name></tool_use>", "missing_name", "Tool call missing name"),
@@ -87,10 +87,10 @@ def test_the_weather_call_of_the_requirement() -> None:
         ("<tool_use><tool_name>w</tool_name>", "truncated", "cut off"),
     ],
 )
-def test_faults_have_a_code_and_a_text_for_the_model(text: str, code: str, said: str) -> None:
+def test_faults_have_a_code_and_a_text_for_the_model(text: str, code: str, output: str) -> None:
     error = next(event for event in parse(text, SCHEMAS) if isinstance(event, ToolCallError))
     assert error.code == code
-    assert said in error.message
+    assert output in error.message
     assert error.raw == text
 
 
@@ -124,7 +124,7 @@ def test_documents_of_fragments_lose_nothing_whatever_the_chunks(
     assert merge_deltas(chunks + parser.close()) == whole
     assert [event for event in whole if isinstance(event, ReplyFinished)] == [whole[-1]]
     open_call = None
-    said = ""
+    output = ""
     for event in whole:
         if isinstance(event, ToolCallStarted):
             assert open_call is None
@@ -133,12 +133,12 @@ def test_documents_of_fragments_lose_nothing_whatever_the_chunks(
             assert event.id == open_call
         elif isinstance(event, ToolCall | ToolCallError):
             assert open_call in (None, event.id)
-            open_call, said = None, said + event.raw
+            open_call, output = None, output + event.raw
         elif isinstance(event, TextDelta | ThinkingDelta):
-            said += event.text
+            output += event.text
     assert open_call is None
     thinking = re.compile("</?thinking>")
-    assert thinking.sub("", said) == thinking.sub("", text)
+    assert thinking.sub("", output) == thinking.sub("", text)
 
 
 HOSTILE = {

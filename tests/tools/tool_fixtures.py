@@ -38,17 +38,17 @@ def call(name: str, arguments: Any = None, *, key: Any = 1, token: Any = None, s
     return question("tools/call", {"name": name, "arguments": arguments or {}, "_meta": meta}, key=key, server=server)
 
 
-async def result_of(desk: McpDispatcher, body: dict[str, Any]) -> dict[str, Any]:
+async def result_of(dispatcher: McpDispatcher, body: dict[str, Any]) -> dict[str, Any]:
     """The result of a request that succeeds."""
-    response = (await desk.handle(body))["mcp_response"]
+    response = (await dispatcher.handle(body))["mcp_response"]
     assert response["id"] == body["message"]["id"]
     assert response["jsonrpc"] == "2.0"
     return response["result"]
 
 
-async def error_of(desk: McpDispatcher, body: dict[str, Any]) -> dict[str, Any]:
+async def error_of(dispatcher: McpDispatcher, body: dict[str, Any]) -> dict[str, Any]:
     """The error of a request that fails."""
-    response = (await desk.handle(body))["mcp_response"]
+    response = (await dispatcher.handle(body))["mcp_response"]
     assert "result" not in response
     return response["error"]
 
@@ -61,7 +61,7 @@ def asked(name: str) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def official_client(desk: McpDispatcher, server: str = "s", **settings: Any) -> AsyncGenerator[Any]:
+async def official_client(dispatcher: McpDispatcher, server: str = "s", **settings: Any) -> AsyncGenerator[Any]:
     """A session of the `mcp` package's client, with the desk where a transport would be."""
     from mcp import ClientSession
     from mcp.shared.message import SessionMessage
@@ -76,11 +76,11 @@ async def official_client(desk: McpDispatcher, server: str = "s", **settings: An
         to_client.send_nowait(SessionMessage(jsonrpc_message_adapter.validate_python(plain)))
 
     async def answer(message: dict[str, Any]) -> None:
-        reply = (await desk.handle({"server_name": server, "message": message}))["mcp_response"]
+        reply = (await dispatcher.handle({"server_name": server, "message": message}))["mcp_response"]
         if "id" in reply:
             deliver(reply)
 
-    desk.notify = lambda _, message: deliver(message)
+    dispatcher.notify = lambda _, message: deliver(message)
     async with anyio.create_task_group() as tasks, to_desk, from_client, to_client, from_desk:
 
         async def pump() -> None:
@@ -89,7 +89,7 @@ async def official_client(desk: McpDispatcher, server: str = "s", **settings: An
                 tasks.start_soon(answer, message)
 
         tasks.start_soon(pump)
-        tasks.start_soon(desk.run_servers)
+        tasks.start_soon(dispatcher.run_servers)
         async with ClientSession(from_desk, to_desk, **settings) as session:
             await session.initialize()
             yield session

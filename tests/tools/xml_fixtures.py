@@ -33,8 +33,8 @@ def call_text(name: str = "weather", **arguments: Any) -> str:
 def recorded(name: str) -> list[Message]:
     """What the CLI said in a recording."""
     lines = [json.loads(line) for line in (TRANSCRIPTS / f"{name}.ndjson").read_text().splitlines()]
-    said = [line["msg"] for line in lines if line["dir"] == "out" and isinstance(line["msg"], dict)]
-    return [from_dict(each) for each in said if not str(each["type"]).startswith("control_")]
+    output = [line["msg"] for line in lines if line["dir"] == "out" and isinstance(line["msg"], dict)]
+    return [from_dict(each) for each in output if not str(each["type"]).startswith("control_")]
 
 
 def started(message_id: str, **extra: Any) -> Message:

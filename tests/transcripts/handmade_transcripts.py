@@ -91,10 +91,10 @@ class Disk:
         cwd = cwd or self.cwd
         return File(self.config / "projects" / (folder or project_key(cwd)) / f"{uuid4()}.jsonl", cwd, **fields)
 
-    def talk(self, *said: str, cwd: Path | None = None) -> File:
+    def talk(self, *output: str, cwd: Path | None = None) -> File:
         """A session in which prompts and answers alternate."""
         file = self.session(cwd)
-        for place, text in enumerate(said):
+        for place, text in enumerate(output):
             (file.assistant if place % 2 else file.user)(text)
         return file
 

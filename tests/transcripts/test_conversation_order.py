@@ -14,13 +14,13 @@ from pilothouse.transcripts import get_session_messages, get_subagent_messages, 
 
 def texts(messages: list[Message]) -> list[str]:
     """What was said, calls by their ids."""
-    said: list[str] = []
+    output: list[str] = []
     for message in messages:
         if isinstance(message, AssistantMessage):
-            said += [message.text] if message.text else [f"call {use.id}" for use in message.tool_uses]
+            output += [message.text] if message.text else [f"call {use.id}" for use in message.tool_uses]
         elif isinstance(message, UserMessage):
-            said += [message.text] if message.text else [f"answer {one.tool_use_id}" for one in message.tool_results]
-    return said
+            output += [message.text] if message.text else [f"answer {one.tool_use_id}" for one in message.tool_results]
+    return output
 
 
 def read(file: File, *, include_compacted: bool = False) -> list[str]:

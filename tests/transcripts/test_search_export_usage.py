@@ -194,11 +194,11 @@ def test_each_answer_counts_once_at_the_price_that_was_noted(disk: Disk) -> None
 
 
 def test_what_a_session_did_not_note_is_priced_by_another_one_or_not_at_all(disk: Disk) -> None:
-    told, untold = disk.session(), disk.session()
+    reported, untold = disk.session(), disk.session()
     untold.assistant("x", usage=TOKENS)
     assert usage_report().total.unpriced_tokens == 134
-    told.assistant("x", usage=TOKENS)
-    cost_state(told, 1, WEIGHT)
+    reported.assistant("x", usage=TOKENS)
+    cost_state(reported, 1, WEIGHT)
     report = usage_report()
     assert report.total.unpriced_tokens == 0
     assert report.total.cost_usd == pytest.approx(2 * WEIGHT)

@@ -304,9 +304,9 @@ async def test_a_running_child_gets_no_handlers_that_it_was_not_started_for(
 ) -> None:
     with anyio.fail_after(LIMIT):
         async with Agent(**settings, cli=str(real_cli)).session() as session:
-            with pytest.raises(OptionsError, match="fixed when it starts"):
+            with pytest.raises(OptionsError, match="decides at its start"):
                 await session.update(can_use_tool=lambda request: True)
-            with pytest.raises(OptionsError, match="made with some"):
+            with pytest.raises(OptionsError, match="make it with some"):
                 await session.update(custom_tools=[print_it])
             with pytest.raises(UsageError, match="ends with it"):
                 await session.detach()

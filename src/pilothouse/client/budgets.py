@@ -96,7 +96,7 @@ class TokenBudget:
         try:
             await interrupt()
         except PilothouseError as error:
-            log.warning("a query that has used up its tokens could not be interrupted: %s", error)
+            log.warning("a query over its token budget could not be interrupted: %s", error)
         finally:
             if self._stopping is mark:
                 self._stopping = None
@@ -115,14 +115,14 @@ class TokenBudget:
 
     def add_events(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
         """Wrap `read` to add an event when the limit was exceeded."""
-        is_told = False
+        is_reported = False
 
         def with_budget(message: Message) -> Iterator[T | BudgetReached]:
-            nonlocal is_told
+            nonlocal is_reported
             # At the message that exceeded the limit; before the end if the reader did not get that message.
             is_due = message is self._reached_at or (self.error is not None and isinstance(message, ResultMessage))
-            if is_due and not is_told:
-                is_told = True
+            if is_due and not is_reported:
+                is_reported = True
                 yield BudgetReached("tokens", self._used, self._limit)
             yield from read(message)
 
@@ -150,10 +150,10 @@ def limit_to_remaining(options: Options, costs: CostTracker) -> Options:
     if limit is None or not used:
         return options
     if used >= limit:
-        raise BudgetError(f"${used:.4f} were spent, and max_budget_usd is {limit:g} (raise it to go on)")
+        raise BudgetError(f"${used:.4f} were spent, and max_budget_usd is {limit:g} (raise it to continue)")
     return options.with_(max_budget_usd=limit - used)
 
 
 def _budget_error(costs: CostTracker, limit: int) -> BudgetError:
     used = costs.total_tokens
-    return BudgetError(f"{used:,} tokens were used, more than max_budget_tokens={limit:,} (raise it to go on)")
+    return BudgetError(f"{used:,} tokens were used, more than max_budget_tokens={limit:,} (raise it to continue)")

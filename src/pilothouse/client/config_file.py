@@ -237,7 +237,7 @@ def _read_unnamed(path: str, directory: str) -> bytes | None:
             raise _read_error(path, error) from error
     if os.path.exists(path) and _is_trusted_here(path):
         return _read_named(path)
-    _log.warning("passed over %s: %s; %s=%s reads it", printable(path), why, CONFIG_VARIABLE, printable(path))
+    _log.warning("ignored %s: %s; %s=%s reads it", printable(path), why, CONFIG_VARIABLE, printable(path))
     return None
 
 
@@ -252,7 +252,7 @@ def _unreadable_reason(path: str, directory: str) -> str | None:
     try:
         return _distrust_reason(os.lstat(path), directory)
     except OSError:
-        return "it is gone"
+        return "it no longer exists"
 
 
 def _distrust_reason(status: os.stat_result, directory: str) -> str | None:
@@ -298,13 +298,15 @@ def _read_all(path: str, fd: int, status: os.stat_result) -> bytes:
     with open(fd, "rb", closefd=False) as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path} is longer than {MAX_BYTES:,} bytes, so it is hardly a configuration", path=path)
+        raise ConfigError(
+            f"{path} is longer than {MAX_BYTES:,} bytes, so this is probably not a configuration file", path=path
+        )
     return content
 
 
 def _read_error(path: str, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{path} cannot be read: {error.strerror}; {CONFIG_VARIABLE}={NO_FILE} goes on without it", path=path
+        f"{path} cannot be read: {error.strerror}; {CONFIG_VARIABLE}={NO_FILE} continues without it", path=path
     )
 
 

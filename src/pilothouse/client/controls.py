@@ -568,7 +568,9 @@ async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: Requ
     if not known:
         raise ControlTimeout(f"no answer to 'mcp_status' within {timeout:g} s", subtype="mcp_status")
     log.warning(
-        "MCP servers from elsewhere are not connected within %g s: %s", timeout, ", ".join(sorted(_pending(known)))
+        "MCP servers outside `mcp_servers` are not connected within %g s: %s",
+        timeout,
+        ", ".join(sorted(_pending(known))),
     )
 
 
@@ -606,7 +608,7 @@ def _describe_failed(servers: Iterable[McpServerStatus]) -> str:
 
 def _unlisted_error(names: Iterable[str], known: Mapping[str, McpServerStatus]) -> ControlError:
     return ControlError(
-        f"the CLI does not have the MCP server {', '.join(map(repr, names))}: a policy or `safe_mode` keeps it out; "
+        f"the CLI does not have the MCP server {', '.join(map(repr, names))}: a policy or `safe_mode` excludes it; "
         f"{_describe_servers(known)}",
         subtype="mcp_status",
     )

@@ -99,7 +99,7 @@ class RequestHandlers:
         """
         if self.hooks is not None and invocation.env.get(SIMPLE_MODE_VARIABLE, "").strip().lower() in TRUE_WORDS:
             raise OptionsError(
-                f"option 'hooks': {SIMPLE_MODE_VARIABLE} is set in the environment, and then the CLI calls none; "
+                f"option 'hooks': {SIMPLE_MODE_VARIABLE} is set in the environment, so the CLI calls no hooks; "
                 f"unset it, or pass env={{{SIMPLE_MODE_VARIABLE!r}: None}}",
                 option="hooks",
             )
@@ -150,15 +150,18 @@ class RequestHandlers:
 
         mine = next(name for name, value in asked.items() if value is not None)
         rivals = {
-            "permission_prompt_tool_name": (options.permission_prompt_tool_name is not None, "one of them answers"),
-            "permission_prompts": (options.permission_prompts == "none", "'none' denies without asking"),
+            "permission_prompt_tool_name": (
+                options.permission_prompt_tool_name is not None,
+                "only one of them can decide",
+            ),
+            "permission_prompts": (options.permission_prompts == "none", "'none' denies without a request"),
         }
         for rival, (is_set, why) in rivals.items():
             if is_set:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
-        desk = make_permission_dispatcher(**asked)
-        desk.session, desk.report = self._session, self._on_note
-        self.handlers["can_use_tool"] = desk.handle
+        dispatcher = make_permission_dispatcher(**asked)
+        dispatcher.session, dispatcher.report = self._session, self._on_note
+        self.handlers["can_use_tool"] = dispatcher.handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
     def _on_note(self, subtype: str, fields: dict[str, Any]) -> None:
@@ -176,17 +179,19 @@ class RequestHandlers:
                 self.initialize_fields["hooks"] = {}
             return
         if options.bare:
-            raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
+            raise OptionsError(
+                "options 'bare' and 'hooks' exclude each other: a bare CLI calls no hooks", option="bare"
+            )
         from pilothouse.hooks.dispatcher import make_hook_dispatcher
 
-        desk = make_hook_dispatcher(hooks)
-        if previous is not None and desk.config != previous.config:
-            desk = make_hook_dispatcher(
+        dispatcher = make_hook_dispatcher(hooks)
+        if previous is not None and dispatcher.config != previous.config:
+            dispatcher = make_hook_dispatcher(
                 hooks, first_number=previous.next_number
             )  # the CLI may still call one of the previous hooks
-        self.hooks = desk
-        self.handlers["hook_callback"] = desk.handle
-        self.initialize_fields["hooks"] = desk.config
+        self.hooks = dispatcher
+        self.handlers["hook_callback"] = dispatcher.handle
+        self.initialize_fields["hooks"] = dispatcher.config
 
     def _attach_bridge(self) -> None:
         """Connect the bridge with the hooks and the permission handler of this child."""
@@ -218,7 +223,7 @@ class RequestHandlers:
 
         if options.custom_tools:
             if TOOL_SERVER in servers:
-                raise ToolDefinitionError(f"the name {TOOL_SERVER!r} is that of the server of `custom_tools`")
+                raise ToolDefinitionError(f"the name {TOOL_SERVER!r} belongs to the server of `custom_tools`")
             if self.bridge is not None:
                 from pilothouse.client.tool_bridge import make_bridge_options
 
@@ -229,11 +234,11 @@ class RequestHandlers:
                     self._option_changes["allowed_tools"] = allowed
         if not servers:
             return
-        self._tools = desk = make_mcp_dispatcher(servers)
-        desk.session = self._session
-        desk.on_failure = log_tool_failure
-        self.handlers["mcp_message"] = desk.handle
-        self.initialize_fields |= desk.initialize_fields | {"sdkMcpServerManifests": desk.server_manifests}
+        self._tools = dispatcher = make_mcp_dispatcher(servers)
+        dispatcher.session = self._session
+        dispatcher.on_failure = log_tool_failure
+        self.handlers["mcp_message"] = dispatcher.handle
+        self.initialize_fields |= dispatcher.initialize_fields | {"sdkMcpServerManifests": dispatcher.server_manifests}
 
     def _reuse_tools(self, previous: RequestHandlers) -> None:
         self._tools = previous._tools
@@ -281,8 +286,8 @@ def make_handlers(options: Options, session: Any = None, bridge: Bridge | None =
     """Make the handlers that `options` need; None if they need none."""
     if _HANDLER_OPTION_SET.isdisjoint(options):
         return None
-    house = RequestHandlers(options, session, bridge)
-    return house if house.has_handlers else None
+    handlers = RequestHandlers(options, session, bridge)
+    return handlers if handlers.has_handlers else None
 
 
 def make_replacement_handlers(
@@ -304,19 +309,19 @@ def make_replacement_handlers(
     tools = changes.custom_tools if "custom_tools" in changes else None
     if tools is not None and (previous is None or not previous.has_mcp_tools):
         raise OptionsError(
-            "option 'custom_tools': a session whose tools are to change is made with some", option="custom_tools"
+            "option 'custom_tools': to change the tools of a session, make it with some", option="custom_tools"
         )
-    house = RequestHandlers(options, session, bridge, previous)
-    if not house.has_same_request_kinds(previous):
+    handlers = RequestHandlers(options, session, bridge, previous)
+    if not handlers.has_same_request_kinds(previous):
         name = next((name for name in PERMISSION_OPTIONS if name in changes), "can_use_tool")
         raise OptionsError(
-            f"option {name!r}: whether the CLI asks for permission is fixed when it starts; make the session with one "
-            "of these, and change it then",
+            f"option {name!r}: the CLI decides at its start whether it sends permission requests; make the "
+            "session with one of these options, and change it later",
             option=name,
         )
     if tools is not None:
-        house.replace_tools(tools)
-    return house
+        handlers.replace_tools(tools)
+    return handlers
 
 
 def make_launch(

@@ -294,7 +294,11 @@ def add_environ(invocation: Invocation, variables: Mapping[str, str | None], opt
     """Add environment variables to `invocation`; the option `env` wins."""
     if not variables:
         return invocation
-    said = (options.env or {}).keys()
-    env = {name: value for name, value in invocation.env.items() if name in said or variables.get(name, "") is not None}
-    env |= {name: value for name, value in variables.items() if value is not None and name not in said}
+    set_by_user = (options.env or {}).keys()
+    env = {
+        name: value
+        for name, value in invocation.env.items()
+        if name in set_by_user or variables.get(name, "") is not None
+    }
+    env |= {name: value for name, value in variables.items() if value is not None and name not in set_by_user}
     return replace(invocation, env=env)

@@ -54,7 +54,7 @@ def prepare_prompts(prompt: Any, *, verbatim: bool) -> tuple[PromptMessage, ...]
 def _invalid_prompt(value: Any) -> UsageError:
     is_message = isinstance(value, Mapping) and "content" in cast("Mapping[str, Any]", value)
     kind = type(cast("object", value)).__name__
-    hint = "; pass what stands under 'content'" if is_message else ""
+    hint = "; pass the value of 'content'" if is_message else ""
     return UsageError(f"a prompt is text, a list of content blocks, or an iterable of user messages, not {kind}{hint}")
 
 
@@ -86,7 +86,7 @@ async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[P
 
 def _reject_empty(empty: bool) -> None:
     if empty:
-        raise UsageError("the iterable of user messages was empty: there is nothing to ask")
+        raise UsageError("the iterable of user messages was empty")
 
 
 def _is_message(item: Any) -> bool:
@@ -160,7 +160,7 @@ def check_text(text: Any) -> str:
     if not isinstance(text, str):
         raise UsageError(f"a prompt is text, not {type(text).__name__}")
     if not text.strip():
-        raise UsageError("the prompt is empty: there is nothing to ask")
+        raise UsageError("the prompt is empty")
     if (at := text.find("\0")) >= 0:
         raise UsageError(f"the prompt has a NUL character at position {at}; remove it")
     try:

@@ -390,7 +390,7 @@ class Query(Generic[OutputT]):
         except Exception as error:
             if not self._callback_errors:
                 log.error(
-                    "on_message raised; the query goes on (further errors are in callback_errors)",
+                    "on_message raised; the query continues (further errors are in callback_errors)",
                     exc_info=make_exc_info(error),
                 )
             self._callback_errors.append(error)
@@ -469,8 +469,8 @@ class Query(Generic[OutputT]):
             return None  # tasks share the messages; in a block, a loop continues another
         if self._has_overflowed:
             raise UsageError(
-                "this query was read before and said more than is kept beside a stream, so its messages cannot be read "
-                "again; `await` it first, which keeps them all, or make a new query"
+                "this query was read before and produced more messages than a stream keeps, so its messages "
+                "cannot be read again; `await` it first, which keeps them all, or make a new query"
             )
         return self._kept
 

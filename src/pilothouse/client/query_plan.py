@@ -130,7 +130,7 @@ class QueryPlan:
     def short_prompt(self) -> str:
         """The beginning of the prompt, for a warning to the programmer."""
         if not isinstance(self._prompt, str):
-            return "with a prompt of several parts"
+            return "for a prompt of several messages"
         return repr(
             self._prompt if len(self._prompt) <= SHORT_PROMPT_CHARS else self._prompt[: SHORT_PROMPT_CHARS - 1] + "…"
         )

@@ -114,7 +114,7 @@ _ADVICE: dict[type[ResultError], str] = {
     MaxTurnsError: "raise max_turns, or resume the session with its session_id",
     BudgetError: "raise max_budget_usd, or resume the session with its session_id",
     ContextOverflowError: "shorten the prompt or the conversation",
-    RateLimitError: "send less at once, or try again later",
+    RateLimitError: "send fewer requests at once, or try again later",
     OverloadedError: "try again in a moment",
     SessionNotFoundError: "check the id; sessions are kept under HOME, or under CLAUDE_CONFIG_DIR, of the child",
     QuotaError: "wait until the limit resets, or use another account or key",
@@ -132,12 +132,12 @@ def make_result_error(result: ResultMessage, messages: Iterable[Message] = ()) -
         return Interrupted("the query was interrupted", result=result)
     if not result.is_error:
         return None
-    spoken, limit = _error_context(messages)
+    error_kind, limit = _error_context(messages)
     text = failure_text(result)
-    kind = _error_class(result, spoken, text)
+    kind = _error_class(result, error_kind, text)
     advice = _ADVICE.get(kind)
-    said = text.replace(_TERMINAL_HINT, "")
-    message = f"{said} ({advice})" if advice else said
+    reason_text = text.replace(_TERMINAL_HINT, "")
+    message = f"{reason_text} ({advice})" if advice else reason_text
     details: dict[str, Any] = {"result": result, "api_error_status": result.api_error_status}
     if issubclass(kind, RateLimitError):
         details["resets_at"] = limit
@@ -146,7 +146,7 @@ def make_result_error(result: ResultMessage, messages: Iterable[Message] = ()) -
 
 def make_refusal_error(result: ResultMessage) -> Exception:
     """Make the error for a result in place of an initialize response: `resume` of an unknown id."""
-    return make_result_error(result) or PilothouseError("the CLI gave a result before the handshake")
+    return make_result_error(result) or PilothouseError("the CLI sent a result before the handshake")
 
 
 def failure_text(result: ResultMessage) -> str:
@@ -161,14 +161,14 @@ def failure_text(result: ResultMessage) -> str:
     return f"the run failed: {reason}"
 
 
-def _error_class(result: ResultMessage, spoken: str | None, text: str) -> type[ResultError]:
+def _error_class(result: ResultMessage, error_kind: str | None, text: str) -> type[ResultError]:
     lowered = text.lower()
     rules: tuple[Callable[[], type[ResultError] | None], ...] = (
         lambda: _BY_SUBTYPE.get(result.subtype or ""),
         lambda: next((kind for parts, kind in _BY_TEXT if any(part in lowered for part in parts)), None),
         lambda: _BY_REASON.get(result.terminal_reason or ""),
         lambda: _BY_STATUS.get(result.api_error_status or 0),
-        lambda: _BY_MESSAGE_ERROR.get(spoken or ""),
+        lambda: _BY_MESSAGE_ERROR.get(error_kind or ""),
         lambda: RefusalError if result.stop_reason == "refusal" else None,
     )
     for rule in rules:
@@ -178,14 +178,14 @@ def _error_class(result: ResultMessage, spoken: str | None, text: str) -> type[R
 
 
 def _error_context(messages: Iterable[Message]) -> tuple[str | None, float | None]:
-    spoken: str | None = None
+    error_kind: str | None = None
     limit: float | None = None
     for message in messages:
         if isinstance(message, AssistantMessage):
-            spoken = message.error or spoken
+            error_kind = message.error or error_kind
         elif isinstance(message, RateLimitEvent):
             limit = message.rate_limit_info.resets_at or limit
-    return spoken, limit
+    return error_kind, limit
 
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class QueryResult(Generic[OutputT]):
             return Interrupted("the query was interrupted")
         if any(isinstance(message, DoneMessage) for message in self._messages):
             return None
-        return NoResultError("the run has no result message: it did not come to its end, or these are not all messages")
+        return NoResultError("the run has no result message: it did not end, or messages are missing")
 
     def warn_if_unchecked(self) -> None:
         """Log a warning if this failed result is dropped without a look at how the run ended."""
@@ -273,7 +273,7 @@ class QueryResult(Generic[OutputT]):
     def __del__(self) -> None:
         if self._is_unchecked and not sys.is_finalizing():
             log.warning(
-                "a query failed, and its result was dropped before anybody had looked at `error`, `is_success` or "
+                "a query failed, and the program dropped its result without reading `error`, `is_success` or "
                 "`raise_for_error()`: %s",
                 type(self._failure).__name__,  # the text of the error may quote the conversation
             )
@@ -436,8 +436,8 @@ class QueryResult(Generic[OutputT]):
         """
         if self._incomplete:
             raise UsageError(
-                "this query was streamed with `async for` and said more than is kept beside a stream, so that memory "
-                "stays bounded; to have all messages afterwards, `await` it, or pass on_message="
+                "this query was streamed with `async for` and produced more messages than a stream keeps (memory "
+                "stays bounded); to have all messages afterwards, `await` it, or pass on_message="
             )
         return self._messages
 
@@ -497,9 +497,9 @@ class QueryResult(Generic[OutputT]):
 def essential_messages(result: QueryResult) -> list[Message]:
     """The messages that determine the text and the outcome of a result."""
     messages = result._messages  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - streamed results have no public ones
-    said = next((m for m in reversed(messages) if _main_text(m)), None) if result.error is not None else None
+    reason_text = next((m for m in reversed(messages) if _main_text(m)), None) if result.error is not None else None
     closing = result.result or next((m for m in messages if isinstance(m, DoneMessage)), None)
-    return [message for message in (said, closing) if message is not None]
+    return [message for message in (reason_text, closing) if message is not None]
 
 
 def _join_texts(messages: Iterable[Message]) -> str:

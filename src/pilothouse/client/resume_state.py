@@ -108,12 +108,12 @@ class ResumeState:
         options = options.merge(_NO_CONVERSATION)
         if self._mode == "resume" and (self.is_saved or self._given_options):
             if not options.persist_session:
-                raise UsageError("a session with persist_session=False cannot be forked: nothing of it is on disk")
+                raise UsageError("a session with persist_session=False cannot be forked: it is not on disk")
             return options.with_(resume=self.id, fork_session=True)
         asked = {name: value for name, value in self._given_options.items() if name != "session_id"}
         if asked.get("resume") is not None:
             return options.merge(_make_resume_layer({**asked, "fork_session": True}))
-        raise UsageError("there is nothing to fork yet: ask something first")
+        raise UsageError("there is nothing to fork yet: run a query first")
 
 
 def _make_resume_layer(values: dict[str, Any]) -> Options:

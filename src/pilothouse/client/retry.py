@@ -97,7 +97,7 @@ class QueryRetry:
     def __init__(self, options: Options, rate_limits: SharedRateLimits | None) -> None:
         if options.prompt_via != "stdin":
             name = "retry" if options.retry is not None else "on_usage_limit"
-            raise OptionsError(f"option {name!r} needs prompt_via='stdin': the argv form says one prompt", option=name)
+            raise OptionsError(f"option {name!r} needs prompt_via='stdin': the argv form sends one prompt", option=name)
         self._policy = options.retry
         self._waits_for_limits = options.on_usage_limit == "wait"
         self._max_wait = options.usage_limit_ceiling
@@ -182,12 +182,12 @@ class QueryRetry:
 
     async def wait_admitted(self) -> None:
         """Wait while a limit holds, if this query would also wait for a limit of its own."""
-        told: float | None = None
+        reported_until: float | None = None
         while (held := self._find_block()) is not None:
             limit, until = held
-            if told != until:
-                told = until
-                self._send_note(self._limit_note(limit, until, "another query of the agent has met it"))
+            if reported_until != until:
+                reported_until = until
+                self._send_note(self._limit_note(limit, until, "another query of the agent has reached it"))
                 self._report_wait("hold", until, limit)
             moment = until + self._rate_limits.next_delay()
             if limit == "usage_limit":
@@ -219,7 +219,7 @@ class QueryRetry:
             if self.errors:
                 error.__cause__ = self.errors[-1]
             self.errors.append(error)
-            log.info("%s; it is tried again in %.1f s", error, wait.until - time.time())
+            log.info("%s; retry in %.1f s", error, wait.until - time.time())
         return wait
 
     def _resets_at(self) -> float | None:
@@ -261,9 +261,9 @@ class QueryRetry:
         facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
         return RetryDelay(until, reason, make_note(RETRY_SCHEDULED, self._session_id, facts))
 
-    def _limit_note(self, limit: LimitKind, until: float, words: str) -> SystemMessage:
+    def _limit_note(self, limit: LimitKind, until: float, error_text: str) -> SystemMessage:
         seconds = max(0.0, until - time.time())
-        facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": words[:ERROR_CHARS]}
+        facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": error_text[:ERROR_CHARS]}
         log.info("waiting %.0f s for a %s", seconds, limit.replace("_", " "))
         return make_note(LIMIT_WAIT, self._session_id, facts)
 
@@ -303,8 +303,8 @@ class QueryRetry:
         error.__cause__ = self.errors[-1]
 
 
-def _make_prompt(words: str) -> PromptMessage:
-    [prompt] = cast("tuple[PromptMessage]", prepare_prompts(words, verbatim=True))
+def _make_prompt(error_text: str) -> PromptMessage:
+    [prompt] = cast("tuple[PromptMessage]", prepare_prompts(error_text, verbatim=True))
     return prompt
 
 

@@ -463,7 +463,9 @@ class Session(SessionControls):
         """
         self._supervisor.check_open()
         if wrong := sorted(handlers.keys() - REPLACEABLE_OPTIONS):
-            raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
+            raise OptionsError(
+                f"option {wrong[0]!r} is not a handler; change other settings with a query, or make a new session"
+            )
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
         return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_turns())
 
@@ -482,7 +484,7 @@ class Session(SessionControls):
         self._supervisor.check_open()
         conversation = self._child
         if conversation is None or conversation.is_finished:
-            raise UsageError("there is nothing to leave: the session does not run")
+            raise UsageError("the session is not running")
         found_as = await conversation.detach()
         await self.close()
         return found_as

@@ -319,7 +319,7 @@ class OutputSchema:
 def _check_schema(schema: Mapping[str, Any], option: str) -> None:
     if (problem := find_schema_problem(schema)) is not None:
         raise OptionsError(
-            f"{option}: this is no valid JSON Schema: {problem.text} - at `{problem.path}`", option=option
+            f"{option}: this is not a valid JSON Schema: {problem.text} - at `{problem.path}`", option=option
         )
 
 
@@ -533,15 +533,15 @@ class OutputValidator:
     def add_events(self, read: Read) -> Read:
         """Wrap `read` to add events of rejected outputs."""
         passed: list[Message] = []
-        told = 0
+        reported = 0
 
         def due() -> Iterator[QueryEvent]:
             # An output is validated when its result arrives. The reader may get there much later, or, with prompts
             # that come one by one, earlier.
-            nonlocal told
-            while told < len(self.rejected) and any(self.rejected[told].error.result is m for m in passed):
-                told += 1
-                yield self.rejected[told - 1]
+            nonlocal reported
+            while reported < len(self.rejected) and any(self.rejected[reported].error.result is m for m in passed):
+                reported += 1
+                yield self.rejected[reported - 1]
 
         def with_rejections(message: Message) -> Iterator[QueryEvent]:
             yield from due()
@@ -606,9 +606,9 @@ class OutputRepair:
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
         """Return the prompt that asks for the output again, if it does not fit and a repair is possible."""
-        words = self._output.make_repair_prompt(result)
-        if words is None:
+        repair_prompt = self._output.make_repair_prompt(result)
+        if repair_prompt is None:
             return NextPrompt()
         # Verbatim: the prompt quotes the model, and an `@path` in the quote must not be read.
-        [prompt] = cast("tuple[PromptMessage]", prepare_prompts(words, verbatim=True))
+        [prompt] = cast("tuple[PromptMessage]", prepare_prompts(repair_prompt, verbatim=True))
         return NextPrompt(prompt)

@@ -63,16 +63,16 @@ LAUNCH_OPTIONS = frozenset(
     | {"can_use_tool", "confirm", "on_question", "on_plan", "hooks", "on_elicitation", "on_user_dialog"}
     | {"custom_tools", "tool_bridge"}
 )
-_OTHER_CONVERSATION = "it says which conversation goes on; make another session with it, or use session.fork()"
+_OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
 _SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
-_SAME_WAY = "every child of a session is reached in the same way; make another session with it"
+_SAME_WAY = "every child of a session has the same transport; make another session with it"
 SESSION_ONLY_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("resume", "continue_conversation", "fork_session", "session_id"), _OTHER_CONVERSATION),
     **dict.fromkeys(("resume_session_at", "resume_drops_turn"), _OTHER_CONVERSATION),
     **dict.fromkeys(("session_store", "session_store_flush", "session_lease", "load_timeout"), _SAME_PLACE),
     **dict.fromkeys(("persist_session", "isolation", "config_dir", "user"), _SAME_PLACE),
     **dict.fromkeys(("cli", "transport", "prompt_via"), _SAME_WAY),
-    "restart": "it is about all children of a session; make another session with it",
+    "restart": "it applies to all children of a session; make another session with it",
     "title": "the conversation has one title; call session.rename(…)",
 }
 """Settings that cannot differ for one query of a session, and why."""
@@ -109,7 +109,7 @@ def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Opt
     thinks = "max_thinking_tokens" in changes and "thinking" not in given
     if thinks and session.thinking is not None:
         raise OptionsError(
-            "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which wins over it",
+            "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which overrides it",
             option="max_thinking_tokens",
         )
     return changes, make_custom_tools(Options.layer(**given))
@@ -264,7 +264,7 @@ class SessionMonitor(Subscriptions):
     def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
         """Report that a new child has taken over after a crash."""
         self.restarts += 1
-        log.warning("a new child has taken over the session %s: %s", session_id, _describe_end(reason))
+        log.warning("the session %s has a new child: %s", session_id, _describe_end(reason))
         self.on_child_replaced()
         if self._observation is not None and self._observation.observers is not None:
             self._observation.observers.restarted(reason)
@@ -277,7 +277,7 @@ def _describe_end(reason: BaseException | None) -> str:
     """Describe the end without any content of the conversation, which the text of an error may contain."""
     code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
     how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
-    return f"{type(reason).__name__}{how}" if reason is not None else "it was gone"
+    return f"{type(reason).__name__}{how}" if reason is not None else "it had exited"
 
 
 def _make_stage(options: Options) -> SessionObservation | None:
@@ -340,8 +340,8 @@ class ChildSupervisor:
         self.options = options
         self.resume_state = ResumeState(options)
         self.monitor = SessionMonitor(options)
-        house = make_handlers(options)  # reports mistakes before anything is started
-        self.bridge = None if house is None else house.bridge
+        new_handlers = make_handlers(options)  # reports mistakes before anything is started
+        self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home = _make_home(options)
         self.child: SessionChild | None = None
         self.runtime_settings: RuntimeSettings | None = None
@@ -375,9 +375,9 @@ class ChildSupervisor:
                 option=name,
             )
         settings = self.options.merge(options)
-        house = make_handlers(settings)
+        new_handlers = make_handlers(settings)
         render(settings, {})
-        return ChildOptions(options, None if house is None else house.bridge)
+        return ChildOptions(options, None if new_handlers is None else new_handlers.bridge)
 
     @contextmanager
     def require(self, settings: ChildOptions | None) -> Generator[None]:
@@ -405,12 +405,12 @@ class ChildSupervisor:
     def check_open(self) -> None:
         """Raise `SessionClosedError` once `close` was called."""
         if self.is_closed:
-            raise SessionClosedError("the session is closed; make a new one, with resume= to go on")
+            raise SessionClosedError("the session is closed; make a new one, with resume= to continue")
 
     def _check_loop(self) -> None:
         loop = running_loop()
         if self._loop not in (None, loop):
-            raise UsageError("a session stays on the event loop that it was started on; make another with resume=")
+            raise UsageError("a session belongs to the event loop that started it; make another with resume=")
         self._loop = loop
 
     def ready_child(self) -> SessionChild | None:
@@ -452,12 +452,12 @@ class ChildSupervisor:
         if getattr(previous.transport, "is_attached", False):
             name = next(iter(self.required.options))
             raise OptionsError(
-                f"option {name!r} needs another child, and this session goes on with one that another client has "
-                "started; ask in a session of your own, with resume= or fork",
+                f"option {name!r} needs another child, and this session uses one that another client has "
+                "started; use a session of your own, with resume= or fork",
                 option=name,
             )
         if previous.has_background_tasks:
-            log.warning("background tasks of the session %s end with their child: a query needs another", self.id)
+            log.warning("background tasks of the session %s end with their child: a query needs a new child", self.id)
         mode = previous.permission_mode
         await previous.close()
         self.check_open()
@@ -567,7 +567,7 @@ class ChildSupervisor:
         """
         if self.bridge is not None and "custom_tools" in changes:
             raise OptionsError(
-                "option 'custom_tools' is fixed in a session, but for tool_bridge='mcp'", option="custom_tools"
+                "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
             )
         if (
             not self._started_with.is_compatible(self.required)
@@ -582,14 +582,20 @@ class ChildSupervisor:
                 self.options = options
                 return
         own, bridge = self._started_with.options, self.get_bridge(self._started_with)
-        before, house = (
+        before, new_handlers = (
             self.handlers,
             make_replacement_handlers(self.handlers, options.merge(own), changes, self._session, bridge),
         )
-        self.options, self.handlers, house.on_permission_note = options, house, conversation.add_permission_note
-        invocation, host = self.monitor.instrument_launch(*make_launch(self._next_options(self._started_with), house))
+        self.options, self.handlers, new_handlers.on_permission_note = (
+            options,
+            new_handlers,
+            conversation.add_permission_note,
+        )
+        invocation, host = self.monitor.instrument_launch(
+            *make_launch(self._next_options(self._started_with), new_handlers)
+        )
         assert host is not None
-        if house.has_same_initialize_fields(before):
+        if new_handlers.has_same_initialize_fields(before):
             await conversation.replace_handlers(host, None)
         else:
             async with between_turns:

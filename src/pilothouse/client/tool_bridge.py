@@ -81,8 +81,8 @@ def make_bridge(options: Options) -> Bridge:
             )
     if options.json_schema is not None:
         raise OptionsError(
-            "tool_bridge='xml' and structured output exclude each other: the CLI asks for the output before the calls "
-            "in an answer are run",
+            "tool_bridge='xml' and structured output exclude each other: the CLI requests the output before it "
+            "runs the calls of an answer",
             option="tool_bridge",
         )
     return XmlBridge(host, options.max_turns)

@@ -209,11 +209,11 @@ class ControlChannel:
         for pending in self._pending.values():
             if pending.deadline <= now:
                 pending.deadline = inf
-                words = (
-                    f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                problem = (
+                    f"no response to the control request {pending.subtype!r} within {self._control_timeout:g} s "
                     "(option control_timeout)"
                 )
-                pending.resolve(error=ControlTimeout(words, subtype=pending.subtype))
+                pending.resolve(error=ControlTimeout(problem, subtype=pending.subtype))
                 if pending.send_scope is not None:
                     pending.send_scope.cancel()
         return min((pending.deadline for pending in self._pending.values()), default=inf)
@@ -403,7 +403,7 @@ class ControlChannel:
         try:
             await self._transport.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            log.debug("the peer went away before it could be told: %r", data[:200])
+            log.debug("the peer closed the connection before this notification: %r", data[:200])
 
     def _route(self) -> None:
         events = self.connection.events

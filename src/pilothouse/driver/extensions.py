@@ -132,7 +132,7 @@ class MiddlewareRunner:
             except Exception as error:  # noqa: BLE001 - it is the failure of the query
                 on_error(error)
             except anyio.get_cancelled_exc_class():  # with asyncio, any code can raise it
-                on_error(SessionClosedError("what was to follow the result was cancelled"))
+                on_error(SessionClosedError("the continuation after the result was cancelled"))
                 raise
             finally:
                 self._has_decided.set()
@@ -174,4 +174,4 @@ class MiddlewareRunner:
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             await self._has_decided.wait()
             return
-        log.warning("a continuation did not end within %g s after it was given up", CANCEL_SECONDS)
+        log.warning("a continuation did not end within %g s after its cancellation", CANCEL_SECONDS)

@@ -97,11 +97,11 @@ def _exited_error(exit_info: Ending, last_output: str, when: str) -> ProcessErro
     if unknown := re.search(_UNKNOWN_FLAG, exit_info.stderr):
         return _unknown_flag_error(unknown[1], exit_info)
     if re.search(_NOT_THE_CLI, exit_info.stderr, re.IGNORECASE):
-        when += ", so it is hardly Claude Code: look at the option cli"
+        when += ", so this is probably not Claude Code: check the option cli"
     if taken := re.search(_SESSION_ID_IN_USE, exit_info.stderr):
         return SessionExistsError(
-            f"there is a conversation with session_id {taken[1]!r}; resume={taken[1]!r} goes on with it, or leave "
-            "session_id away for a new one",
+            f"there is a conversation with session_id {taken[1]!r}; resume={taken[1]!r} continues it; omit "
+            "session_id for a new conversation",
             exit_code=exit_info.exit_code,
             signal=exit_info.signal,
             stderr=exit_info.stderr,
@@ -113,7 +113,7 @@ def _exited_error(exit_info: Ending, last_output: str, when: str) -> ProcessErro
     if stderr:
         parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
         if _ROOT in exit_info.stderr:
-            parts.append("in a container, env={'IS_SANDBOX': '1'} tells it that this is a sandbox")
+            parts.append("in a container, env={'IS_SANDBOX': '1'} declares a sandbox")
     elif last_output:
         parts.append(f"its last output that was not a message: {last_output!r}")
     return CLIExitedError(
@@ -125,12 +125,12 @@ def _unknown_flag_error(flag: str, exit_info: Ending) -> CLIVersionError:
     option = next((row for row in TABLE.values() if flag in list_flags(row.target)), None)
     what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
     since = (
-        f"; Claude Code {option.min_cli_version} is the oldest that does"
+        f"; Claude Code {option.min_cli_version} is the oldest that has it"
         if option is not None and option.min_cli_version
         else ""
     )
     return CLIVersionError(
-        f"this Claude Code does not know the flag {what}{since}: update it, or leave that away",
+        f"this Claude Code does not know the flag {what}{since}: update it, or omit the option",
         exit_code=exit_info.exit_code,
         signal=exit_info.signal,
         stderr=re.sub(_VALUE_OF_FLAG, rf"\1={REDACTED_END}", exit_info.stderr),
@@ -158,7 +158,7 @@ def idle_timeout_error(
     """Make the error for a CLI silent for longer than the option `kind` allows; `consequence` says what was done."""
     phase = "since its last message" if has_received else "since it was started"
     return QueryTimeout(
-        f"the CLI said nothing for {seconds:g} s {phase} (option {kind}); {consequence}", seconds=seconds, kind=kind
+        f"the CLI sent nothing for {seconds:g} s {phase} (option {kind}); {consequence}", seconds=seconds, kind=kind
     )
 
 

@@ -180,11 +180,11 @@ class IncomingRequests:
             self._open.pop(question.request.request_id, None)
 
     def _call_handler(self, question: OpenRequest, request: RequestReceived) -> Awaitable[Mapping[str, Any]]:
-        desk = self.handlers.get(request.subtype)
-        if desk is None:  # the CLI waits for a response without a timeout, so it gets one
+        handler = self.handlers.get(request.subtype)
+        if handler is None:  # the CLI waits for a response without a timeout, so it gets one
             text = f"Unsupported control request subtype: {request.subtype}"
             raise ControlError(text, subtype=request.subtype, code=UNSUPPORTED_CODE)
-        answer = desk(request.body)
+        answer = handler(request.body)
         if isinstance(answer, TimeLimited):
             question.time_limited = answer
             return answer.awaitable
@@ -193,14 +193,14 @@ class IncomingRequests:
     def _error_response(self, request: RequestReceived, error: Exception) -> bytes:
         code: str | None = None
         if isinstance(error, ControlError):
-            words, code = str(error), error.code
+            error_text, code = str(error), error.code
         elif isinstance(error, UsageError):
             log.error("the answer to %r cannot be sent: %s", request.subtype, error)
-            words = f"the host has no valid answer to {request.subtype}"
+            error_text = f"the host has no valid answer to {request.subtype}"
         else:  # the CLI must not wait forever, and learns nothing of our internals
-            log.error("answering %r failed", request.subtype, exc_info=error)
-            words = f"the host failed to answer {request.subtype}"
-        return self._connection.respond_error(request.request_id, words, code)
+            log.error("the handler of %r failed", request.subtype, exc_info=error)
+            error_text = f"the host failed to handle {request.subtype}"
+        return self._connection.respond_error(request.request_id, error_text, code)
 
 
 @coroutine

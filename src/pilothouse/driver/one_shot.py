@@ -183,7 +183,7 @@ class OneShotRun(QueryRun):
     def _check_interrupt(self) -> None:
         if self._connection.invocation.initialize is None:
             raise UsageError(
-                "interrupt needs the control protocol, which the argv form has not: use prompt_via='stdin'"
+                "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
             )
 
     async def _interrupt(self, ended: LazyEvent) -> None:

@@ -113,8 +113,8 @@ def make_pool_key(invocation: Invocation) -> bytes | None:
     files = [(file.flag, file.suffix, file.content) for file in invocation.files]
     start = (invocation.cli, argv, invocation.trailing_args, sorted(env.items()), cwd, files)
     # Any text; JSON does not accept everything.
-    told = repr((*start, invocation.user, invocation.is_isolated, dict(invocation.initialize)))
-    return hashlib.blake2b(told.encode()).digest()  # the settings contain keys: only the digest is kept
+    description = repr((*start, invocation.user, invocation.is_isolated, dict(invocation.initialize)))
+    return hashlib.blake2b(description.encode()).digest()  # the settings contain keys: only the digest is kept
 
 
 def _has_session_id(invocation: Invocation) -> bool:
@@ -217,7 +217,7 @@ class WarmChild:
             while self._stderr:
                 on_stderr(self._stderr.popleft())
         except Exception:
-            log.exception("the callback for standard error raised; it is not called any more")
+            log.exception("the callback for standard error raised and is disabled")
         else:
             self._on_stderr = on_stderr
 
@@ -284,7 +284,9 @@ class WarmChild:
                     await self._receive()
             if not self._is_ready:
                 assert limit.cancelled_caught
-                raise ControlTimeout(f"no answer to the handshake within {HANDSHAKE_SECONDS:g} s", subtype="initialize")
+                raise ControlTimeout(
+                    f"no response to the handshake within {HANDSHAKE_SECONDS:g} s", subtype="initialize"
+                )
             self._ready_or_failed.set()
             with anyio.move_on_after(self._idle_seconds):
                 while not self.is_claimed:
@@ -295,7 +297,7 @@ class WarmChild:
         if not data:
             ending = await self.transport.ending()
             raise CLIExitedError(
-                f"the child ended before anything was asked: {ending.detail or 'it closed its output'}",
+                f"the child ended before a query claimed it: {ending.detail or 'it closed its output'}",
                 exit_code=ending.exit_code,
                 signal=ending.signal,
                 stderr=ending.stderr,
@@ -306,7 +308,7 @@ class WarmChild:
         while events:
             self._check_event(events.popleft())
         if len(self.early_output) > MAX_EARLY_BYTES:
-            raise CLIExitedError(f"the child said more than {MAX_EARLY_BYTES:,} bytes before anything was asked")
+            raise CLIExitedError(f"the child said more than {MAX_EARLY_BYTES:,} bytes before a query claimed it")
 
     def _check_event(self, event: Any) -> None:
         match event:
@@ -318,8 +320,11 @@ class WarmChild:
                 )
             case RequestReceived(subtype=subtype):
                 self.has_early_request = True
-                words = f"the child asked {subtype!r} before anybody could answer: such a one cannot be started ahead"
-                raise CLIExitedError(words)
+                problem = (
+                    f"the child asked {subtype!r} before a query claimed it: a process with startup requests "
+                    "cannot be prewarmed"
+                )
+                raise CLIExitedError(problem)
             case _:
                 pass
 
@@ -427,14 +432,14 @@ class Pool:
         if not isinstance(cast("object", count), int) or isinstance(count, bool) or count < 1:
             raise UsageError(f"count: expected a whole number of at least 1, got {count!r:.80}")
         if self.max_live is not None and count > self.max_live:
-            raise OptionsError(f"{count} children cannot be kept ready: max_live is {self.max_live}")
+            raise OptionsError(f"{count} children cannot be prewarmed: max_live is {self.max_live}")
         if not self._is_usable():
             raise UsageError("the pool is closed" if self._closed else "the pool belongs to another event loop")
         kind = self._find_group(invocation)
         if kind is None:
             raise OptionsError(
-                "a child like this cannot be started ahead: it goes on with a conversation, does something at its "
-                "start, or takes its prompt as an argument"
+                "these settings cannot be prewarmed: `resume`, startup actions and prompt_via='argv' need a "
+                "fresh process"
             )
         kind.target_size = max(count, kind.target_size)
         self._refill(kind)
@@ -519,7 +524,7 @@ class Pool:
             except BaseException:
                 peer.release()
                 raise
-            log.info("a child that was started ahead cannot be used: %s", peer.failure)
+            log.info("a prewarmed child cannot be used: %s", peer.failure)
             peer.release()
         return None
 
@@ -581,7 +586,7 @@ class Pool:
             )
             group.idle.append(peer)
             self._children.add(peer)
-            spawn(peer.run, "pilothouse child started ahead")
+            spawn(peer.run, "pilothouse prewarmed child")
 
     def _has_spare_slot(self) -> bool:
         return self.max_live is None or (not self._waiting and self._in_use + self.idle < self.max_live)
@@ -601,7 +606,7 @@ class Pool:
             )
             group.has_early_requests = child.has_early_request
             if child.failure is not None:
-                log.info("a child that was started ahead has ended: %s", child.failure)
+                log.info("a prewarmed child has ended: %s", child.failure)
         self._changes.tell()
 
 
@@ -664,7 +669,7 @@ class PooledTransport(Transport):
         if not self._is_open and self._warm_child is not None:
             opening = self._warm_child.initialize_line
             if not data.startswith(opening):
-                raise UsageError("a child that was started ahead hears the handshake first")
+                raise UsageError("a prewarmed transport must receive the handshake first")
             self._is_open = True
             self._opened.set()
             data = data[len(opening) :]
@@ -684,9 +689,9 @@ class PooledTransport(Transport):
             await self._opened.wait()
             self._require_inner()
         if self._warm_child is not None and self._warm_child.early_output:
-            said = bytes(self._warm_child.early_output[:CHUNK_BYTES])
+            chunk = bytes(self._warm_child.early_output[:CHUNK_BYTES])
             del self._warm_child.early_output[:CHUNK_BYTES]
-            return said
+            return chunk
         return await inner.receive()
 
     async def end_input(self) -> None:

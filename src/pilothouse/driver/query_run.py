@@ -421,8 +421,8 @@ class QueryRun(OwnedTask, ABC):
     def _on_end(self) -> None:
         self.is_cut_short = self.interrupted and (self.is_cut_short or not self._is_complete())
         if self._failure is None and not self._is_complete() and not self.interrupted:
-            who = "the query was closed" if self._stopped else "the event loop shut down"
-            self._failure = SessionClosedError(f"{who} before the result had arrived")
+            cause = "the query was closed" if self._stopped else "the event loop shut down"
+            self._failure = SessionClosedError(f"{cause} before the result arrived")
         if self.on_end is not None:
             self.on_end(self._failure)
             self.on_end = None
@@ -439,15 +439,15 @@ class QueryRun(OwnedTask, ABC):
             now = anyio.current_time()
             if self.is_awaiting_next_prompt or not (self._has_sent_all or self.pending_prompts):
                 self._idle_from = now  # we are the ones to send
-            heard = self._has_received()
+            any_received = self._has_received()
             since = max(self._idle_since(), self._idle_from)
-            look = self._idle_timer.check(since, now, has_received=heard, session_id=self.session_id)
+            look = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
             if look is None:
                 return  # after the first message, nothing limits the silence
             if look.note is not None:
                 self.add_note(look.note)
             if look.limit is not None:
-                await self._fail_on_timeout(look.make_error(self.TIMEOUT_CONSEQUENCE, has_received=heard))
+                await self._fail_on_timeout(look.make_error(self.TIMEOUT_CONSEQUENCE, has_received=any_received))
                 return
             await anyio.sleep_until(look.next_check_at)
 

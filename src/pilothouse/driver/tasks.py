@@ -128,7 +128,7 @@ def make_loop_clock() -> Callable[[], float]:
     return trio.current_time if trio else asyncio.get_running_loop().time
 
 
-current_owners: ContextVar[tuple[object, ...]] = ContextVar("at_work", default=())
+current_owners: ContextVar[tuple[object, ...]] = ContextVar("current_owners", default=())
 """Marks of the owned tasks that this task runs in; it cannot wait for their end. Marks instead of tasks, because a
 context outlives its task: in timers, and in tasks that were started there.
 """

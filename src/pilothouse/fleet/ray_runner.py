@@ -420,11 +420,7 @@ class _StartDeadline:
 
 def _make_no_actor_error(slots: list[ActorSlot]) -> RemoteError:
     fault = next((slot.start_error for slot in slots if slot.start_error is not None), None)
-    why = (
-        "the cluster cannot provide what actor_options request (`ray status`)"
-        if fault is None
-        else shorten_error(fault)
-    )
+    why = "the cluster lacks the resources of actor_options (`ray status`)" if fault is None else shorten_error(fault)
     return RemoteError(f"no actor could be started: {why}", code="unreachable")
 
 

@@ -31,7 +31,7 @@ CLI_TIMEOUT: Final = 600.0
 _TIMEOUT_MARGIN_RATIO: Final = 0.1
 _MAX_TIMEOUT_MARGIN: Final = 1.0
 _MAPPING_TYPES: Final = (dict, Mapping)  # nearly all mappings are dicts, which are found at once
-_TIMED_OUT: Final = "did not answer in time"
+_TIMED_OUT: Final = "exceeded its timeout"
 
 
 class _RegisteredHook(Struct, frozen=True):
@@ -162,8 +162,8 @@ def make_hook_dispatcher(hooks: Hooks | Mapping[str, Any] | None, *, first_numbe
 def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
     """Call a hook within its time limit; a hook that takes too long has failed."""
     given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPING_TYPES) else None
-    said = None if given is None else given.get(EVENT_NAME_KEY)
-    name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
+    given_name = None if given is None else given.get(EVENT_NAME_KEY)
+    name = given_name if isinstance(given_name, str) and given_name in HOOK_EVENTS else hook.event_name
     return TimeLimited(
         _run_hook(hook, name, given), hook.timeout, partial(_handle_failure, hook, name, _TIMED_OUT, None)
     )
@@ -172,7 +172,7 @@ def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
 async def _run_hook(hook: _RegisteredHook, name: str, data: Mapping[str, Any] | None) -> dict[str, Any]:
     """Call a hook and handle its failure."""
     if data is None:
-        return _handle_failure(hook, name, "was asked without input", None)
+        return _handle_failure(hook, name, "was called without input", None)
     rule = HOOK_EVENTS.get(name)
     event = read_event(UnknownHookEvent if rule is None else rule.event_class, data)
     try:
@@ -182,11 +182,11 @@ async def _run_hook(hook: _RegisteredHook, name: str, data: Mapping[str, Any] | 
     try:
         return encode_output(answer, name)
     except UsageError as error:
-        return _handle_failure(hook, name, f"gave no valid answer ({error})", None)
+        return _handle_failure(hook, name, f"returned no valid output ({error})", None)
 
 
 def _handle_failure(hook: _RegisteredHook, name: str, failure: str, error: Exception | None) -> dict[str, Any]:
-    consequence = "so its event is refused" if hook.blocks else "which counts as no opinion"
+    consequence = "so its event is refused" if hook.blocks else "which counts as no decision"
     log.error(
         "the %s hook %s %s, %s",
         name,

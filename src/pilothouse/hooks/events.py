@@ -117,7 +117,7 @@ class PreToolUseEvent(HookEvent, frozen=True, kw_only=True, tag="PreToolUse"):
 
 
 class PostToolUseEvent(HookEvent, frozen=True, kw_only=True, tag="PostToolUse"):
-    """A tool has run; `duration_ms` leaves out hooks and questions. The answer may replace what the model sees."""
+    """A tool has run; `duration_ms` excludes hooks and permission requests. The answer may replace the result."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}
@@ -128,7 +128,7 @@ class PostToolUseEvent(HookEvent, frozen=True, kw_only=True, tag="PostToolUse"):
 
 
 class PostToolUseFailureEvent(HookEvent, frozen=True, kw_only=True, tag="PostToolUseFailure"):
-    """A tool has failed; `is_interrupt` says that it was interrupted."""
+    """A tool has failed; `is_interrupt` is True after an interrupt."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}
@@ -155,7 +155,7 @@ class PostToolBatchEvent(HookEvent, frozen=True, kw_only=True, tag="PostToolBatc
 
 
 class PermissionRequestEvent(HookEvent, frozen=True, kw_only=True, tag="PermissionRequest"):
-    """A tool call needs permission. The answer may give or refuse it in the user's place.
+    """A tool call needs permission. The answer may grant or refuse it instead of the user.
 
     The CLI asks `can_use_tool` at the same time, and the first answer counts: to be sure, refuse in PreToolUse.
     """
@@ -167,7 +167,7 @@ class PermissionRequestEvent(HookEvent, frozen=True, kw_only=True, tag="Permissi
 
 
 class PermissionDeniedEvent(HookEvent, frozen=True, kw_only=True, tag="PermissionDenied"):
-    """A tool call was refused. The answer may tell the model that it may try again."""
+    """A tool call was refused. The answer may let the model try again."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class PermissionDeniedEvent(HookEvent, frozen=True, kw_only=True, tag="Permissio
 
 
 class UserPromptSubmitEvent(HookEvent, frozen=True, kw_only=True, tag="UserPromptSubmit"):
-    """A prompt is about to reach the model; `source` says who wrote it, such as "sdk", "user" or "system"."""
+    """A prompt is about to reach the model; `source` is its author, such as "sdk", "user" or "system"."""
 
     prompt: str = ""
     source: str | None = None
@@ -198,7 +198,7 @@ class UserPromptExpansionEvent(HookEvent, frozen=True, kw_only=True, tag="UserPr
 
 
 class MessageDisplayEvent(HookEvent, frozen=True, kw_only=True, tag="MessageDisplay"):
-    """New whole lines of an answer; `index` counts them per message, `final` marks the last. Display only."""
+    """New complete lines of an answer; `index` counts them per message, `final` marks the last. Display only."""
 
     turn_id: str = ""
     message_id: str = ""
@@ -231,7 +231,7 @@ class SessionCron(Struct, frozen=True):
 
 
 class StopEvent(HookEvent, frozen=True, kw_only=True, tag="Stop"):
-    """The model is about to stop. A block makes it go on; `stop_hook_active` says that one already did."""
+    """The model is about to stop. A block makes it continue; `stop_hook_active` marks a repeated stop."""
 
     stop_hook_active: bool = False
     last_assistant_message: str | None = None
@@ -248,7 +248,7 @@ class StopFailureEvent(HookEvent, frozen=True, kw_only=True, tag="StopFailure"):
 
 
 class NotificationEvent(HookEvent, frozen=True, kw_only=True, tag="Notification"):
-    """The CLI wants to tell the user something."""
+    """The CLI has a message for the user."""
 
     message: str = ""
     title: str | None = None
@@ -259,11 +259,11 @@ class NotificationEvent(HookEvent, frozen=True, kw_only=True, tag="Notification"
 
 
 class SubagentStartEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStart"):
-    """A subagent starts; it is `agent_id`."""
+    """A subagent starts; `agent_id` names it."""
 
 
 class SubagentStopEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStop"):
-    """A subagent is about to stop. A block makes it go on."""
+    """A subagent is about to stop. A block makes it continue."""
 
     stop_hook_active: bool = False
     agent_transcript_path: str = ""
@@ -273,14 +273,14 @@ class SubagentStopEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStop"
 
 
 class TeammateIdleEvent(HookEvent, frozen=True, kw_only=True, tag="TeammateIdle"):
-    """A teammate has nothing to do. A block makes it go on."""
+    """A teammate is idle. A block makes it continue."""
 
     teammate_name: str = ""
     team_name: str = ""
 
 
 class TaskCreatedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskCreated"):
-    """A task is about to be put on the list."""
+    """A task is about to be added to the list."""
 
     task_id: str = ""
     task_subject: str = ""
@@ -290,7 +290,7 @@ class TaskCreatedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskCreated"):
 
 
 class TaskCompletedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskCompleted"):
-    """A task is about to be ticked off. A block keeps it open."""
+    """A task is about to be completed. A block keeps it open."""
 
     task_id: str = ""
     task_subject: str = ""
@@ -305,7 +305,7 @@ class TaskCompletedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskComplete
 class SessionStartEvent(HookEvent, frozen=True, kw_only=True, tag="SessionStart"):
     """A session starts; `source` is "startup", "resume", "clear", "compact" or "fork".
 
-    Hooks of the host hear of "clear" and "compact" only: at startup they are not registered yet.
+    Hooks of the host get only "clear" and "compact": at startup they are not registered yet.
     """
 
     source: str = ""
@@ -356,7 +356,7 @@ class _ModelSwitchEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class PreModelSwitchEvent(_ModelSwitchEvent, frozen=True, kw_only=True, tag="PreModelSwitch"):
-    """The model is about to change; `source` says by whom. The answer may allow, deny or ask."""
+    """The model is about to change; `source` names the cause. The answer may allow, deny or ask."""
 
 
 class PostModelSwitchEvent(_ModelSwitchEvent, frozen=True, kw_only=True, tag="PostModelSwitch"):
@@ -367,7 +367,7 @@ class PostModelSwitchEvent(_ModelSwitchEvent, frozen=True, kw_only=True, tag="Po
 
 
 class ElicitationEvent(HookEvent, frozen=True, kw_only=True, tag="Elicitation"):
-    """An MCP server asks the user something; `mode` is "form" or "url"."""
+    """An MCP server asks the user for input; `mode` is "form" or "url"."""
 
     mcp_server_name: str = ""
     message: str = ""
@@ -391,14 +391,14 @@ class ElicitationResultEvent(HookEvent, frozen=True, kw_only=True, tag="Elicitat
 
 
 class ConfigChangeEvent(HookEvent, frozen=True, kw_only=True, tag="ConfigChange"):
-    """A settings file changed; `source` says which, such as "user_settings" or "project_settings"."""
+    """A settings file changed; `source` is its kind, such as "user_settings" or "project_settings"."""
 
     source: str = ""
     file_path: str | None = None
 
 
 class InstructionsLoadedEvent(HookEvent, frozen=True, kw_only=True, tag="InstructionsLoaded"):
-    """A file of instructions was read; `load_reason` says why."""
+    """A file of instructions was read; `load_reason` is the reason."""
 
     file_path: str = ""
     memory_type: str = ""
@@ -409,7 +409,7 @@ class InstructionsLoadedEvent(HookEvent, frozen=True, kw_only=True, tag="Instruc
 
 
 class WorktreeCreateEvent(HookEvent, frozen=True, kw_only=True, tag="WorktreeCreate"):
-    """A worktree is wanted; the answer says where it is."""
+    """The CLI needs a worktree; the answer names its path."""
 
     name: str = ""
 
@@ -435,7 +435,7 @@ class FileChangedEvent(HookEvent, frozen=True, kw_only=True, tag="FileChanged"):
 
 
 class DirectoryAddedEvent(HookEvent, frozen=True, kw_only=True, tag="DirectoryAdded"):
-    """A directory was added to the ones the CLI may work in; `source` is "slash_command" or "register_repo_root"."""
+    """A directory was added to the CLI's working directories; `source` is "slash_command" or "register_repo_root"."""
 
     directory: str = ""
     source: str = ""

@@ -188,7 +188,7 @@ def make_hook_callback(function: Any, name: str) -> UserCallback:
         return UserCallback(function, name, "event")
     except UsageError as error:
         if accepts_arguments(function, len(_SDK_ARGUMENTS)):
-            hint = "a hook takes one argument, the event: what was (input, tool_use_id, context) is event.raw"
+            hint = "a hook takes one argument, the event: instead of (input, tool_use_id, context) use event.raw"
             raise UsageError(f"{error}; {hint}, or its fields such as event.tool_name and event.tool_use_id") from None
         raise
 
@@ -221,11 +221,11 @@ def _check_event(name: Any, matchers: list[HookMatcher]) -> None:
 
             close = difflib.get_close_matches(str(name), HOOK_EVENTS, n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UsageError(f"hooks: there is no event {name!r}{hint} (HookMatcher(is_unlisted=True) takes any)")
+            raise UsageError(f"hooks: unknown event {name!r}{hint} (HookMatcher(is_unlisted=True) takes any)")
         return
     for matcher in matchers:
         if not rule.match_field and matcher.matcher not in (None, "", "*"):
-            raise UsageError(f"hooks[{name!r}]: the CLI looks at no matcher here; leave out {matcher.matcher!r}")
+            raise UsageError(f"hooks[{name!r}]: the CLI ignores matchers here; omit {matcher.matcher!r}")
         if matcher.on_failure == "block" and rule.refusal_format is RefusalFormat.NONE:
             raise UsageError(f"hooks[{name!r}]: on_failure='block' has no meaning, {name} cannot be refused")
 
@@ -248,7 +248,7 @@ def _check_pattern(matcher: Any) -> None:
     except re.error as error:
         # A pattern that only Python rejects may be valid in JavaScript.
         if error.msg.startswith(_SHARED_REGEX_ERRORS):
-            raise UsageError(f"HookMatcher: {matcher!r} is no regular expression: {error}") from None
+            raise UsageError(f"HookMatcher: {matcher!r} is not a valid regular expression: {error}") from None
 
 
 def _check_timeout(timeout: Any) -> None:

@@ -186,7 +186,7 @@ def _read_specific(part: Any, event_name: str, values: dict[str, Any], extra: di
     for key, value in _items(part, "hookSpecificOutput"):
         if key in _NAME_KEYS:
             if value != event_name:
-                raise UsageError(f"the answer names the event {value!r}, and is to {event_name}")
+                raise UsageError(f"the output names the event {value!r}, and is to {event_name}")
         elif key == "decision" and event_name == "PermissionRequest":
             for name, verdict in _items(value, "decision"):
                 _set_field(values, _find_field(name, _REQUEST_FIELDS), verdict)
@@ -209,14 +209,14 @@ def _find_field(key: Any, known: Mapping[str, str]) -> str:
     import difflib  # only on the way to an error
 
     close = difflib.get_close_matches(str(key), known, n=1)
-    raise UsageError(f"unknown key {key!r:.60} in the answer" + (f"; did you mean {close[0]!r}?" if close else ""))
+    raise UsageError(f"unknown key {key!r:.60} in the output" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
 def _set_field(values: dict[str, Any], name: str, value: Any) -> None:
     if value is None:
         return
     if name in values:
-        raise UsageError(f"the answer gives {name} twice")
+        raise UsageError(f"the output contains {name} twice")
     values[name] = value
 
 
@@ -224,7 +224,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
     try:
         msgspec.convert({_WIRE_NAMES[name]: value for name, value in values.items()}, HookOutput)
     except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"the answer does not fit: {error}") from None
+        raise UsageError(f"the output does not fit: {error}") from None
 
 
 # writing

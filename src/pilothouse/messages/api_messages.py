@@ -62,7 +62,7 @@ class ToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_u
 
 
 class ToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_result"):
-    """Wire type `tool_result`: what a tool gave back."""
+    """Wire type `tool_result`: the result of a tool call."""
 
     tool_use_id: str
     content: str | list[ContentBlock] | None = None
@@ -85,7 +85,7 @@ class ServerToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="
 
 
 class ServerToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True):
-    """What a tool of the API gave back: every wire type `*_tool_result` of 2.1.330; `.type` says which.
+    """The result of a tool of the API: every wire type `*_tool_result` of 2.1.330; `.type` names it.
 
     `content` is an object or a list, as the tool defines it.
     """
@@ -190,7 +190,7 @@ class ToolReferenceBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="
 
 
 class CompactionBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="compaction"):
-    """Wire type `compaction`: a summary that stands for earlier messages."""
+    """Wire type `compaction`: a summary that replaces earlier messages."""
 
     content: str | None = None
     encrypted_content: str | None = None
@@ -242,14 +242,14 @@ class CacheCreation(Struct, frozen=True, gc=False):
 
 
 class ServerToolUsage(Struct, frozen=True, gc=False):
-    """How often tools ran on the API's side."""
+    """Counts of tool runs on the API's side."""
 
     web_search_requests: int = 0
     web_fetch_requests: int = 0
 
 
 class OutputTokensDetails(Struct, frozen=True, gc=False):
-    """What part of the output was thinking."""
+    """Details of the output tokens, such as the thinking part."""
 
     thinking_tokens: int = 0
 
@@ -282,7 +282,7 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ModelUsage(Struct, frozen=True, gc=False, rename="camel"):
-    """What one model used in a result: the values of its `modelUsage`."""
+    """Usage and cost of one model in a result: a value of its `modelUsage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -318,14 +318,14 @@ class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class UserBody(Struct, frozen=True, gc=False, kw_only=True):
-    """What the user, or a tool, says: a string or a list of blocks."""
+    """The message of a user or a tool: a string or a list of blocks."""
 
     role: Literal["user"] = "user"
     content: str | list[ContentBlock] = []
 
 
 class WireDelta(MessagePart, frozen=True, gc=False):
-    """Base of the known deltas: what a `content_block_delta` adds to its block."""
+    """Base of the known deltas, which a `content_block_delta` adds to its block."""
 
 
 class UnknownWireDelta(UnknownPart):
@@ -412,7 +412,7 @@ class ContentBlockStart(ApiEvent, frozen=True, gc=False, tag="content_block_star
 
 
 class ContentBlockDelta(ApiEvent, frozen=True, gc=False, tag="content_block_delta"):
-    """Wire type `content_block_delta`: more of block number `index`."""
+    """Wire type `content_block_delta`: the next part of block number `index`."""
 
     delta: AnyWireDelta
     index: int = 0

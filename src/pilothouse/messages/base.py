@@ -25,7 +25,7 @@ else:
 
 
 class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Base of everything that the peer says outside the control protocol.
+    """Base of all messages that the CLI sends outside the control protocol.
 
     Messages are immutable. `==` compares class and known fields, never the raw line. They pickle and copy.
 
@@ -93,7 +93,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 class UnknownPart:
-    """Something on the wire that this version does not know, or that lacks what its type requires. Nothing is dropped.
+    """A part of a message with an unknown type, or without a field that its type requires. Nothing is dropped.
 
     Attributes:
         type: its wire type; "" if it has none.

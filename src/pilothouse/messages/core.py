@@ -34,7 +34,7 @@ from pilothouse.messages.base import Message, Number
 
 
 class Origin(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
-    """Who caused a user message or a result: `kind` is "human", "task-notification", "peer", "channel", …"""
+    """The origin of a user message or a result: `kind` is "human", "task-notification", "peer", "channel", …"""
 
     kind: str = ""
     subkind: str | None = None
@@ -51,7 +51,7 @@ class Origin(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
 
 
 class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assistant"):
-    """Wire type `assistant`: what the model said; the CLI sends one for each finished block.
+    """Wire type `assistant`: a part of the model's answer; the CLI sends one for each finished block.
 
     `text`, `content` and the rest are views of `message`. `error` and `is_api_error_message` mark text of the CLI
     that replaces the model's text because the API failed; `aborted` marks a message that an interrupt cut off.
@@ -207,7 +207,7 @@ class AbandonedBlocks(Struct, frozen=True, gc=False):
 
 
 class StreamEvent(Message, frozen=True, gc=False, kw_only=True, tag="stream_event"):
-    """Wire type `stream_event`: a piece of a message while it is being written.
+    """Wire type `stream_event`: a piece of a message while the model writes it.
 
     Deltas may be retracted: `abandoned_blocks` on a `message_stop` names them. Group deltas by `api_message_id`; the
     assistant messages hold the final text.
@@ -246,7 +246,7 @@ class StreamEvent(Message, frozen=True, gc=False, kw_only=True, tag="stream_even
 
 
 class PermissionDenial(Struct, frozen=True, gc=False):
-    """A tool call that was not allowed, as a result lists it."""
+    """A denied tool call in a result."""
 
     tool_name: str = ""
     tool_use_id: str | None = None
@@ -254,7 +254,7 @@ class PermissionDenial(Struct, frozen=True, gc=False):
 
 
 class DeferredToolUse(Struct, frozen=True, gc=False):
-    """The last of the tool calls that were left to the host when a turn ends `tool_deferred`."""
+    """The last tool call that a turn with the end `tool_deferred` left to the host."""
 
     id: str = ""
     name: str = ""
@@ -262,7 +262,7 @@ class DeferredToolUse(Struct, frozen=True, gc=False):
 
 
 class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
-    """Wire type `result`: a turn is over.
+    """Wire type `result`: a turn has ended.
 
     Check `is_error` first, then `subtype`, then `terminal_reason`: a failed API call arrives as subtype "success"
     with `is_error` true. `result` holds only the last text block. Times are in milliseconds.
@@ -365,7 +365,7 @@ class ToolProgressMessage(Message, frozen=True, gc=False, kw_only=True, tag="too
 
 
 class ToolUseSummaryMessage(Message, frozen=True, gc=False, kw_only=True, tag="tool_use_summary"):
-    """Wire type `tool_use_summary`: what the preceding tool calls did, in words."""
+    """Wire type `tool_use_summary`: a summary of the preceding tool calls."""
 
     summary: str = ""
     preceding_tool_use_ids: list[str] = []
@@ -373,7 +373,7 @@ class ToolUseSummaryMessage(Message, frozen=True, gc=False, kw_only=True, tag="t
 
 
 class AuthStatusMessage(Message, frozen=True, gc=False, kw_only=True, tag="auth_status"):
-    """Wire type `auth_status`: a login is going on, or ended."""
+    """Wire type `auth_status`: a login is in progress, or has ended."""
 
     is_authenticating: bool = field(default=False, name="isAuthenticating")
     output: list[str] = []
@@ -381,7 +381,7 @@ class AuthStatusMessage(Message, frozen=True, gc=False, kw_only=True, tag="auth_
 
 
 class PromptSuggestionMessage(Message, frozen=True, gc=False, kw_only=True, tag="prompt_suggestion"):
-    """Wire type `prompt_suggestion`: what the user might ask next; arrives after the result."""
+    """Wire type `prompt_suggestion`: a suggestion for the next prompt; arrives after the result."""
 
     suggestion: str = ""
 
@@ -397,7 +397,7 @@ class ConversationResetMessage(Message, frozen=True, gc=False, kw_only=True, tag
 
 
 class CommandLifecycleMessage(Message, frozen=True, gc=False, kw_only=True, tag="command_lifecycle"):
-    """Wire type `command_lifecycle`: what became of a user message that has a uuid.
+    """Wire type `command_lifecycle`: the progress of a user message with a uuid.
 
     `state` is "queued", "started", "completed", "cancelled", "discarded" or "refused".
     """
@@ -417,13 +417,13 @@ class TranscriptMirrorMessage(Message, frozen=True, gc=False, kw_only=True, tag=
 
 
 class ActiveGoalMessage(Message, frozen=True, gc=False, kw_only=True, tag="active_goal"):
-    """Wire type `active_goal`: the goal that the agent works towards; None: there is none any more."""
+    """Wire type `active_goal`: the goal of the agent; None when it has been cleared."""
 
     value: dict[str, Any] | None = None
 
 
 class KeepAliveMessage(Message, frozen=True, gc=False, kw_only=True, tag="keep_alive"):
-    """Wire type `keep_alive`: nothing happened, the peer is there."""
+    """Wire type `keep_alive`: a sign that the connection is alive."""
 
 
 class DoneMessage(Message, frozen=True, gc=False, kw_only=True, tag="done"):
@@ -431,7 +431,7 @@ class DoneMessage(Message, frozen=True, gc=False, kw_only=True, tag="done"):
 
 
 class UnknownMessage(Message, frozen=True, gc=False, kw_only=True):
-    """A message of a type that this version does not know; `.raw` has all of it."""
+    """A message of an unknown type; `.raw` has the whole message."""
 
     kind: str = ""
 
@@ -456,7 +456,7 @@ SETTLED = "settled"
 
 
 class SystemMessage(Message, frozen=True, gc=False, kw_only=True, tag="system"):
-    """Wire type `system`. This class itself stands for subtypes without a class of their own."""
+    """Wire type `system`. Used directly for subtypes without a class of their own."""
 
     always_sent: ClassVar[tuple[str, ...]] = ("subtype", "session_id", "uuid")
 
@@ -490,7 +490,7 @@ class PluginInfo(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InitMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `init`: a turn begins; what the session consists of. Sent for every turn."""
+    """Subtype `init`: a turn begins, with the state of the session. Sent for every turn."""
 
     repr_fields: ClassVar[tuple[str, ...]] = ("model", "session_id", "cwd", "permission_mode")
 
@@ -555,7 +555,7 @@ class ApiRetryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class TaskUsage(Struct, frozen=True, gc=False):
-    """What a task has used so far."""
+    """Usage of a task so far."""
 
     total_tokens: int = 0
     tool_uses: int = 0
@@ -583,7 +583,7 @@ class TaskStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class TaskUpdatedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_updated`: `patch` holds the changed fields; `status` is in it when it changed."""
+    """Subtype `task_updated`: `patch` holds the changed fields; `status` is among them when it changed."""
 
     subtype: str = "task_updated"
     task_id: str | None = None
@@ -629,14 +629,14 @@ class BackgroundTaskState(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class BackgroundTasksChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `background_tasks_changed`: these tasks run in the background now; none left when empty."""
+    """Subtype `background_tasks_changed`: the tasks that run in the background now; empty when none is left."""
 
     subtype: str = "background_tasks_changed"
     tasks: list[BackgroundTaskState] = []
 
 
 class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `permission_denied`: a tool call was not allowed, and why."""
+    """Subtype `permission_denied`: a tool call was denied, with the reason."""
 
     subtype: str = "permission_denied"
     tool_name: str | None = None

@@ -267,7 +267,7 @@ _JSON_TEXT_OF_NUMBERS = (int, float)
 
 
 class CoercionFailure(Exception):  # noqa: N818 - never leaves this package
-    """A value cannot be made to fit; the caller takes the default or keeps it as unknown."""
+    """A value does not fit its type; the caller uses the default or keeps the value as unknown."""
 
 
 def coerce_struct(cls: type[msgspec.Struct], data: Mapping[str, Any]) -> Any:

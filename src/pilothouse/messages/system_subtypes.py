@@ -16,7 +16,7 @@ from pilothouse.messages.core import COMMON_SUBTYPES, SystemMessage, TaskUsage
 
 
 class CompactMetadata(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the conversation was shortened; `trigger` is "manual" or "auto", sizes are in tokens."""
+    """Details of a compaction; `trigger` is "manual" or "auto", sizes are in tokens."""
 
     trigger: str = ""
     pre_tokens: int = 0
@@ -32,7 +32,7 @@ class CompactMetadata(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class CompactBoundaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `compact_boundary`: what came before was replaced by a summary."""
+    """Subtype `compact_boundary`: a summary replaced the earlier conversation."""
 
     subtype: str = "compact_boundary"
     compact_metadata: CompactMetadata = CompactMetadata()
@@ -40,7 +40,7 @@ class CompactBoundaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True)
 
 
 class ControlRequestProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `control_request_progress`: a control request of ours is being worked on."""
+    """Subtype `control_request_progress`: the CLI is working on a control request."""
 
     subtype: str = "control_request_progress"
     request_id: str | None = None
@@ -62,7 +62,7 @@ class ModelFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class ModelRefusalFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_refusal_fallback`: the model refused and another one was asked; some messages are withdrawn."""
+    """Subtype `model_refusal_fallback`: the model refused and another one took over; some messages are retracted."""
 
     subtype: str = "model_refusal_fallback"
     trigger: str | None = None
@@ -79,7 +79,7 @@ class ModelRefusalFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=
 
 
 class ModelRefusalNoFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_refusal_no_fallback`: the model refused, and no other one was asked."""
+    """Subtype `model_refusal_no_fallback`: the model refused, and no other one took over."""
 
     subtype: str = "model_refusal_no_fallback"
     original_model: str | None = None
@@ -103,7 +103,7 @@ class ModelConsentFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=
 
 
 class LocalCommandOutputMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `local_command_output`: what a slash command printed."""
+    """Subtype `local_command_output`: the output of a slash command."""
 
     subtype: str = "local_command_output"
     content: str = ""
@@ -119,7 +119,7 @@ class PluginInstallMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class ThinkingTokensMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `thinking_tokens`: an estimate of how much the model has thought so far."""
+    """Subtype `thinking_tokens`: an estimate of the thinking tokens so far."""
 
     subtype: str = "thinking_tokens"
     estimated_tokens: int = 0
@@ -142,7 +142,7 @@ class SessionTitleChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=T
 
 
 class SessionWritesLostMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `session_writes_lost`: the disk is full, and what is named in `lost` was not saved."""
+    """Subtype `session_writes_lost`: the disk is full, and the entries named in `lost` were not saved."""
 
     subtype: str = "session_writes_lost"
     error_code: str | None = None
@@ -151,21 +151,21 @@ class SessionWritesLostMessage(SystemMessage, frozen=True, gc=False, kw_only=Tru
 
 
 class WorkerShuttingDownMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `worker_shutting_down`: the peer is about to go."""
+    """Subtype `worker_shutting_down`: the CLI is about to exit."""
 
     subtype: str = "worker_shutting_down"
     reason: str = ""
 
 
 class CommandsChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `commands_changed`: the slash commands are now these."""
+    """Subtype `commands_changed`: the new list of slash commands."""
 
     subtype: str = "commands_changed"
     commands: list[dict[str, Any]] = []
 
 
 class NotificationMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `notification`: something to show; `priority` is "low", "medium", "high" or "immediate"."""
+    """Subtype `notification`: a text to show; `priority` is "low", "medium", "high" or "immediate"."""
 
     subtype: str = "notification"
     key: str = ""
@@ -187,7 +187,7 @@ class InformationalMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class FilesPersistedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `files_persisted`: files were uploaded, or failed to be."""
+    """Subtype `files_persisted`: the uploaded files and the failed ones."""
 
     subtype: str = "files_persisted"
     files: list[dict[str, Any]] = []
@@ -196,7 +196,7 @@ class FilesPersistedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class MemoryRecallMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `memory_recall`: memories that were given to the model."""
+    """Subtype `memory_recall`: memories that the model received."""
 
     subtype: str = "memory_recall"
     mode: str = ""
@@ -212,7 +212,7 @@ class MirrorErrorMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class ElicitationCompleteMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `elicitation_complete`: an MCP server has what it asked the user for."""
+    """Subtype `elicitation_complete`: an MCP server has the answer of the user."""
 
     subtype: str = "elicitation_complete"
     mcp_server_name: str | None = None
@@ -220,7 +220,7 @@ class ElicitationCompleteMessage(SystemMessage, frozen=True, gc=False, kw_only=T
 
 
 class UiInvalidateMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `ui_invalidate`: a terminal would draw again. Nothing for a program to do."""
+    """Subtype `ui_invalidate`: a terminal should redraw. Programs can ignore it."""
 
     subtype: str = "ui_invalidate"
     event: str | None = None
@@ -245,7 +245,7 @@ class HookStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class HookProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `hook_progress`: what a running hook has printed."""
+    """Subtype `hook_progress`: the output of a running hook."""
 
     subtype: str = "hook_progress"
     hook_id: str | None = None
@@ -272,7 +272,7 @@ class HookResponseMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class StopHookSummaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `stop_hook_summary`: what the stop hooks did at the end of a turn."""
+    """Subtype `stop_hook_summary`: the results of the stop hooks at the end of a turn."""
 
     subtype: str = "stop_hook_summary"
     hook_count: int = 0
@@ -303,7 +303,7 @@ class TaskProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class TaskSummaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_summary`: what the agent is doing, in a few words."""
+    """Subtype `task_summary`: the current activity of the agent, in a few words."""
 
     subtype: str = "task_summary"
     detail: str | None = None
@@ -323,7 +323,7 @@ class TurnDurationMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class TurnPreemptedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `turn_preempted`: a newer user message took the place of the running turn."""
+    """Subtype `turn_preempted`: a newer user message replaced the running turn."""
 
     subtype: str = "turn_preempted"
     reason: str | None = None

@@ -103,12 +103,12 @@ MODE_OUTCOMES: dict[str, dict[str, Outcome]] = {
 """For each permission mode, the outcome of each kind of call without a matching rule."""
 
 MODE_DESCRIPTIONS: dict[str, str] = {
-    "default": "reading runs; what changes something, or reaches out, asks",
+    "default": "reading runs; changes and network access need permission",
     "acceptEdits": "edits in its directories run, and commands such as rm and mv there; the rest as in 'default'",
-    "bypassPermissions": "everything runs; only rules that deny or ask stop a call",
+    "bypassPermissions": "everything runs; only deny and ask rules stop a call",
     "plan": "it reads and plans; edits ask, and a model of the CLI judges commands, until a plan was approved",
-    "dontAsk": "what would ask is denied",
-    "auto": "a model of the CLI judges what would ask; whether there is this mode depends on the account",
+    "dontAsk": "a call that needs permission is denied",
+    "auto": "a model of the CLI decides what would need permission; the mode depends on the account",
 }
 """What each permission mode means, in words."""
 

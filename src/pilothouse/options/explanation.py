@@ -39,7 +39,7 @@ class Explanation(Mapping[str, OptionExplanation]):
     def __str__(self) -> str:
         rows = [row for row in self._rows.values() if row.origin != DEFAULT_ORIGIN]
         if not rows:
-            return "every option has its default"
+            return "every option has its default value"
         names, values = (max(len(getattr(row, field)) for row in rows) for field in ("name", "value"))
         return "\n".join(f"{row.name:<{names}}  {row.value:<{values}}  {row.origin}" for row in rows)
 

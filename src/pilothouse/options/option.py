@@ -46,10 +46,10 @@ class Option(Struct, frozen=True):
     @property
     def min_cli_version(self) -> str:
         """The version of the CLI that first accepts the option; "" if it is not known, or if any version does."""
-        words = (*list_flags(self.target), *list_initialize_keys(self.target))
+        names = (*list_flags(self.target), *list_initialize_keys(self.target))
         if isinstance(self.target, Internal):
-            words = (self.target.wire_name,)
-        return MIN_CLI_VERSIONS.get(words[0], "") if words else ""
+            names = (self.target.wire_name,)
+        return MIN_CLI_VERSIONS.get(names[0], "") if names else ""
 
     def format_value(self, value: Any) -> str:
         """Return `value` as text, with possible keys masked."""

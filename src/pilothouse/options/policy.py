@@ -51,7 +51,7 @@ class PolicyRule(Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The tool of the rule; "*" and "mcp__*" mean many tools, "" means that the CLI passes over the rule."""
+        """The tool of the rule; "*" and "mcp__*" mean many tools, "" means that the CLI ignores the rule."""
         name = self._split()[0]
         if name.startswith("mcp__") and name != "mcp__*":
             name = name.removesuffix("__*")
@@ -166,12 +166,14 @@ def list_unseen_sources(options: OptionValues) -> Iterator[str]:
     if isinstance(options.mcp_servers, str):
         yield "the MCP servers in the file of `mcp_servers`: their tools count as those of other servers"
     if not (options.strict_mcp_config or options.bare or options.isolation):
-        yield "MCP servers from .mcp.json, plugins and the CLI's own configuration; strict_mcp_config=True has none"
+        yield (
+            "MCP servers from .mcp.json, plugins and the CLI's own configuration; strict_mcp_config=True excludes them"
+        )
     if options.plugins:
         yield "hooks, tools and agents of plugins"
     for flag in POLICY_FLAGS:
         if flag in (options.extra_args or {}):
-            yield f"extra_args: --{flag} may change all of this"
+            yield f"extra_args: --{flag} may change everything"
 
 
 def make_notes(
@@ -180,20 +182,20 @@ def make_notes(
     """Return notes about what is easily misread in `options`."""
     if options.allowed_tools and options.tools is None and mode != "bypassPermissions":
         yield (
-            "allowed_tools takes no tool away: it says what runs without asking; the model still has the others, "
-            "unless tools=[…] leaves them out"
+            "allowed_tools removes no tool: it lists the calls that run without a request; the model still has "
+            "the others, unless tools=[…] omits them"
         )
     if mode == "bypassPermissions":
-        yield "as root, the CLI starts in 'bypassPermissions' only where IS_SANDBOX=1 says that it is in a sandbox"
+        yield "as root, the CLI starts in 'bypassPermissions' only if IS_SANDBOX=1 declares a sandbox"
         if any(rule.behavior == "deny" and rule.pattern and rule.tool == "Bash" for rule in rules):
-            yield "a pattern that denies commands does not stop the same deed in other words; a sandbox does"
+            yield "a deny pattern for commands does not stop the same effect in another spelling; a sandbox does"
     if options.transport is not None:
         yield (
-            "these rows say what Claude Code does; what is behind `transport` may decide otherwise: the native engine "
-            "asks about every command that no rule allows"
+            "these rows describe Claude Code; a different `transport` may decide differently: the native engine "
+            "requests permission for every command that no rule allows"
         )
     if mode == "plan" and has_no_answerer and options.on_plan is None:
-        yield "nobody can approve a plan: the model answers with one, and cannot leave plan mode"
+        yield "no function can approve a plan: the model answers with one, and cannot leave plan mode"
     if options.allow_dangerously_skip_permissions and mode != "bypassPermissions":
         yield "a running session may change to 'bypassPermissions'"
     for name, agent in (options.agents or {}).items():
@@ -228,8 +230,8 @@ def find_conflicts(view: PolicyInputs) -> Iterator[str]:
 def _allow_list_under_bypass(view: PolicyInputs) -> Iterator[str]:
     if view.mode == "bypassPermissions" and view.options.allowed_tools:
         yield (
-            "allowed_tools has no effect in permission mode 'bypassPermissions', where everything runs; to leave tools "
-            "out, use tools=[…] or disallowed_tools=[…]"
+            "allowed_tools has no effect in permission mode 'bypassPermissions', where everything runs; to "
+            "remove tools, use tools=[…] or disallowed_tools=[…]"
         )
 
 
@@ -246,7 +248,7 @@ def _callback_never_called(view: PolicyInputs) -> Iterator[str]:
         return  # the callback may still be called
     why = f"permission mode {view.mode!r}" if view.mode in ("bypassPermissions", "dontAsk") else "the rules and `tools`"
     yield (
-        f"{asked} is never asked about the tools that are known here: {why} decide before it; a hook for PreToolUse "
+        f"{asked} is never called for the tools that are known here: {why} decide before it; a hook for PreToolUse "
         "sees every call"
     )
 
@@ -264,13 +266,13 @@ def _rule_for_missing_tool(view: PolicyInputs) -> Iterator[str]:
 def _ignored_rule(view: PolicyInputs) -> Iterator[str]:
     for rule in view.rules:
         if not rule.tool:
-            yield f"{rule.option}: the CLI passes over {rule.text!r}; write 'Tool' or 'Tool(pattern)'"
+            yield f"{rule.option}: the CLI ignores {rule.text!r}; write 'Tool' or 'Tool(pattern)'"
         elif rule.has_blank_in_name:
             yield f"{rule.option}: the CLI reads {rule.text!r} as a rule for all of {rule.tool}; leave out the blank"
         elif rule.behavior == "allow" and rule.tool in ("*", "mcp__*"):
-            yield f"{rule.option}: the CLI passes over {rule.text!r}; name the tools, or servers as 'mcp__name'"
+            yield f"{rule.option}: the CLI ignores {rule.text!r}; name the tools, or servers as 'mcp__name'"
         elif rule.tool == "Write" and rule.pattern:
-            yield f"{rule.option}: the CLI passes over {rule.text!r}; 'Edit({rule.pattern})' holds for all edits"
+            yield f"{rule.option}: the CLI ignores {rule.text!r}; 'Edit({rule.pattern})' holds for all edits"
         elif meant := _suggest_tool(rule.tool):
             yield f"{rule.option}: there is no tool {rule.tool!r}, so {rule.text!r} has no effect; it is {meant!r}"
 
@@ -303,7 +305,7 @@ def _matcher_without_effect(view: PolicyInputs, event: str, matcher: str) -> Ite
         elif missing is not None and missing[0] and view.get_origin(missing[0]) == view.get_origin("hooks"):
             faults.append(f"the model has no {name}: {missing[1]}")
     if names and len(faults) == len(names):
-        yield f"hooks[{event!r}]: the matcher {matcher!r} can match nothing: {'; '.join(faults)}"
+        yield f"hooks[{event!r}]: the matcher {matcher!r} matches nothing: {'; '.join(faults)}"
 
 
 def _suggest_tool(name: str) -> str | None:
@@ -328,13 +330,13 @@ _CONFLICT_FINDERS: tuple[Callable[[PolicyInputs], Iterator[str]], ...] = (
 )
 
 
-NO_ANSWERER = "nobody, and denied"
+NO_ANSWERER = "no function, and are denied"
 OUTCOME_TITLES: dict[Outcome, str] = {
     "runs": "runs unasked",
     "asks": "asks",
-    "judged": "is judged by a model of the CLI, each time",
+    "judged": "is decided by a model of the CLI, each time",
     "denied": "is denied",
-    "unavailable": "is not there for the model",
+    "unavailable": "is not offered to the model",
 }
 _RULE_OUTCOMES: dict[str, Outcome] = {"deny": "denied", "ask": "asks", "allow": "runs"}
 
@@ -409,10 +411,10 @@ class Policy(Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = [f"permission mode: {self.mode} ({self.mode_origin}): {facts.MODE_DESCRIPTIONS[self.mode]}"]
-        lines += [f"what asks is answered by {self.answered_by}", *_format_rows(self.rows)]
+        lines += [f"permission requests go to {self.answered_by}", *_format_rows(self.rows)]
         for title, texts in (
             ("may decide before", tuple(f"hooks for {name}" for name in self.hooks)),
-            ("not seen from here", self.unseen),
+            ("not visible here", self.unseen),
             ("note", self.notes),
             ("warning", self.warnings),
         ):
@@ -473,16 +475,16 @@ class PolicyInputs:
                 "restricted",
                 "restricted",
             ),
-            (tool in facts.NEEDS_PERSON and not self._has_callback, "", "nobody is there to answer"),
+            (tool in facts.NEEDS_PERSON and not self._has_callback, "", "no function answers"),
             (
                 tool in facts.NEEDS_BASH and self.listed_tools is None and self.find_missing_reason("Bash"),
                 "",
-                "it goes with Bash",
+                "it depends on Bash",
             ),
             (
                 tool in facts.HIDDEN_BESIDE_BASH and self.listed_tools is None and not self.find_missing_reason("Bash"),
                 "tools" if self.options.tools else "",
-                "the CLI leaves it out beside Bash; tools=[…] can name it",
+                "the CLI omits it beside Bash; tools=[…] can name it",
             ),
         )
         return next(((option, why) for holds, option, why in reasons if holds), None)
@@ -509,9 +511,9 @@ class PolicyInputs:
                     return "runs", rule.option, f"{rule.option}: {rule.text}"
         if kind in ("ask", "plan"):
             return self._decide_for_person(kind, mode)
-        told = self.apply_answerer(mode)
-        nobody = "; nobody answers" if (mode, told) == ("asks", "denied") else ""
-        return told, self.mode_option, f"permission mode {self.mode!r}{nobody}"
+        applied = self.apply_answerer(mode)
+        suffix = "; no function answers" if (mode, applied) == ("asks", "denied") else ""
+        return applied, self.mode_option, f"permission mode {self.mode!r}{suffix}"
 
     def _decide_for_person(self, kind: str, mode: Outcome) -> tuple[Outcome, str, str]:
         mine = "on_question" if kind == "ask" else "on_plan"

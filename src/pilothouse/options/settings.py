@@ -53,18 +53,18 @@ class Settings(TypedDict, total=False):
     model: str | None
     """Model alias ('sonnet', 'opus', 'haiku') or full model id."""
     fallback_model: str | Sequence[str] | None
-    """Model to use while the first one is overloaded; or several, in the order to try."""
+    """Model to use while the first one is overloaded; or a list of models in the order to try."""
     effort: Effort | None
-    """How much effort the model puts into its answer."""
+    """Effort of the model for its answer."""
     thinking: ThinkingChoice | None
-    """Whether and how the model thinks: 'adaptive', 'disabled', or a struct with a budget or with what is shown. Wins
-    over `max_thinking_tokens`."""
+    """Thinking of the model: 'adaptive', 'disabled', or a struct with a budget or display settings. Overrides
+    `max_thinking_tokens`."""
     max_thinking_tokens: int | None
-    """Thinking budget, on models that have one."""
+    """Thinking budget in tokens, for models that support one."""
     max_output_tokens: int | None
-    """Most tokens of one answer of the model."""
+    """Maximum tokens of one answer of the model."""
     task_budget: int | Mapping[str, int] | None
-    """Tokens for the whole task; the API tells the model how many are left."""
+    """Token budget of the whole task; the API shows the model the remaining tokens."""
     betas: Sequence[str] | None
     """Beta features of the API, such as 'context-1m-2025-08-07'."""
     system_prompt: SystemPromptChoice | None
@@ -74,68 +74,68 @@ class Settings(TypedDict, total=False):
     append_subagent_system_prompt: str | None
     """Added to the end of the system prompt of every sub-agent."""
     plan_mode_instructions: str | None
-    """How to go about it in plan mode, in place of the usual instructions."""
+    """Instructions for plan mode, instead of the usual ones."""
     verbatim_prompts: bool | None
     """Send prompts as written: no `@path` expansion and no `/command`."""
     prompt_via: Literal["stdin", "argv"] | None
-    """How the prompt travels. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
+    """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
     tools: Sequence[str] | Literal["default"] | Mapping[str, str] | None
-    """Which built-in tools exist; [] for none, 'default' for all."""
+    """The available built-in tools; [] for none, 'default' for all."""
     allowed_tools: Sequence[str] | None
-    """Tools that run without asking, such as 'Bash(git:*)'. Takes none away: `tools` does."""
+    """Tools that run without a permission request, such as 'Bash(git:*)'. To remove tools, use `tools`."""
     disallowed_tools: Sequence[str] | None
     """Tools that may not be used."""
     tool_aliases: Mapping[str, str] | None
-    """Other tools to call in place of built-in ones, by the name of the built-in one."""
+    """Replacements of built-in tools, by the name of the built-in tool."""
     tool_config: ToolConfig | Mapping[str, Any] | None
-    """Settings of single built-in tools."""
+    """Settings of individual built-in tools."""
     skills: Sequence[str] | Literal["all"] | None
-    """Skills that the model may use without asking, or 'all'; loads the settings of user and project, unless
-    `setting_sources` says otherwise."""
+    """Skills that the model may use without a permission request, or 'all'; loads the settings of user and project,
+    unless `setting_sources` is set."""
     disable_slash_commands: bool | None
     """No skills and no commands at all."""
     agent: str | None
-    """The agent that leads the conversation, by name."""
+    """Name of the agent that leads the conversation."""
     agents: Mapping[str, AgentDefinition | Mapping[str, Any]] | None
     """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
     mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
-    """MCP servers by name: a StdioServer, HttpServer or SseServer each, or one that runs in this process, made by
+    """MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by
     `sdk_server` or `mount`; or a path to a config file."""
     custom_tools: Sequence[Callable[..., Any]] | None
-    """Functions of this process that the model may call, as they are or made by `@tool`."""
+    """Functions of this process that the model may call, plain or made by `@tool`."""
     tool_bridge: Literal["mcp", "xml", "deferred"] | None
-    """How a call of `custom_tools` gets here: 'mcp': the CLI asks for it; 'deferred': the turn ends, and all its
-    calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
+    """How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn ends, and
+    all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
     strict_mcp_config: bool | None
-    """Use no MCP servers but those of `mcp_servers`."""
+    """Use only the MCP servers of `mcp_servers`."""
     wait_for_mcp: bool | float | None
-    """Send the first prompt only when the MCP servers are connected, for at most so many seconds; True: 60. If one of
-    `mcp_servers` has failed or is late, ControlError or ControlTimeout names it, and nothing is sent; servers from
-    elsewhere may fail."""
+    """Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or is late,
+    ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."""
     permission_mode: PermissionMode | None
-    """What happens when a tool needs permission."""
+    """Mode that decides tool calls without a matching rule, such as 'acceptEdits'."""
     allow_dangerously_skip_permissions: bool | None
     """Let a running session change to 'bypassPermissions'. To start in that mode, `permission_mode` is enough."""
     permission_prompt_tool_name: str | None
-    """An MCP tool that answers when a tool needs permission, as 'mcp__server__tool'."""
+    """MCP tool that decides permission requests, as 'mcp__server__tool'."""
     permission_prompts: Literal["host", "none"] | None
-    """Who answers when a tool needs permission: 'host', which is this program, or 'none': it is denied."""
+    """Where permission requests go: 'host', which is this program, or 'none': they are denied."""
     can_use_tool: CanUseTool | None
-    """Called when a tool needs permission, with a PermissionRequest; returns Allow, Deny, Confirm, True or False."""
+    """Function that decides a tool call, called with a PermissionRequest; returns Allow, Deny, Confirm, True or
+    False."""
     confirm: ConfirmCallback | None
-    """Called when a permission needs a person, with a text and the PermissionRequest; returns True or False."""
+    """Function that asks a person, called with a text and the PermissionRequest; returns True or False."""
     on_question: QuestionCallback | None
-    """Called when the model asks the user something, with a QuestionRequest; returns the answers."""
+    """Function that answers questions of the model, called with a QuestionRequest; returns the answers."""
     on_plan: PlanCallback | None
-    """Called when the model wants a plan approved, with a PlanRequest; returns True, False, or what to change."""
+    """Function that approves plans, called with a PlanRequest; returns True, False, or a text with changes."""
     hooks: Hooks | None
-    """Functions called before, between and after what the CLI does: HookMatchers by event."""
+    """Functions that the CLI calls at fixed points of its work: HookMatchers by event."""
     on_elicitation: ElicitationCallback | None
-    """Called when an MCP server asks the user something, with an ElicitationRequest."""
+    """Function that answers MCP servers, called with an ElicitationRequest."""
     on_user_dialog: DialogCallback | None
-    """Called when the CLI wants a dialog shown, with a DialogRequest; needs `supported_dialog_kinds`."""
+    """Function that shows dialogs of the CLI, called with a DialogRequest; needs `supported_dialog_kinds`."""
     supported_dialog_kinds: Sequence[str] | None
-    """The kinds of dialogs that `on_user_dialog` can show."""
+    """Kinds of dialogs that `on_user_dialog` can show."""
     restricted: bool | None
     """No tools that run commands, no settings files, and file tools only inside the directories."""
     sandbox: Sandbox | Mapping[str, Any] | None
@@ -145,76 +145,75 @@ class Settings(TypedDict, total=False):
     max_budget_usd: float | None
     """Stop when the estimated cost passes this many US dollars."""
     max_budget_tokens: int | None
-    """Stop when more tokens are used than this, input and output of all models; in a session, by all queries."""
+    """Stop after this many tokens, input and output of all models; in a session, of all queries together."""
     until: Literal["result", "idle"] | None
-    """When a query is over: with its result, or 'idle': when nothing in the background is left to wake the model."""
+    """When a query ends: with its result, or 'idle': when no background task can wake the model any more."""
     timeout: float | None
     """Seconds until a query fails with QueryTimeout. No limit by default."""
     idle_timeout: float | None
     """Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default."""
     startup_timeout: float | None
-    """The same until the first message, in place of `idle_timeout`, which holds there too if this is not set."""
+    """Seconds of silence until the first message; the default is `idle_timeout`."""
     control_timeout: float | None
-    """Seconds to wait for the answer to a control request, the handshake included."""
+    """Seconds to wait for the response to a control request, the handshake included."""
     max_line_bytes: int | None
     """Longest line of output, in bytes; a longer one is skipped and reported."""
     api_max_retries: int | None
-    """How often the CLI repeats a request that the API refused for the moment; 10 if it is not said."""
+    """Maximum retries by the CLI after a temporary API error. Default: 10."""
     retry: RetryPolicy | int | Mapping[str, Any] | None
-    """How often a query is tried again after the CLI has given up, or a RetryPolicy. Not at all by default: the CLI
-    has repeated the request by itself (`api_max_retries`)."""
+    """Number of retries of a query after the retries of the CLI (`api_max_retries`), or a RetryPolicy.
+    Default: none."""
     on_usage_limit: Literal["raise", "wait"] | None
-    """What happens when a usage limit is reached: the query fails, or 'wait': it goes on when the limit resets."""
+    """Behaviour at a usage limit: 'raise', or 'wait': the query continues when the limit resets."""
     usage_limit_ceiling: float | None
-    """Seconds that a query waits for usage limits at most; one that resets later makes it fail at once."""
+    """Maximum seconds that a query waits for usage limits; it fails at once if the limit resets later."""
     json_schema: Mapping[str, Any] | None
-    """JSON Schema that the answer must fit."""
+    """JSON Schema for the answer."""
     output_repairs: int | None
-    """How often the model is asked again, in the same session, when its structured output does not fit
-    `output_type`."""
+    """Number of further attempts, in the same session, when the structured output does not fit `output_type`."""
     partial_messages: bool | None
-    """Stream the answer while it is written, as StreamEvent messages. The child of a session sends them unless this
-    is False, so that each query can ask for them; who did not ask gets none."""
+    """Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them unless
+    this is False, so each query can enable them; other queries get none."""
     include_hook_events: bool | None
-    """Report hooks that run."""
+    """Report the runs of hooks."""
     replay_user_messages: bool | None
-    """Repeat the messages of the user in the output, as they were taken up."""
+    """Repeat the messages of the user in the output."""
     forward_subagent_text: bool | None
-    """Report what sub-agents say and think, not only their tool calls."""
+    """Report text and thinking of sub-agents, not only their tool calls."""
     prompt_suggestions: bool | None
-    """After each turn, report what the user is likely to say next."""
+    """After each turn, report a suggestion for the next prompt."""
     agent_progress_summaries: bool | None
-    """While sub-agents work, report in a sentence what they are at."""
+    """While sub-agents work, report their progress in a sentence."""
     per_task_stop_affordance: bool | None
-    """Tell the CLI that single background tasks can be stopped here."""
+    """Inform the CLI that this program can stop individual background tasks."""
     resume: str | None
     """Id of a session to continue."""
     continue_conversation: bool | None
     """Continue the latest session of the directory."""
     fork_session: bool | None
-    """Resume into a new session and leave the old one as it was."""
+    """Resume into a new session and leave the old one unchanged."""
     session_id: str | None
     """Id for the new session. With `resume`, `fork_session` makes one."""
     resume_session_at: str | None
     """With `resume`: the uuid of the last message to keep."""
     resume_drops_turn: str | None
-    """With `resume_session_at`: the uuid of the prompt whose turn is given up."""
+    """With `resume_session_at`: the uuid of the prompt whose turn is dropped."""
     title: str | None
-    """Title of the session, as lists of sessions show it."""
+    """Title of the session in lists of sessions."""
     persist_session: bool | None
     """Whether the CLI writes the session to disk."""
     session_store: Any
-    """Where transcripts are kept beside the disk of this machine, and where `resume` looks for them first."""
+    """Store for transcripts beside the disk of this machine; `resume` searches it first."""
     session_store_flush: Literal["batched", "eager"] | None
-    """When the store gets what was said: in batches, at the end of a turn at the latest, or 'eager': at once."""
+    """When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."""
     load_timeout: float | None
-    """Seconds to wait for an answer of the store when a session is resumed."""
+    """Seconds to wait for the store when a session is resumed."""
     session_lease: float | None
     """Seconds after which another host may take over a session in the store whose host has died."""
     restart: Literal["resume", "never"] | None
-    """What a session does after its child died: the next query resumes in a new child, or 'never'."""
+    """Behaviour of a session after its child died: the next query resumes in a new child, or 'never'."""
     enable_file_checkpointing: bool | None
-    """Keep what files were before each turn, so that they can be brought back."""
+    """Keep the state of files before each turn, so that `rewind_files` can restore it."""
     api_key: str | None
     """API key; reaches the child through its environment."""
     auth_token: str | None
@@ -222,53 +221,53 @@ class Settings(TypedDict, total=False):
     oauth_token: str | None
     """Long-lived token of `claude setup-token`; reaches the child through its environment."""
     base_url: str | None
-    """Address of the API, if it is not the usual one."""
+    """Address of the API, if it is not the default."""
     provider: Provider | None
-    """Whose API it is. The credentials for the clouds come from the environment."""
+    """Provider of the API. The credentials of cloud providers come from the environment."""
     cwd: StrPath | None
-    """Working directory of the child. By default that of this process."""
+    """Working directory of the child. Default: that of this process."""
     add_dirs: Sequence[StrPath] | None
-    """Further directories that tools may use."""
+    """Additional directories that tools may use."""
     project_config_root: StrPath | None
-    """The checkout whose project settings count, where `cwd` is a worktree of it."""
+    """The checkout whose project settings apply, if `cwd` is a worktree of it."""
     cli: StrPath | None
-    """Which `claude` to run: 'auto', 'bundled' (the copy that pilothouse keeps), 'global' (PATH), or a path."""
+    """The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."""
     user: str | int | None
-    """User of this system to run the child as; only root may. Its HOME stays as it is: set it in `env`."""
+    """System user that runs the child; only root may set it. HOME does not change: set it in `env`."""
     env: Mapping[str, str | None] | None
     """Environment variables to set for the child; None removes one."""
     inherit_env: bool | None
     """Start from the environment of this process."""
     isolation: Literal["strict"] | None
-    """'strict': a HOME and a configuration of its own that go with the child, no settings files, MCP servers only
-    from `mcp_servers`, and of the environment only what is on a list."""
+    """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
+    `mcp_servers`, and only listed environment variables."""
     config_dir: StrPath | None
     """Directory of the CLI for its settings, login and sessions; `~/.claude` by default."""
     nonessential_traffic: bool | None
-    """Whether the CLI may talk to the network about more than the question: updates, telemetry, error reports."""
+    """Whether the CLI may use the network beyond the API: updates, telemetry, error reports."""
     client_app: str | None
-    """Name of your program, such as 'my-app/1.0'; the CLI tells it to the API."""
+    """Name of your program, such as 'my-app/1.0'; the CLI sends it to the API."""
     transport: Any
-    """Another way to reach the peer than a local child."""
+    """Transport to use instead of a local child."""
     settings: Mapping[str, Any] | StrPath | None
     """Settings for the CLI: a mapping, a path, or JSON text."""
     managed_settings: Mapping[str, Any] | None
-    """Settings that restrict, as an administrator sets them: other settings cannot loosen them."""
+    """Restrictive settings with the rank of an administrator's: other settings cannot loosen them."""
     setting_sources: Sequence[SettingSource] | None
-    """Which settings files to load; [] for none of them."""
+    """Settings files to load; [] for none."""
     plugins: Sequence[Plugin | StrPath | Mapping[str, Any]] | None
     """Plugins for this session: paths, or Plugins."""
     bare: bool | None
     """Fastest start: no hooks, plugins, memory or login; needs an API key."""
     safe_mode: bool | None
-    """Start without anything that was customised: memory, skills, plugins, hooks, MCP servers, agents."""
+    """Start without customisations: memory, skills, plugins, hooks, MCP servers, agents."""
     extra_args: Mapping[str, str | None] | None
-    """Flags of the CLI that have no option here."""
+    """Flags of the CLI without an option here."""
     instrumentation: Instrumentation | Sequence[Instrumentation] | None
-    """What watches queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
+    """Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
     stderr: Callable[[str], object] | None
-    """Called with every line the child writes to standard error."""
+    """Function that is called with every line of the child's standard error."""
     debug: bool | str | None
     """Let the CLI write a debug log: True, or the categories to log, such as 'api,mcp'."""
     debug_file: StrPath | None
-    """File for the debug log; switches it on."""
+    """File for the debug log; enables it."""

@@ -69,9 +69,9 @@ T = TypeVar("T")
 def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
     """Give the decorated function the signature of `original`, which it must accept when called."""
 
-    def decorate(twin: Callable[..., T]) -> Callable[P, T]:
-        _set_signature(twin, original)
-        return twin
+    def decorate(counterpart: Callable[..., T]) -> Callable[P, T]:
+        _set_signature(counterpart, original)
+        return counterpart
 
     return decorate
 
@@ -81,17 +81,17 @@ def copy_method_signature(
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
     """Do the same as `copy_signature` for methods; `self` stays that of the decorated method."""
 
-    def decorate(twin: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
-        _set_signature(twin, original)
-        return twin
+    def decorate(counterpart: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        _set_signature(counterpart, original)
+        return counterpart
 
     return decorate
 
 
-def _set_signature(twin: Any, original: Callable[..., Any]) -> None:
-    own = inspect.signature(twin)
+def _set_signature(counterpart: Any, original: Callable[..., Any]) -> None:
+    own = inspect.signature(counterpart)
     given = getattr(original, "__signature__", None)
     if isinstance(given, SettingsSignature):  # copied without computing it, which is slow
-        twin.__signature__ = given.with_return(own.return_annotation)
+        counterpart.__signature__ = given.with_return(own.return_annotation)
     else:
-        twin.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)
+        counterpart.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)

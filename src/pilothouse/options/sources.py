@@ -46,7 +46,7 @@ def find_options_needing_trust(options: Options) -> list[str]:
 def restrict_untrusted(options: Options, variables: Options) -> Options:
     """Return the layer of an untrusted file, without options that would loosen those of the variables."""
     looser = [name for name in variables if name in options.as_dict() and not _may_override(name, options, variables)]
-    return options.without(looser, "does not win over the variable") if looser else options
+    return options.without(looser, "does not override the variable") if looser else options
 
 
 def _may_override(name: str, options: Options, variables: Options) -> bool:
@@ -84,8 +84,8 @@ _VARIABLES = {variable: option for name, option in TABLE.items() if (variable :=
 def _refuse_in_file(name: str, where: str) -> None:
     option = TABLE.get(name)
     if option is not None and not option.in_files:
-        why = "keys belong into the environment" if option.secret else "it takes a Python object"
-        raise OptionsError(f"{where}: option {name!r} may not stand in a configuration file: {why}", option=name)
+        why = "keys belong in the environment" if option.secret else "it takes a Python object"
+        raise OptionsError(f"{where}: option {name!r} is not allowed in a configuration file: {why}", option=name)
 
 
 def _make_layer(name: str, value: Any, where: str) -> Options:

@@ -47,7 +47,7 @@ def read_json_value(value: Any) -> Any:
         return read_text(value)
     if isinstance(value, float):
         if not isfinite(value):
-            raise InvalidValueError(value, "a number that JSON knows")
+            raise InvalidValueError(value, "a number that JSON can represent")
         return value
     if isinstance(value, Mapping):
         return make_mapping_reader(read_json_value)(value)
@@ -129,9 +129,7 @@ def make_struct_reader(cls: type[Struct], *, forbid_unknown: bool = False) -> Va
             if field is None:
                 if forbid_unknown:
                     names = ", ".join(repr(field.name) for field in info.fields)
-                    raise InvalidValueError(
-                        key, "", format_path_step(key), message=f"there is no such field; known are {names}"
-                    )
+                    raise InvalidValueError(key, "", format_path_step(key), message=f"unknown field; known are {names}")
                 found[key] = _read_at(format_path_step(key), read_json_value, inner)
             else:
                 found[field.encode_name] = _read_at(format_path_step(key), make_reader(field.type), inner)
@@ -265,9 +263,7 @@ def read_retry_policy(value: Any) -> RetryPolicy:
     for key, given in cast("Mapping[Any, Any]", value).items():
         if key not in RetryPolicy.__struct_fields__:
             names = ", ".join(map(repr, RetryPolicy.__struct_fields__))
-            raise InvalidValueError(
-                key, "", format_path_step(str(key)), message=f"there is no such field; known are {names}"
-            )
+            raise InvalidValueError(key, "", format_path_step(str(key)), message=f"unknown field; known are {names}")
         found[key] = _read_reasons(given) if key == "on" else _read_number(key, given)
     return RetryPolicy(**found)
 

@@ -79,9 +79,9 @@ OPTION_ALIASES: dict[str, str] = {
 NOT_OPTIONS: dict[str, str] = {
     "abort_controller": "cancel the task, or call `query.interrupt()`",
     "debug_stderr": "pass a callable as `stderr`",
-    "executable": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
-    "executable_args": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
-    "load_timeout_ms": "here it is `load_timeout`, in seconds",
+    "executable": "the CLI is a standalone program without a JavaScript runtime; `cli` selects it",
+    "executable_args": "the CLI is a standalone program without a JavaScript runtime; `cli` selects it",
+    "load_timeout_ms": "use `load_timeout`, in seconds",
     "mcp_servers_delivery": "servers always travel in a private file",
     "on_message": "it is an argument of `query()`, not an option",
     "output_type": "it is an argument of `query()`, not an option",
@@ -90,7 +90,7 @@ NOT_OPTIONS: dict[str, str] = {
     "spawn_claude_code_process": "pass a Transport of your own as `transport`",
     "temperature": "Claude Code does not let it be set",
     "top_p": "Claude Code does not let it be set",
-    "with_options": "a builder takes one option a call, and ends with `build()`; an `Agent` has `with_options`",
+    "with_options": "a builder sets one option per call, and ends with `build()`; an `Agent` has `with_options`",
 }
 """Names without an option in pilothouse, and what to use instead."""
 
@@ -111,7 +111,7 @@ def make_unknown_option_error(name: str) -> OptionsError:
     known = OPTION_ALIASES.get(name) or spelled.get(plain) or (plain if plain in TABLE else None)
     if known is not None:
         return OptionsError(
-            f"unknown option {name!r}: here it is called {known!r}{_describe_difference(known, name)}", option=name
+            f"unknown option {name!r}: the name here is {known!r}{_describe_difference(known, name)}", option=name
         )
     if plain in NOT_OPTIONS:
         return OptionsError(f"there is no option {name!r}: {NOT_OPTIONS[plain]}", option=name)
@@ -125,4 +125,4 @@ def make_unknown_option_error(name: str) -> OptionsError:
 def _describe_difference(known: str, name: str) -> str:
     if known == "json_schema" and "format" in to_snake_case(name):
         return ", and takes the schema itself"
-    return ", and says the opposite" if to_snake_case(name).startswith("no_") else ""
+    return ", with the opposite meaning" if to_snake_case(name).startswith("no_") else ""

@@ -183,7 +183,7 @@ class QuestionConfig(OptionStruct, frozen=True, kw_only=True):
 
 
 class ToolConfig(OptionStruct, frozen=True, kw_only=True):
-    """Settings of single built-in tools.
+    """Settings of individual built-in tools.
 
     Args:
         ask_user_question: of the AskUserQuestion tool.

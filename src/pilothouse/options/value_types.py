@@ -260,7 +260,7 @@ def _read_timeout(value: Any) -> Any:
     if LONGEST_TIMEOUT <= value < float("inf"):
         days = value / 86_400
         raise InvalidValueError(
-            value, "", message=f"{value:,} seconds are {days:.1f} days; it is in seconds, and None is no limit"
+            value, "", message=f"{value:,} seconds are {days:.1f} days; the unit is seconds, and None means no limit"
         )
     return value
 
@@ -307,7 +307,7 @@ def _read_env(value: Any) -> dict[str, Any]:
                 if isinstance(item, str)
                 else f"text, or None to remove it, not {type(item).__name__}"
             )
-            raise InvalidValueError(value, "", message=f"the value of {key!a:.80} has to be {what}")
+            raise InvalidValueError(value, "", message=f"the value of {key!a:.80} must be {what}")
     return dict(cast("Mapping[str, Any]", value))
 
 

@@ -51,8 +51,8 @@ def validate_value(name: str, value: Any) -> Any:
     try:
         return option.value_type.clean(value)
     except InvalidValueError as fault:
-        told = fault.describe(secret=option.secret)
-    raise OptionsError(f"option {name!r}: {told}", option=name)
+        problem = fault.describe(secret=option.secret)
+    raise OptionsError(f"option {name!r}: {problem}", option=name)
 
 
 def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
@@ -77,9 +77,9 @@ def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> No
     for conflict in CONFLICTS:
         if values.get(conflict.first) and values.get(conflict.second) and conflict.applies(values):
             names = (conflict.first, conflict.second)
-            who = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
+            sources = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
             raise OptionsError(
-                f"options {conflict.first!r} and {conflict.second!r} exclude each other: {conflict.advice}{who}",
+                f"options {conflict.first!r} and {conflict.second!r} exclude each other: {conflict.advice}{sources}",
                 option=conflict.first,
             )
 
@@ -129,7 +129,7 @@ CONFLICTS = (
     Conflict(
         "append_system_prompt",
         "system_prompt",
-        "the preset has an `append` of its own; use one of the two",
+        "the preset has its own `append`; use one of the two",
         lambda values: getattr(values["system_prompt"], "append", None) is not None,
     ),
     Conflict(
@@ -148,15 +148,15 @@ CONFLICTS = (
     Conflict(
         "wait_for_mcp",
         "prompt_via",
-        "the argv form starts with the prompt, and has no control protocol to wait with; use 'stdin'",
+        "the argv form starts with the prompt and has no control protocol; use 'stdin'",
         lambda values: values["prompt_via"] == "argv",
     ),
     Conflict("isolation", "setting_sources", "it loads no settings files"),
-    Conflict("isolation", "config_dir", "it has a directory of its own"),
+    Conflict("isolation", "config_dir", "it uses its own directory"),
     Conflict(
         "isolation",
         "env",
-        "HOME and CLAUDE_CONFIG_DIR are its own; leave them out of `env`",
+        "it sets HOME and CLAUDE_CONFIG_DIR itself; omit them from `env`",
         lambda values: (
             not ISOLATED_VARIABLES.isdisjoint(name for name, value in values["env"].items() if value is not None)
         ),
@@ -164,20 +164,20 @@ CONFLICTS = (
     Conflict(
         "session_store",
         "enable_file_checkpointing",
-        "what files were before stays on the disk of this machine, so that a session from a store cannot bring it back",
+        "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them",
     ),
     Conflict(
         "permission_prompt_tool_name",
         "permission_prompts",
-        "'none' denies without asking",
+        "'none' denies without a request",
         lambda values: values["permission_prompts"] == "none",
     ),
 )
 
 REQUIREMENTS = (
     Requirement("fork_session", ("resume", "continue_conversation"), "a fork needs a session to fork from"),
-    Requirement("resume_session_at", ("resume",), "it is a place in the session that is resumed"),
-    Requirement("resume_drops_turn", ("resume_session_at",), "it is given up by resuming before it"),
+    Requirement("resume_session_at", ("resume",), "it is a position in the resumed session"),
+    Requirement("resume_drops_turn", ("resume_session_at",), "dropping a turn needs a message to resume at"),
 )
 
 # Most layers set one or two options, and none of these.

@@ -16,7 +16,13 @@ from msgspec import Struct
 from pilothouse.callbacks import UserCallback
 from pilothouse.errors import ControlError, OptionsError
 from pilothouse.messages.base import short_repr
-from pilothouse.permissions.dispatcher import DECIDED_BY_NOBODY, Report, check_timeout, decide_safely, make_callback
+from pilothouse.permissions.dispatcher import (
+    DECIDED_WITHOUT_FUNCTION,
+    Report,
+    check_timeout,
+    decide_safely,
+    make_callback,
+)
 from pilothouse.permissions.requests import InvalidAnswerError
 from pilothouse.protocol import encode_line
 
@@ -110,7 +116,7 @@ class ElicitationDispatcher:
 
     async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         if self._on_elicitation is None:
-            return {"action": "decline"}, DECIDED_BY_NOBODY
+            return {"action": "decline"}, DECIDED_WITHOUT_FUNCTION
         return _encode_elicitation_answer(
             await self._on_elicitation(read_elicitation(body, self.session))
         ), "on_elicitation"
@@ -226,7 +232,7 @@ class DialogDispatcher:
         """
         kind = body.get("dialog_kind")
         if kind not in self._kinds:
-            raise ControlError(f"this host shows no dialog of kind {kind!r:.80}", subtype="request_user_dialog")
+            raise ControlError(f"this host cannot show dialogs of kind {kind!r:.80}", subtype="request_user_dialog")
         return decide_safely(
             partial(self._decide, body),
             lambda: f"the dialog {kind!s:.80}",
@@ -240,7 +246,7 @@ class DialogDispatcher:
 
     async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
-            return {"behavior": "cancelled"}, DECIDED_BY_NOBODY
+            return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
         result = await self._on_user_dialog(read_dialog(body, self.session))
         if result is None or isinstance(result, Cancel):
             return {"behavior": "cancelled"}, "on_user_dialog"
@@ -279,6 +285,8 @@ def make_dialog_dispatcher(
     if not all(isinstance(cast("object", name), str) and name for name in names):
         raise OptionsError(f"kinds: expected names of dialogs, got {names!r:.80}", option="supported_dialog_kinds")
     if (on_user_dialog is None) != (not names):
-        missing = "on_user_dialog shows no dialog until its kinds are named" if not names else "nobody can show them"
+        missing = (
+            "on_user_dialog shows no dialog until its kinds are named" if not names else "on_user_dialog is not set"
+        )
         raise OptionsError(f"supported_dialog_kinds: {missing}", option="supported_dialog_kinds")
     return DialogDispatcher(make_callback(on_user_dialog, "on_user_dialog", "request"), names, check_timeout(timeout))

@@ -53,7 +53,7 @@ Report = Callable[[str, dict[str, Any]], object]
 
 log = logging.getLogger("pilothouse.permissions")
 
-DECIDED_BY_NOBODY = "nobody"
+DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
 _ids = count(1)
 
@@ -93,7 +93,7 @@ def decide_safely(
         try:
             answer, by = await decide()
         except Exception as error:
-            log.error("%s: there was no valid answer, so it is refused", describe(), exc_info=make_exc_info(error))
+            log.error("%s: no valid answer, so the request is refused", describe(), exc_info=make_exc_info(error))
             answer, by = failure_decision, "error"
         except BaseException:
             if timeout is None:  # with a timeout, `late` may follow
@@ -103,7 +103,7 @@ def decide_safely(
         return answer
 
     def late() -> T:
-        log.error("%s: there was no answer within %g s, so it is refused", describe(), timeout)
+        log.error("%s: no answer within %g s, so the request is refused", describe(), timeout)
         settled(timeout_decision, "timeout")
         return timeout_decision
 
@@ -121,7 +121,7 @@ def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | 
     except UsageError as error:
         if parameters != ("request",) or not accepts_arguments(function, 3):
             raise
-        hint = "it takes one argument, the request: what was (tool_name, tool_input, context) is request.tool_name, "
+        hint = "it takes one argument, the request: instead of (tool_name, tool_input, context) use request.tool_name, "
         raise UsageError(f"{error}; {hint}request.tool_input and request.suggestions") from None
 
 
@@ -155,7 +155,7 @@ def warn_denied_without_asking(tool_name: str) -> None:
     """Log that the tool was denied, and which options would have let it run."""
     ways = f'permission_mode="acceptEdits" (for edits), allowed_tools=["{tool_name}"] or can_use_tool=…'
     _package_log.warning(
-        "the tool %s was denied, because nobody was there to ask for permission; set %s",
+        "the tool %s was denied, because no function decides permissions; set %s",
         tool_name,
         _OPTION_HINTS.get(tool_name, ways),
     )
@@ -194,7 +194,7 @@ class PermissionDispatcher:
         self._timeout = timeout
         self._default_route: tuple[DecisionRoute, str] = (
             self._any_tool,
-            DECIDED_BY_NOBODY if can_use_tool is None else "can_use_tool",
+            DECIDED_WITHOUT_FUNCTION if can_use_tool is None else "can_use_tool",
         )
         self._has_warned = False
         self._routes: dict[str, tuple[DecisionRoute, str]] = {}
@@ -232,21 +232,21 @@ class PermissionDispatcher:
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm):
-            by = DECIDED_BY_NOBODY if self._confirm is None else "confirm"
+            by = DECIDED_WITHOUT_FUNCTION if self._confirm is None else "confirm"
             decision = await self._ask_confirmer(decision.prompt, request)
         return encode_decision(decision, body.get("input", {})), by
 
     async def _any_tool(self, request: PermissionRequest) -> Allow | Deny | Confirm:
         if self._can_use_tool is not None:
             return parse_decision(await self._can_use_tool(request), self._can_use_tool.name)
-        nobody = _NO_CALLBACK_MESSAGES.get(request.tool_name, NO_APPROVER_MESSAGE)
+        denial_text = _NO_CALLBACK_MESSAGES.get(request.tool_name, NO_APPROVER_MESSAGE)
         # A yes does not answer a question.
         if self._confirm is not None and request.tool_name != QUESTION_TOOL:
             return Confirm()
         if not self._has_warned:
             self._has_warned = True
             warn_denied_without_asking(request.tool_name)
-        return Deny(nobody)
+        return Deny(denial_text)
 
     async def _ask_questions(self, ask: UserCallback, request: PermissionRequest) -> FinalDecision:
         asked = read_questions(request)
@@ -263,7 +263,7 @@ class PermissionDispatcher:
             return Deny(NO_CONFIRMER_MESSAGE)
         decision = parse_decision(await self._confirm(prompt or request.prompt, request), self._confirm.name)
         if isinstance(decision, Confirm):
-            raise InvalidAnswerError("confirm returned Confirm; it has the last word")
+            raise InvalidAnswerError("confirm returned Confirm, but must decide")
         return decision
 
 

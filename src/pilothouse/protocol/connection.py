@@ -259,15 +259,15 @@ class Connection:
     def _step(self, call: ConnectionCall) -> None:
         state = TRANSITIONS[self._state].get(call)
         if state is None:
-            raise SessionClosedError(f"`{call}` came too late: the connection is in state `{self._state}`")
+            raise SessionClosedError(f"`{call}` is not possible: the connection is in state `{self._state}`")
         self._state = state
 
-    def _respond(self, call: ConnectionCall, request_id: str, line_for: Callable[..., bytes], *said: object) -> bytes:
+    def _respond(self, call: ConnectionCall, request_id: str, line_for: Callable[..., bytes], *args: object) -> bytes:
         self._step(call)
         question = self._open_requests.get(request_id)
         if question is None:
             return b""
-        line = line_for(question.wire_id, *said) if self._state in _SENDING else b""
+        line = line_for(question.wire_id, *args) if self._state in _SENDING else b""
         self._close_request(request_id)
         return line
 

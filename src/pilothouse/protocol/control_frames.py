@@ -195,7 +195,7 @@ def _make_error(request_id: str, response: Mapping[str, Any]) -> ParsedResponse:
     detail = _to_mapping(error)
     if detail:
         error, code = detail.get("message"), code if code is not None else detail.get("code")
-    text = error if isinstance(error, str) and error else "the peer gave no reason"
+    text = error if isinstance(error, str) and error else "the CLI gave no reason"
     return ParsedResponse(request_id, {}, text, None if code is None else str(code))
 
 

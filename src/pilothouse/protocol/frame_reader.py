@@ -323,7 +323,7 @@ class FrameReader:
         self._partial = None
         self._stats.cut_objects += 1
         self.non_json_lines.append(head)
-        error = LineDecodeError(f"a JSON object broke off after {size} bytes and never went on", line=head)
+        error = LineDecodeError(f"a JSON object broke off after {size} bytes and was never completed", line=head)
         self._events.append(InvalidFrame(error))
 
     def _report_invalid(self, error: PeerError) -> None:

@@ -126,7 +126,7 @@ class PendingCall(Generic[T]):
         value, self._value = self._value, None
         try:
             if isinstance(error, asyncio.CancelledError):
-                raise SessionClosedError("the event loop of pilothouse.sync ended before the work was done") from error
+                raise SessionClosedError("the event loop of pilothouse.sync ended before the call finished") from error
             if error is not None:
                 raise error
             return cast("T", value)
@@ -297,7 +297,7 @@ class Portal:
         self.check_process()
         if threading.current_thread() is self._thread:
             raise UsageError(
-                "a blocking call on the event loop of pilothouse.sync would wait for itself: in an async callback use "
+                "a blocking call on the event loop of pilothouse.sync would deadlock: in an async callback use "
                 "`await pilothouse.query(…)`, or pass a plain function as the callback"
             )
         if self._loop.is_closed():
@@ -328,7 +328,9 @@ class Portal:
                 try:
                     runner.run(self._wait_for_stop())
                 except BaseException:  # SystemExit in one callback must not end the queries of others
-                    log.exception("a callback on the event loop of pilothouse.sync tried to end it; it goes on")
+                    log.exception(
+                        "a callback on the event loop of pilothouse.sync tried to stop the loop; it keeps running"
+                    )
 
     async def _wait_for_stop(self) -> None:
         await self._stop_requested.wait()
@@ -361,7 +363,7 @@ def get_portal() -> Portal:
 
 
 def _make_shutdown_error() -> SessionClosedError:
-    return SessionClosedError("Python is shutting down: no query can run any more")
+    return SessionClosedError("Python is shutting down: no further query can run")
 
 
 def _stop_at_exit() -> None:

@@ -243,7 +243,7 @@ class Query(Generic[OutputT]):
         except Exception as error:
             if not self._callback_errors:
                 log.error(
-                    "on_message raised; the query goes on (further errors are in callback_errors)",
+                    "on_message raised; the query continues (further errors are in callback_errors)",
                     exc_info=make_exc_info(error),
                 )
             self._callback_errors.append(error)

@@ -415,8 +415,8 @@ _OUT_OF_TURNS: Final[dict[str, Any]] = {
 def _make_final_result(result: ResultMessage, how: Mapping[str, Any]) -> ResultMessage:
     """Make a separate result message, without the counts that `result` already reported."""
     kept = ("type", "session_id", "total_cost_usd", "modelUsage")
-    said = {key: value for key, value in to_dict(result).items() if key in kept}
-    made = from_dict({**said, "uuid": str(uuid.uuid4()), **how})
+    kept_fields = {key: value for key, value in to_dict(result).items() if key in kept}
+    made = from_dict({**kept_fields, "uuid": str(uuid.uuid4()), **how})
     assert isinstance(made, ResultMessage)
     return made
 
@@ -442,7 +442,7 @@ class DeferredBridge:
         self._max_turns = max_turns
         self._loop: DeferredToolLoop | None = None
         self._hook_outputs: dict[str, dict[str, Any]] = {}
-        self._has_spoken = False
+        self._has_model_output = False
         self.is_sending_results = False  # the next prompt holds results
 
     is_declared_by_server: Final = True
@@ -461,7 +461,7 @@ class DeferredBridge:
         """
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
         self._hook_outputs.clear()
-        self._has_spoken = False
+        self._has_model_output = False
         return None if hook is None else self._wrap_hook(hook)
 
     def start_loop(self) -> DeferredToolLoop:
@@ -479,7 +479,7 @@ class DeferredBridge:
             return None
         if self._loop is not None and self._loop.claim_call(event.tool_use_id):
             return {"permission_decision": "defer"}
-        if self._has_spoken:
+        if self._has_model_output:
             return None
         # A resumed CLI repeats a call that was deferred before; the call may have run.
         return {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
@@ -488,9 +488,9 @@ class DeferredBridge:
         """Return and remove the output of the user's hooks for a call."""
         return self._hook_outputs.pop(tool_use_id, {})
 
-    def model_spoke(self, loop: DeferredToolLoop) -> None:
+    def record_model_output(self, loop: DeferredToolLoop) -> None:
         """Record that the model produced output in the query of `loop`."""
-        self._loop, self._has_spoken, self.is_sending_results = loop, True, False
+        self._loop, self._has_model_output, self.is_sending_results = loop, True, False
 
     def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -530,7 +530,7 @@ class DeferredToolLoop:
         for at, message in enumerate(batch):
             self._call_log.observe(message)
             if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
-                self._bridge.model_spoke(self)
+                self._bridge.record_model_output(self)
                 for use in message.tool_uses:
                     self._calls[use.id] = ToolInvocation(use.id, use.name, use.input)
             elif isinstance(message, UserMessage):  # the CLI has already sent a result
@@ -605,8 +605,8 @@ class XmlBridge:
             data: Any = body.get("input")
             if isinstance(data, Mapping):
                 event = cast("Mapping[str, Any]", data)
-                said = event.get(_TEXT_FIELDS.get(str(event.get("hook_event_name")), ""))
-                if isinstance(said, str) and f"-{self.nonce}>" in said:
+                hook_text = event.get(_TEXT_FIELDS.get(str(event.get("hook_event_name")), ""))
+                if isinstance(hook_text, str) and f"-{self.nonce}>" in hook_text:
                     return {}
             return await hook(body)
 

@@ -292,7 +292,7 @@ def _make_media(family: str, source: bytes | str | os.PathLike[str], mime_type: 
     data = read_source(source)
     kind = mime_type or sniff_media_type(data)
     if kind is None or not kind.startswith(f"{family}/"):
-        raise UsageError(f"{len(data):,} bytes of a format that is no known {family}; say its mime_type")
+        raise UsageError(f"{len(data):,} bytes of a format that is not a known {family}; pass its mime_type")
     return ToolContent({"type": family, "data": to_base64(data), "mimeType": kind})
 
 

@@ -359,7 +359,7 @@ class SchemaInput:
         try:
             made = cast("Schema", to_json_value(schema))
         except ToolResultError as error:
-            raise ToolDefinitionError(f"the schema is no JSON: {error.__cause__}") from error
+            raise ToolDefinitionError(f"the schema is not valid JSON: {error.__cause__}") from error
         self.schema: Schema = inline_object_root(made, "the schema")
         self._check = make_checker(self.schema)
 

@@ -130,7 +130,7 @@ class MountedEndpoint:
         with anyio.move_on_after(START_SECONDS):
             await self._has_tasks.wait()
         if self._tasks is None:
-            raise RpcError(INTERNAL_ERROR, "nobody runs the mounted servers")
+            raise RpcError(INTERNAL_ERROR, "the mounted servers are not running")
         if self._run is not None:
             await self._run.close()
         run = self._run = _ServerRun(self._server, self._context)
@@ -232,7 +232,7 @@ class _ServerRun:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the server has ended; its pending requests get that error
         except ValueError as error:
-            raise RpcError(INVALID_REQUEST, "that is no message of JSON-RPC") from error
+            raise RpcError(INVALID_REQUEST, "not a JSON-RPC message") from error
 
 
 class _PendingResponse:

@@ -146,7 +146,7 @@ class Resource:
         namespace: Mapping[str, Any] | None = None,
     ) -> None:
         if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", uri):
-            raise ToolDefinitionError(f"the address of a resource begins with its scheme, as in config://app: {uri!r}")
+            raise ToolDefinitionError(f"the address of a resource begins with a scheme, as in config://app: {uri!r}")
         self.uri = uri
         self.mime_type = mime_type
         self._content = content
@@ -318,7 +318,7 @@ def _compile_uri(uri: str) -> tuple[re.Pattern[str], frozenset[str]]:
         names.append(name)
         end = found.end()
     if len(set(names)) != len(names):
-        raise ToolDefinitionError(f"{uri}: a placeholder stands in it twice")
+        raise ToolDefinitionError(f"{uri}: a placeholder occurs twice")
     return re.compile("".join(parts) + re.escape(uri[end:])), frozenset(names)
 
 
@@ -567,10 +567,10 @@ class _SdkEndpoint:
             return None
 
         def report(progress: float, total: float | None, message: str | None) -> None:
-            said: JsonObject = {"progressToken": token, "progress": progress}
+            progress_params: JsonObject = {"progressToken": token, "progress": progress}
             extra = {"total": total, "message": message}
-            said |= {key: value for key, value in extra.items() if value is not None}
-            self.context.notify(make_notification(PROGRESS, said))
+            progress_params |= {key: value for key, value in extra.items() if value is not None}
+            self.context.notify(make_notification(PROGRESS, progress_params))
 
         return report
 
@@ -637,7 +637,7 @@ def _index_by_key(what: str, given: Iterable[Any], kind: type[T], key: Callable[
     found: dict[str, T] = {}
     for each in given:
         if not isinstance(each, kind):
-            raise ToolDefinitionError(f"expected what `{what}` made, got {type(each).__name__}")
+            raise ToolDefinitionError(f"expected a result of `{what}`, got {type(each).__name__}")
         if key(each) in found:
             raise ToolDefinitionError(f"two {what}s are called {key(each)}")
         found[key(each)] = each

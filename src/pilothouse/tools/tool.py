@@ -314,7 +314,7 @@ def _warn_untyped(name: str, signature: Signature) -> None:
     untyped = [each.name for each in signature.parameters if each.annotation is Any]
     if untyped and len(untyped) == len(signature.parameters):
         _logger.warning(
-            "the tool %s says nothing of the types of %s, so the model has to guess them: write def %s(%s: str, …)",
+            "the tool %s has no types for %s, so the model has to guess them: write def %s(%s: str, …)",
             name,
             ", ".join(untyped),
             name,
@@ -428,9 +428,7 @@ def check_server_name(name: Any) -> str:
     if checked in _RESERVED_SERVER_NAMES:
         raise ToolDefinitionError(f"{name!r} cannot be the name of a server: the CLI refuses it")
     if "__" in checked or checked.endswith("_"):
-        raise ToolDefinitionError(
-            f"{name!r} cannot be the name of a server: in mcp__server__tool nobody could tell where it ends"
-        )
+        raise ToolDefinitionError(f"{name!r} cannot be the name of a server: mcp__server__tool would be ambiguous")
     return checked
 
 
@@ -446,7 +444,7 @@ def _check_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ToolDefinitionError(
             f"{name!r} cannot be the name of a {what}: only letters, digits, hyphens and underscores are taken"
-            + ("; give a lambda one with ph.tool(name=…)" if name == "<lambda>" else "")
+            + ("; name a lambda with ph.tool(name=…)" if name == "<lambda>" else "")
         )
     if len(name) > MAX_FULL_NAME:
         raise ToolDefinitionError(f"the name of a {what} has at most {MAX_FULL_NAME} characters: {name[:40]}…")

@@ -199,7 +199,7 @@ class CallReader:
     def _is_first(self, field: str) -> bool:
         """Record a field; returns False if it occurred before."""
         if field in self._fields:
-            self._add_fault(f"<{field}> is said twice")
+            self._add_fault(f"<{field}> occurs twice")
             return False
         self._fields[field] = ""
         return True
@@ -587,7 +587,7 @@ def _get_declared_schema(definition: Mapping[str, Any]) -> Any:
 def _check_schema(name: object, value: Any) -> Any:
     schema = cast("Any", value).input_schema if isinstance(value, Tool) else value
     if not isinstance(name, str) or not (schema is None or isinstance(schema, Mapping | bool)):
-        raise UsageError(f"the tools are names with their JSON Schemas; got {name!r}: {value!r}")
+        raise UsageError(f"expected tool names with their JSON Schemas; got {name!r}: {value!r}")
     return cast("Any", schema)
 
 

@@ -140,7 +140,7 @@ class StreamParser:
             UsageError: the parser is closed.
         """
         if self._closed:
-            raise UsageError("the parser is closed; a reply takes a parser of its own")
+            raise UsageError("the parser is closed; make a new parser for each reply")
         self._buffer.add(text)
         return self._run()
 

@@ -514,9 +514,9 @@ class CallAnswer(Struct, frozen=True):
 def call_frame(call_id: str | None, name: str, arguments: Any, nonce: str | None = None) -> str:
     """Write a call as the model itself would write it."""
     outer = outer_tag_name("tool_use", nonce)
-    told_id = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
+    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
     inside = escape_frames(json_text(arguments), nonce, as_json=True)
-    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{told_id}<arguments>{inside}</arguments></{outer}>"
+    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<arguments>{inside}</arguments></{outer}>"
 
 
 def result_frame(
@@ -536,16 +536,16 @@ def result_frame(
     texts, media = split_content(result.get("content"))
     structured = result.get("structuredContent")
     if structured is not None and not failed:
-        said = escape_frames(json_text(structured), nonce, as_json=True)
+        body = escape_frames(json_text(structured), nonce, as_json=True)
     else:
-        said = escape_frames("\n".join(texts), nonce)
+        body = escape_frames("\n".join(texts), nonce)
         if not texts and not media:
-            said = "the call failed" if failed else "(no output)"
+            body = "the call failed" if failed else "(no output)"
     if media:
-        said += f"\n({len(media)} attached below)" if said else f"({len(media)} attached below)"
+        body += f"\n({len(media)} attached below)" if body else f"({len(media)} attached below)"
     outer, inner = outer_tag_name("tool_result", nonce), "error" if failed else "result"
-    told_id = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
-    frame = f"<{outer}><tool_name>{escape_text(name)}</tool_name>{told_id}<{inner}>{said}</{inner}></{outer}>"
+    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
+    frame = f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<{inner}>{body}</{inner}></{outer}>"
     return [make_text_block(frame), *media]
 
 

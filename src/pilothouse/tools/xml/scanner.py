@@ -348,7 +348,7 @@ class CodeSpanTracker:
 CallFault: TypeAlias = tuple[str, str]
 """The code of an error, and what is wrong, for the model."""
 
-NOT_AN_OBJECT: Final[CallFault] = "invalid_call", "Invalid tool call: its arguments are no JSON object"
+NOT_AN_OBJECT: Final[CallFault] = "invalid_call", "Invalid tool call: its arguments are not a JSON object"
 
 _JSON_SPACE: Final = r"[ \t\r\n]*+"
 _STRING_CONTENT: Final = r'[^"\\<\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\<\x00-\x1f]*+)*+'
@@ -441,7 +441,7 @@ def decode_object(text: str) -> tuple[dict[str, Any] | None, CallFault | None]:
     try:
         value = decode_json(text)
     except ValueError as error:
-        return None, ("invalid_json", f"The arguments are no valid JSON: {error}")
+        return None, ("invalid_json", f"The arguments are not valid JSON: {error}")
     return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, NOT_AN_OBJECT)
 
 
