@@ -1,7 +1,7 @@
 """Runs one cell of the fault matrix: a query or a session over a real child that does one wrong thing in one state.
 
 Owns how the state is reached from this side, and what is looked at afterwards. What must come out stands in
-`faults_world.py`.
+`fault_matrix.py`.
 """
 
 from __future__ import annotations

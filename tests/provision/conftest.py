@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from provision_world import World
+from package_client_fixtures import FakePackageClients
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def package_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePackageClients:
+    return FakePackageClients(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from provision_world import CONTENT, INSTALLED, World, child_env
+from package_client_fixtures import CONTENT, INSTALLED, FakePackageClients, child_env
 
 from pilothouse.errors import ProvisionError
 from pilothouse.provision import clients
@@ -38,8 +38,8 @@ except ProvisionError as error:
 """
 
 
-def in_child(world: World, artifact: Artifact, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", IN_CHILD, msgspec.json.encode(artifact).decode(), str(world.root), *args]
+def in_child(package_clients: FakePackageClients, artifact: Artifact, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", IN_CHILD, msgspec.json.encode(artifact).decode(), str(package_clients.root), *args]
     return subprocess.Popen(command, env=child_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -54,180 +54,190 @@ def until(true: object, seconds: float = 20.0) -> None:
 
 @pytest.mark.requirement("E57")
 @pytest.mark.parametrize("client", ["npm", "pip"])
-def test_installs_with_either_client(world: World, client: str) -> None:
-    world.clients(**{client: "ok"})
-    path = ensure(world.artifact(), world.root)
+def test_installs_with_either_client(package_clients: FakePackageClients, client: str) -> None:
+    package_clients.clients(**{client: "ok"})
+    path = ensure(package_clients.artifact(), package_clients.root)
     assert path.read_bytes() == CONTENT
     assert os.access(path, os.X_OK)
     assert subprocess.run([path], capture_output=True, check=True).stdout == b"pinned\n"
-    assert world.files() == INSTALLED
-    assert world.runs() == ["npm"] if client == "npm" else ["npm", "pip"]
+    assert package_clients.files() == INSTALLED
+    assert package_clients.runs() == ["npm"] if client == "npm" else ["npm", "pip"]
 
 
 @pytest.mark.requirement("E59")
-def test_present_means_no_client(world: World) -> None:
-    world.clients(npm="ok")
-    artifact = world.artifact()
-    first = ensure(artifact, world.root)
-    world.clients()
-    assert ensure(artifact, world.root) == first
-    assert world.runs() == ["npm"]
+def test_present_means_no_client(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    artifact = package_clients.artifact()
+    first = ensure(artifact, package_clients.root)
+    package_clients.clients()
+    assert ensure(artifact, package_clients.root) == first
+    assert package_clients.runs() == ["npm"]
 
 
 @pytest.mark.requirement("E58", "E59")
-def test_a_new_pin_replaces_the_file(world: World) -> None:
-    world.clients(npm="ok")
-    ensure(world.artifact(), world.root)
+def test_a_new_pin_replaces_the_file(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    ensure(package_clients.artifact(), package_clients.root)
     other = b"#!/bin/sh\necho newer\n"
-    world.pack(other)
-    path = ensure(world.artifact(sha256=None), world.root)
+    package_clients.pack(other)
+    path = ensure(package_clients.artifact(sha256=None), package_clients.root)
     assert path.read_bytes() == other
-    assert world.runs() == ["npm", "npm"]
+    assert package_clients.runs() == ["npm", "npm"]
 
 
 @pytest.mark.parametrize("sha256", ["pinned", None])
-def test_a_damaged_copy_is_replaced(world: World, sha256: str | None) -> None:
-    world.clients(npm="ok")
-    artifact = world.artifact(sha256=sha256)
-    path = ensure(artifact, world.root)
+def test_a_damaged_copy_is_replaced(package_clients: FakePackageClients, sha256: str | None) -> None:
+    package_clients.clients(npm="ok")
+    artifact = package_clients.artifact(sha256=sha256)
+    path = ensure(artifact, package_clients.root)
     path.write_bytes(CONTENT[:-1])
-    assert ensure(artifact, world.root).read_bytes() == CONTENT
-    assert world.runs() == ["npm", "npm"]
+    assert ensure(artifact, package_clients.root).read_bytes() == CONTENT
+    assert package_clients.runs() == ["npm", "npm"]
 
 
 @pytest.mark.parametrize("sha256", ["pinned", None])
-def test_a_touched_copy_is_hashed_and_kept(world: World, sha256: str | None) -> None:
-    world.clients(npm="ok")
-    artifact = world.artifact(sha256=sha256)
-    path = ensure(artifact, world.root)
+def test_a_touched_copy_is_hashed_and_kept(package_clients: FakePackageClients, sha256: str | None) -> None:
+    package_clients.clients(npm="ok")
+    artifact = package_clients.artifact(sha256=sha256)
+    path = ensure(artifact, package_clients.root)
     os.utime(path, (1, 1))
-    ensure(artifact, world.root)
-    assert world.runs() == ["npm"]
+    ensure(artifact, package_clients.root)
+    assert package_clients.runs() == ["npm"]
 
 
-def test_a_copy_without_receipt(world: World) -> None:
-    world.clients(npm="ok")
-    pinned, unpinned = world.artifact(), world.artifact(sha256=None)
-    receipt = ensure(pinned, world.root).with_name("claude.json")
+def test_a_copy_without_receipt(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    pinned, unpinned = package_clients.artifact(), package_clients.artifact(sha256=None)
+    receipt = ensure(pinned, package_clients.root).with_name("claude.json")
     receipt.unlink()
-    ensure(pinned, world.root)
-    assert world.runs() == ["npm"], "the pinned digest vouches for it"
+    ensure(pinned, package_clients.root)
+    assert package_clients.runs() == ["npm"], "the pinned digest vouches for it"
     receipt.write_text("{")
-    ensure(unpinned, world.root)
-    assert world.runs() == ["npm", "npm"], "nothing vouches for it"
+    ensure(unpinned, package_clients.root)
+    assert package_clients.runs() == ["npm", "npm"], "nothing vouches for it"
 
 
-def test_a_copy_that_is_not_executable_is_replaced(world: World) -> None:
-    world.clients(npm="ok")
-    artifact = world.artifact()
-    ensure(artifact, world.root).chmod(0o644)
-    assert os.access(ensure(artifact, world.root), os.X_OK)
+def test_a_copy_that_is_not_executable_is_replaced(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    artifact = package_clients.artifact()
+    ensure(artifact, package_clients.root).chmod(0o644)
+    assert os.access(ensure(artifact, package_clients.root), os.X_OK)
 
 
-def test_both_clients_fail(world: World) -> None:
-    world.clients()
+def test_both_clients_fail(package_clients: FakePackageClients) -> None:
+    package_clients.clients()
     with pytest.raises(ProvisionError) as caught:
-        ensure(world.artifact(), world.root)
+        ensure(package_clients.artifact(), package_clients.root)
     text = str(caught.value)
-    assert world.runs() == ["npm", "pip"]
-    for part in ("npm: cannot reach", "pip: cannot reach", "second line", str(world.root), "PILOTHOUSE_CACHE"):
+    assert package_clients.runs() == ["npm", "pip"]
+    for part in (
+        "npm: cannot reach",
+        "pip: cannot reach",
+        "second line",
+        str(package_clients.root),
+        "PILOTHOUSE_CACHE",
+    ):
         assert part in text
     assert "secret" not in text + caught.value.stderr
-    assert world.files() == {"cli/1/.lock"}
+    assert package_clients.files() == {"cli/1/.lock"}
 
 
-def test_no_client_at_all(world: World, without_site_pip: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_client_at_all(
+    package_clients: FakePackageClients, without_site_pip: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ProvisionError, match=r"npm: not on PATH; pip: not on PATH, and not installed .*ensurepip"):
-        ensure(world.artifact(), world.root)
+        ensure(package_clients.artifact(), package_clients.root)
 
 
-def test_a_client_that_delivers_nothing(world: World) -> None:
-    world.clients(npm="empty", pip="ok")
-    assert ensure(world.artifact(), world.root).is_file()
-    assert world.runs() == ["npm", "pip"]
+def test_a_client_that_delivers_nothing(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="empty", pip="ok")
+    assert ensure(package_clients.artifact(), package_clients.root).is_file()
+    assert package_clients.runs() == ["npm", "pip"]
 
 
-def test_a_client_that_stalls_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_stalls_is_ended(package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "STALL_S", 1.0)
-    world.clients(npm="hang", pip="ok")
-    assert ensure(world.artifact(), world.root).is_file()
-    assert world.files() == INSTALLED
-    world.clients(npm="hang")
+    package_clients.clients(npm="hang", pip="ok")
+    assert ensure(package_clients.artifact(), package_clients.root).is_file()
+    assert package_clients.files() == INSTALLED
+    package_clients.clients(npm="hang")
     with pytest.raises(ProvisionError, match="npm: no progress for 1 s"):
-        ensure(world.artifact(sha256="0" * 64), world.root)
+        ensure(package_clients.artifact(sha256="0" * 64), package_clients.root)
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut"])
-def test_another_archive_is_refused(world: World, damage: str) -> None:
-    world.clients(npm="ok", pip="ok")
-    artifact = world.artifact()
-    good = world.tgz.read_bytes()
-    world.tgz.write_bytes(good[:-100] if damage == "cut" else good[:-1] + bytes([good[-1] ^ 1]))
+def test_another_archive_is_refused(package_clients: FakePackageClients, damage: str) -> None:
+    package_clients.clients(npm="ok", pip="ok")
+    artifact = package_clients.artifact()
+    good = package_clients.tgz.read_bytes()
+    package_clients.tgz.write_bytes(good[:-100] if damage == "cut" else good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(ProvisionError, match=r"pack 1\.0\.0 from npm is not the pinned one"):
-        ensure(artifact, world.root)
-    assert world.files() == {"cli/1/.lock"}
-    assert world.runs() == ["npm"], "a wrong file is an alarm, not a reason to look elsewhere"
+        ensure(artifact, package_clients.root)
+    assert package_clients.files() == {"cli/1/.lock"}
+    assert package_clients.runs() == ["npm"], "a wrong file is an alarm, not a reason to look elsewhere"
 
 
-def test_another_member_is_refused(world: World) -> None:
-    world.clients(npm="ok")
+def test_another_member_is_refused(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
     with pytest.raises(ProvisionError, match=r"package/claude in archive\.tgz is not the pinned one"):
-        ensure(world.artifact(sha256="0" * 64), world.root)
-    assert world.files() == {"cli/1/.lock"}
+        ensure(package_clients.artifact(sha256="0" * 64), package_clients.root)
+    assert package_clients.files() == {"cli/1/.lock"}
 
 
 @pytest.mark.parametrize("client", ["npm", "pip"])
 @pytest.mark.parametrize("damage", ["cut", "garbage", "no member"])
-def test_an_archive_that_was_pinned_broken(world: World, client: str, damage: str) -> None:
-    archive = world.tgz if client == "npm" else world.whl
+def test_an_archive_that_was_pinned_broken(package_clients: FakePackageClients, client: str, damage: str) -> None:
+    archive = package_clients.tgz if client == "npm" else package_clients.whl
     if damage == "cut":
         archive.write_bytes(archive.read_bytes()[:-500])
     elif damage == "garbage":
         archive.write_bytes(b"<html>not found</html>")
-    world.clients(**{client: "ok"})
-    artifact = world.artifact()
+    package_clients.clients(**{client: "ok"})
+    artifact = package_clients.artifact()
     if damage == "no member":
         sources = tuple(msgspec.structs.replace(source, member="package/none") for source in artifact.sources)
         artifact = msgspec.structs.replace(artifact, sources=sources)
     with pytest.raises(ProvisionError, match="has no file package/none" if damage == "no member" else "is damaged"):
-        ensure(artifact, world.root)
-    assert world.files() == {"cli/1/.lock"}
+        ensure(artifact, package_clients.root)
+    assert package_clients.files() == {"cli/1/.lock"}
 
 
-def test_a_failed_replacement_keeps_the_old_file(world: World) -> None:
-    world.clients(npm="ok")
-    path = ensure(world.artifact(), world.root)
-    world.pack(b"newer")
-    newer = world.artifact(sha256=None)
-    world.clients()
+def test_a_failed_replacement_keeps_the_old_file(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    path = ensure(package_clients.artifact(), package_clients.root)
+    package_clients.pack(b"newer")
+    newer = package_clients.artifact(sha256=None)
+    package_clients.clients()
     with pytest.raises(ProvisionError):
-        ensure(newer, world.root)
+        ensure(newer, package_clients.root)
     assert path.read_bytes() == CONTENT
-    assert world.files() == INSTALLED
+    assert package_clients.files() == INSTALLED
 
 
-def test_leftovers_of_a_killed_installation_go(world: World) -> None:
-    artifact = world.artifact()
-    world.clients(npm="hang")
-    with in_child(world, artifact) as killed:
-        until(lambda: any(path.name == "part" for path in world.root.rglob("*")))
+def test_leftovers_of_a_killed_installation_go(package_clients: FakePackageClients) -> None:
+    artifact = package_clients.artifact()
+    package_clients.clients(npm="hang")
+    with in_child(package_clients, artifact) as killed:
+        until(lambda: any(path.name == "part" for path in package_clients.root.rglob("*")))
         killed.kill()
         killed.communicate()
-    assert list(world.root.glob("cli/1/.fetch-*"))
-    world.clients(npm="ok")
-    ensure(artifact, world.root)
-    assert world.files() == INSTALLED
+    assert list(package_clients.root.glob("cli/1/.fetch-*"))
+    package_clients.clients(npm="ok")
+    ensure(artifact, package_clients.root)
+    assert package_clients.files() == INSTALLED
 
 
-def test_parallel_installations_fetch_once(world: World) -> None:
-    world.clients(npm="slow")
-    artifact = world.artifact()
-    children = [in_child(world, artifact) for _ in range(3)]
+def test_parallel_installations_fetch_once(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="slow")
+    artifact = package_clients.artifact()
+    children = [in_child(package_clients, artifact) for _ in range(3)]
     waits: list[str] = []
-    until(world.runs)
+    until(package_clients.runs)
     threads = [
-        threading.Thread(target=ensure, args=(artifact, world.root, lambda stage, done, total: waits.append(stage)))
+        threading.Thread(
+            target=ensure, args=(artifact, package_clients.root, lambda stage, done, total: waits.append(stage))
+        )
         for _ in range(2)
     ]
     for thread in threads:
@@ -236,69 +246,71 @@ def test_parallel_installations_fetch_once(world: World) -> None:
         thread.join(30)
     outputs = [child.communicate(timeout=30) for child in children]
     assert [child.returncode for child in children] == [0, 0, 0], outputs
-    assert world.runs() == ["npm"]
+    assert package_clients.runs() == ["npm"]
     assert set(waits) == {"wait"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file size limit on Windows")
-def test_a_full_disk_is_explained(world: World) -> None:
+def test_a_full_disk_is_explained(package_clients: FakePackageClients) -> None:
     # A limit on the size of files fails the same write as a full disk does, and needs no rights to set up.
-    world.clients(npm="ok")
-    output = in_child(world, world.artifact(), "1000000").communicate(timeout=30)
-    assert f"cannot install claude into {world.root}: File too large (about 3 MB are needed)" in output[1]
+    package_clients.clients(npm="ok")
+    output = in_child(package_clients, package_clients.artifact(), "1000000").communicate(timeout=30)
+    assert f"cannot install claude into {package_clients.root}: File too large (about 3 MB are needed)" in output[1]
     assert "PILOTHOUSE_CACHE" in output[1]
-    assert world.files() == {"cli/1/.lock"}
+    assert package_clients.files() == {"cli/1/.lock"}
 
 
-def test_a_disk_that_is_too_small_is_noticed_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.clients(npm="ok")
+def test_a_disk_that_is_too_small_is_noticed_first(
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package_clients.clients(npm="ok")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     with pytest.raises(ProvisionError, match=r"No space left on device \(about 3 MB are needed\).*PILOTHOUSE_CACHE"):
-        ensure(world.artifact(), world.root)
-    assert world.runs() == []
-    assert world.files() == {"cli/1/.lock"}
+        ensure(package_clients.artifact(), package_clients.root)
+    assert package_clients.runs() == []
+    assert package_clients.files() == {"cli/1/.lock"}
 
 
-def test_a_cache_that_cannot_be_made(world: World) -> None:
-    world.root.write_text("in the way")
+def test_a_cache_that_cannot_be_made(package_clients: FakePackageClients) -> None:
+    package_clients.root.write_text("in the way")
     with pytest.raises(ProvisionError, match=r"cannot install claude into .*cache: .*PILOTHOUSE_CACHE"):
-        ensure(world.artifact(), world.root)
-    assert world.runs() == []
+        ensure(package_clients.artifact(), package_clients.root)
+    assert package_clients.runs() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a place where not even root can write")
-def test_an_unwritable_cache(world: World) -> None:
-    world.root = Path("/sys/pilothouse")
+def test_an_unwritable_cache(package_clients: FakePackageClients) -> None:
+    package_clients.root = Path("/sys/pilothouse")
     with pytest.raises(ProvisionError, match=r"cannot install claude into /sys/pilothouse: .*PILOTHOUSE_CACHE"):
-        ensure(world.artifact(), world.root)
-    assert world.runs() == []
+        ensure(package_clients.artifact(), package_clients.root)
+    assert package_clients.runs() == []
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_read_only_cache(world: World) -> None:
-    world.clients(npm="ok")
-    artifact = world.artifact()
-    path = ensure(artifact, world.root)
+def test_a_read_only_cache(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="ok")
+    artifact = package_clients.artifact()
+    path = ensure(artifact, package_clients.root)
     os.utime(path, (1, 1))
     path.parent.chmod(0o555)
     try:
-        assert ensure(artifact, world.root) == path
+        assert ensure(artifact, package_clients.root) == path
         with pytest.raises(ProvisionError, match="PILOTHOUSE_CACHE"):
-            ensure(msgspec.structs.replace(artifact, sha256="0" * 64), world.root)
+            ensure(msgspec.structs.replace(artifact, sha256="0" * 64), package_clients.root)
     finally:
         path.parent.chmod(0o755)
 
 
-def test_no_home_is_explained(world: World) -> None:
+def test_no_home_is_explained(package_clients: FakePackageClients) -> None:
     with pytest.raises(ProvisionError, match=r"no home directory.*PILOTHOUSE_CACHE"):
-        ensure(world.artifact(), Path("~/.cache/pilothouse"))
+        ensure(package_clients.artifact(), Path("~/.cache/pilothouse"))
 
 
-def test_progress_goes_forward(world: World) -> None:
-    world.clients(npm="slow")
+def test_progress_goes_forward(package_clients: FakePackageClients) -> None:
+    package_clients.clients(npm="slow")
     seen: list[tuple[str, int, int | None]] = []
-    artifact = world.artifact()
-    ensure(artifact, world.root, lambda stage, done, total: seen.append((stage, done, total)))
+    artifact = package_clients.artifact()
+    ensure(artifact, package_clients.root, lambda stage, done, total: seen.append((stage, done, total)))
     assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["download", "verify", "extract"]
     for stage in ("download", "verify", "extract"):
         steps = [done for name, done, _ in seen if name == stage]
@@ -308,13 +320,13 @@ def test_progress_goes_forward(world: World) -> None:
 
 
 @pytest.mark.parametrize("at", ["download", "verify", "extract"])
-def test_progress_can_end_it(world: World, at: str) -> None:
-    world.clients(npm="hang" if at == "download" else "ok")
+def test_progress_can_end_it(package_clients: FakePackageClients, at: str) -> None:
+    package_clients.clients(npm="hang" if at == "download" else "ok")
 
     def interrupt(stage: str, done: int, total: int | None) -> None:
         if stage == at and done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ensure(world.artifact(), world.root, interrupt)
-    assert world.files() == {"cli/1/.lock"}
+        ensure(package_clients.artifact(), package_clients.root, interrupt)
+    assert package_clients.files() == {"cli/1/.lock"}

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from provision_world import World
+from package_client_fixtures import FakePackageClients
 
 from pilothouse.errors import ProvisionError
 from pilothouse.provision import __main__ as command
@@ -117,21 +117,23 @@ def test_asking_for_the_path_imports_little() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("PILOTHOUSE_CACHE", str(world.root))
-    monkeypatch.setattr(cli, "cli_artifact", world.artifact)
-    world.clients(npm="ok")
+def test_the_command(
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PILOTHOUSE_CACHE", str(package_clients.root))
+    monkeypatch.setattr(cli, "cli_artifact", package_clients.artifact)
+    package_clients.clients(npm="ok")
     assert command.main(["cli"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" (")[0] for line in lines[:-1]] == ["cli: download", "cli: verify", "cli: extract"]
-    assert lines[-1] == f"cli: {world.root / 'cli/1/claude'}"
+    assert lines[-1] == f"cli: {package_clients.root / 'cli/1/claude'}"
 
 
 def test_the_command_fails_in_one_line(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PILOTHOUSE_CACHE", str(world.root))
-    world.clients()
+    monkeypatch.setenv("PILOTHOUSE_CACHE", str(package_clients.root))
+    package_clients.clients()
     assert command.main(["model", "cli"]) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith("model: could not fetch")

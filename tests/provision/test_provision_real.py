@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from provision_world import CONTENT, INSTALLED, World, sha256_of
+from package_client_fixtures import CONTENT, INSTALLED, FakePackageClients, sha256_of
 
 from pilothouse.provision.cli import PINNED_VERSION, cli_artifact, managed_cli_path
 from pilothouse.provision.fetch import ensure
@@ -25,9 +25,9 @@ REAL_PATH = os.environ["PATH"]
 
 
 @pytest.fixture
-def registry(world: World) -> Iterator[str]:
+def registry(package_clients: FakePackageClients) -> Iterator[str]:
     """An npm registry on loopback with one package."""
-    tarball = world.tgz.read_bytes()
+    tarball = package_clients.tgz.read_bytes()
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
 
     class Registry(http.server.BaseHTTPRequestHandler):
@@ -58,23 +58,29 @@ def registry(world: World) -> Iterator[str]:
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on PATH")
 def test_npm_with_the_users_registry(
-    world: World, registry: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    package_clients: FakePackageClients,
+    registry: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PATH", REAL_PATH)
     Path.home().joinpath(".npmrc").write_text(f"registry={registry}/\n")
     for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("npm_")]:
         monkeypatch.delenv(name)
     before = {entry.name for entry in Path.home().iterdir()}
-    path = ensure(world.artifact(), world.root)
+    path = ensure(package_clients.artifact(), package_clients.root)
     assert path.read_bytes() == CONTENT
-    assert world.files() == INSTALLED
-    assert world.runs() == [], "the real npm must have done it"
+    assert package_clients.files() == INSTALLED
+    assert package_clients.runs() == [], "the real npm must have done it"
     assert {entry.name for entry in Path.home().iterdir()} == before, "nothing is left in the user's home"
     assert capfd.readouterr() == ("", "")
 
 
 def test_pip_with_the_users_index(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    package_clients: FakePackageClients,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -84,14 +90,14 @@ def test_pip_with_the_users_index(
         archive.writestr("pack-1.0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pack\nVersion: 1.0.0\n")
         archive.writestr("pack-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("pack-1.0.0.dist-info/RECORD", "")
-    world.whl = wheel
+    package_clients.whl = wheel
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    path = ensure(world.artifact(), world.root)
+    path = ensure(package_clients.artifact(), package_clients.root)
     assert path.read_bytes() == CONTENT
-    assert world.files() == INSTALLED
-    assert world.runs() == ["npm"], "the fake npm failed, the real pip delivered"
+    assert package_clients.files() == INSTALLED
+    assert package_clients.runs() == ["npm"], "the fake npm failed, the real pip delivered"
     assert capfd.readouterr() == ("", "")
 
 

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from server_world import TOKEN, Program
+from host_fixtures import TOKEN, Program
 
 from pilothouse.cli.arguments import parse
 from pilothouse.cli.flags import ServeRequest
@@ -48,7 +48,7 @@ def test_the_token_is_shown_once_and_only_when_it_was_made(
             assert served.request("GET", "/v1/sessions", token="wrong")[0] == 401
             code, said = program.end(signal.SIGTERM)
         assert (code, TOKEN in said) == (0, False)
-        monkeypatch.setattr("server_world.TOKEN", "")  # none is given: one is made
+        monkeypatch.setattr("host_fixtures.TOKEN", "")  # none is given: one is made
         made = Program(tmp_path, fake.path)
         with made as served:
             assert made.process.stderr is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_world import TOKEN, Program, Served
+from host_fixtures import TOKEN, Program, Served
 
 from pilothouse.errors import UsageError
 from pilothouse.server import application, check_token, connections, guard
@@ -83,7 +83,7 @@ def test_half_sent_requests_block_no_client(tmp_path: Path, monkeypatch: pytest.
     limits = f"({DESCRIPTORS // 2}, {DESCRIPTORS})"
     script = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, {limits}); "
     limited = [sys.executable, "-c", script + "os.execv(sys.argv[1], sys.argv[1:])"]
-    monkeypatch.setattr("server_world.PYTHON", [*limited, sys.executable])
+    monkeypatch.setattr("host_fixtures.PYTHON", [*limited, sys.executable])
     with FakeCLI().text("one").text("two") as fake:
         program = Program(tmp_path, fake.path)
         with program as served:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from server_world import ARGV, TOKEN, Served, settings
+from host_fixtures import ARGV, TOKEN, Served, settings
 
 import pilothouse as ph
 from pilothouse.errors import UsageError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_world import ARGV, LIMIT, TOKEN, Program, Served
+from host_fixtures import ARGV, LIMIT, TOKEN, Program, Served
 from test_server_restarts import numbers
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed

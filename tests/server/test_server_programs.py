@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from server_world import TOKEN, Program, Served
+from host_fixtures import TOKEN, Program, Served
 
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, ScriptedModel, ToolUse

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_world import LIMIT, TOKEN, Served, prompt, settings
+from host_fixtures import LIMIT, TOKEN, Served, prompt, settings
 
 from pilothouse.server import Host
 from pilothouse.testing import FakeCLI, frames

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_world import LIMIT, TOKEN, Dialled, Program, Served, prompt
+from host_fixtures import LIMIT, TOKEN, Dialled, Program, Served, prompt
 
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames

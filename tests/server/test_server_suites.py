@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from host_fixtures import TOKEN, Served
 from msgspec.structs import replace
-from server_world import TOKEN, Served
 
 from pilothouse.options import Invocation
 from pilothouse.testing import ScriptedModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from server_world import TOKEN, Served
+from host_fixtures import TOKEN, Served
 
 import pilothouse as ph
 from pilothouse.errors import RemoteError

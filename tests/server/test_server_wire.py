@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from server_world import ARGV, LIMIT, Served, prompt
+from host_fixtures import ARGV, LIMIT, Served, prompt
 from websockets.exceptions import InvalidStatus
 
 from pilothouse.remote import WINDOW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from transports_world import first_line, linux_only, sh
+from process_fixtures import first_line, linux_only, sh
 
 from pilothouse.transports import CliTransport
 

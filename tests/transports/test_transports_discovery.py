@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from managed_cli import CONTENT, SCRIPT, ManagedInstallation
-from transports_world import dead, eventually
+from process_fixtures import dead, eventually
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError
 from pilothouse.provision.cli import PINNED_VERSION

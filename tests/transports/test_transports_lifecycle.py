@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 import pytest
-from transports_world import DEADLINE, children, dead, descriptors, eventually, first_line, linux_only, sh, state, until
+from process_fixtures import DEADLINE, children, dead, descriptors, eventually, first_line, linux_only, sh, state, until
 
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.transports.child import spawn

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from managed_cli import CONTENT, ManagedInstallation
-from transports_world import dead, linux_only, until
+from process_fixtures import dead, linux_only, until
 
 from pilothouse.errors import CLINotFoundError, ProvisionError, find_cause
 from pilothouse.options import Invocation

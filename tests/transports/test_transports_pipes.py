@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import anyio
 import anyio.lowlevel
 import pytest
-from transports_world import DEADLINE, first_line, linux_only, sh, state, until
+from process_fixtures import DEADLINE, first_line, linux_only, sh, state, until
 
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.exits import Exit, ExitWatch, exit_from_returncode, signal_name

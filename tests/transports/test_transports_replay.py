@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from recording_world import record, recorder, replay, say
+from recording_fixtures import record, recorder, replay, say
 
 import pilothouse as ph
 from pilothouse import sync

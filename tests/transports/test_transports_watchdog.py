@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transports_world import children, dead, eventually, linux_only, sh, state, until
+from process_fixtures import children, dead, eventually, linux_only, sh, state, until
 
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.watchdog import watchdog

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from websocket_served import LIMIT, PLAIN, QUICK, read, served, until, world
-from websocket_world import SmallHost, cut_after, invocation_of, swallow_after
+from websocket_fixtures import SmallHost, cut_after, invocation_of, swallow_after
+from websocket_served import LIMIT, PLAIN, QUICK, host_with_proxy, read, served, until
 
 from pilothouse.errors import CLIStartError, RemoteError, UsageError
 from pilothouse.options import Invocation
@@ -31,7 +31,7 @@ async def test_a_connection_that_is_cut_anywhere_loses_and_doubles_nothing(seed:
     chance = random.Random(seed)
     lines = [bytes(chance.choices(b"abcdefgh", k=chance.choice([1, 50, 5_000, 90_000]))) + b"\n" for _ in range(40)]
     whole = b"".join(lines)
-    async with world() as (host, proxy):
+    async with host_with_proxy() as (host, proxy):
         proxy.plans = [cut_after(chance.choice(["up", "down"]), chance.randint(2_000, 150_000)) for _ in range(12)]
         async with served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport:
             async with anyio.create_task_group() as group:
@@ -50,7 +50,7 @@ async def test_a_connection_that_is_cut_anywhere_loses_and_doubles_nothing(seed:
 
 
 async def test_a_connection_that_is_cut_in_the_opening_starts_one_session() -> None:
-    async with world() as (host, proxy):
+    async with host_with_proxy() as (host, proxy):
         host.breaks_before_ready = 2
         async with served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport:
             await transport.send(b"hello\n")
@@ -62,7 +62,7 @@ async def test_a_connection_that_is_cut_in_the_opening_starts_one_session() -> N
 
 @pytest.mark.requirement("E84")
 async def test_heartbeats_find_a_connection_that_is_half_open() -> None:
-    async with world(heartbeat=0.1) as (_, proxy):
+    async with host_with_proxy(heartbeat=0.1) as (_, proxy):
         proxy.plans = [swallow_after(1_000)]
         async with served(WebSocketTransport(proxy.url, reconnect=QUICK, heartbeat=0.1)) as transport:
             line = b"x" * 3_000 + b"\n"
@@ -72,7 +72,7 @@ async def test_heartbeats_find_a_connection_that_is_half_open() -> None:
 
 
 async def test_heartbeats_measure_the_round_trip() -> None:
-    async with world() as (host, _), served(WebSocketTransport(host.url, heartbeat=0.02)) as transport:
+    async with host_with_proxy() as (host, _), served(WebSocketTransport(host.url, heartbeat=0.02)) as transport:
         await until(lambda: transport.round_trip is not None)
         assert 0 <= (transport.round_trip or 0) < LIMIT
 
@@ -83,7 +83,10 @@ async def test_the_output_ends_while_there_is_no_connection() -> None:
         await conn.write("last words\n")
         conn.end(exit_code=7, stderr="it is over")
 
-    async with world(peer) as (host, proxy), served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport:
+    async with (
+        host_with_proxy(peer) as (host, proxy),
+        served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport,
+    ):
         await transport.send(b"go\n")
         await until(lambda: host.session.attachment is not None)
         proxy.cut()
@@ -94,7 +97,7 @@ async def test_the_output_ends_while_there_is_no_connection() -> None:
 
 
 async def test_a_peer_that_does_not_read_makes_the_sender_wait() -> None:
-    async with world(MEMORY_PEERS["deaf"]) as (host, _), served(WebSocketTransport(host.url)) as transport:
+    async with host_with_proxy(MEMORY_PEERS["deaf"]) as (host, _), served(WebSocketTransport(host.url)) as transport:
         sent = 0
         line = b"x" * 99_999 + b"\n"
         with anyio.move_on_after(1.0):
@@ -106,7 +109,7 @@ async def test_a_peer_that_does_not_read_makes_the_sender_wait() -> None:
 
 
 async def test_a_client_that_does_not_read_holds_up_the_peer() -> None:
-    async with world(MEMORY_PEERS["flood"]) as (host, _), served(WebSocketTransport(host.url)) as transport:
+    async with host_with_proxy(MEMORY_PEERS["flood"]) as (host, _), served(WebSocketTransport(host.url)) as transport:
         await anyio.sleep(0.2)
         await anyio.wait_all_tasks_blocked()
         in_hand = sum(map(len, transport._up.raw))
@@ -118,7 +121,7 @@ async def test_a_client_that_does_not_read_holds_up_the_peer() -> None:
 
 @pytest.mark.requirement("E84")
 async def test_a_host_that_stays_away_is_given_up_in_time() -> None:
-    async with world() as (_, proxy):
+    async with host_with_proxy() as (_, proxy):
         backoff = Backoff(give_up_after=0.3, first=0.01, longest=0.05)
         async with served(WebSocketTransport(proxy.url, reconnect=backoff)) as transport:
             proxy.is_down = True
@@ -137,7 +140,7 @@ async def test_a_host_that_stays_away_is_given_up_in_time() -> None:
 
 
 async def test_what_is_sent_without_a_connection_arrives_with_the_next() -> None:
-    async with world() as (_, proxy), served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport:
+    async with host_with_proxy() as (_, proxy), served(WebSocketTransport(proxy.url, reconnect=QUICK)) as transport:
         proxy.is_down = True
         proxy.cut()
         await until(lambda: transport.health().state == "degraded")
@@ -147,7 +150,7 @@ async def test_what_is_sent_without_a_connection_arrives_with_the_next() -> None
 
 
 async def test_close_is_bounded_when_the_host_is_gone() -> None:
-    async with world() as (_, proxy), served(WebSocketTransport(proxy.url)) as transport:
+    async with host_with_proxy() as (_, proxy), served(WebSocketTransport(proxy.url)) as transport:
         proxy.is_down = True
         proxy.cut()
         await until(lambda: transport.health().state == "degraded")
@@ -157,7 +160,7 @@ async def test_close_is_bounded_when_the_host_is_gone() -> None:
 
 async def test_close_ends_the_session_after_a_break() -> None:
     async with (
-        world() as (host, proxy),
+        host_with_proxy() as (host, proxy),
         served(WebSocketTransport(proxy.url, reconnect=Backoff(first=60))) as transport,
     ):
         session = host.session
@@ -220,7 +223,7 @@ async def test_something_else_that_answers_is_no_host() -> None:
 
 @pytest.mark.parametrize(("token", "is_right"), [(None, False), ("other-token-123", False), ("right-token-123", True)])
 async def test_the_token_is_asked_for(token: str | None, is_right: bool) -> None:
-    async with world(token="right-token-123") as (host, _):
+    async with host_with_proxy(token="right-token-123") as (host, _):
         transport = WebSocketTransport(host.url, token=token)
         if is_right:
             async with served(transport):
@@ -234,7 +237,7 @@ async def test_the_token_is_asked_for(token: str | None, is_right: bool) -> None
 
 @pytest.mark.requirement("E76")
 async def test_neither_token_nor_content_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with world(token="right-token-123") as (_, proxy):
+    async with host_with_proxy(token="right-token-123") as (_, proxy):
         with caplog.at_level("DEBUG"):
             async with served(WebSocketTransport(proxy.url, token="right-token-123", reconnect=QUICK)) as transport:
                 proxy.cut()
@@ -249,7 +252,7 @@ async def test_neither_token_nor_content_is_logged(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("code", ["limit", "draining", "forbidden", "bad_request", "version", "pruned"])
 async def test_a_refusal_is_reported_with_its_code(code: str) -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         host.refuse = Refused(code, "not here")
         with pytest.raises(RemoteError, match="not here") as caught:
             await WebSocketTransport(host.url).start(PLAIN)
@@ -257,14 +260,14 @@ async def test_a_refusal_is_reported_with_its_code(code: str) -> None:
 
 
 async def test_a_child_that_cannot_be_started_is_an_error_of_its_own() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         host.refuse = Refused("start_failed", "there is no claude")
         with pytest.raises(CLIStartError, match="there is no claude"):
             await WebSocketTransport(host.url).start(PLAIN)
 
 
 async def test_a_host_that_breaks_the_rules_is_left() -> None:
-    async with world() as (host, _), served(WebSocketTransport(host.url)) as transport:
+    async with host_with_proxy() as (host, _), served(WebSocketTransport(host.url)) as transport:
         attachment = host.session.attachment
         assert attachment is not None
         await attachment.socket.send(b"\x00" * 7 + b"\xff" + b"a gap")
@@ -278,7 +281,7 @@ async def test_a_host_that_breaks_the_rules_is_left() -> None:
 
 @pytest.mark.requirement("E86")
 async def test_another_client_goes_on_where_the_one_before_has_left() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         async with served(WebSocketTransport(host.url)) as first:
             await first.send(b"one\ntwo\n")
             assert await read(first, 8) == b"one\ntwo\n"
@@ -298,7 +301,7 @@ async def test_another_client_goes_on_where_the_one_before_has_left() -> None:
 
 
 async def test_what_was_looked_at_a_moment_ago_does_not_come_again() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         async with served(WebSocketTransport(host.url)) as first:
             await first.send(b"one\n")
             assert await read(first, 4) == b"one\n"
@@ -316,7 +319,7 @@ async def test_what_was_looked_at_a_moment_ago_does_not_come_again() -> None:
 
 
 async def test_what_was_not_looked_at_comes_again() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         async with served(WebSocketTransport(host.url)) as first:
             await first.send(b"one\n")
             assert await read(first, 4) == b"one\n"
@@ -327,7 +330,7 @@ async def test_what_was_not_looked_at_comes_again() -> None:
 
 
 async def test_a_client_is_taken_over_only_on_demand() -> None:
-    async with world() as (host, _), served(WebSocketTransport(host.url)) as first:
+    async with host_with_proxy() as (host, _), served(WebSocketTransport(host.url)) as first:
         session = host.session.id
         with pytest.raises(RemoteError) as caught:
             await WebSocketTransport(host.url, session=session).start(PLAIN)
@@ -344,7 +347,7 @@ async def test_a_client_is_taken_over_only_on_demand() -> None:
 
 
 async def test_an_unknown_session_is_refused() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         with pytest.raises(RemoteError) as caught:
             await WebSocketTransport(host.url, session="no-such").start(PLAIN)
         assert caught.value.code == "unknown_session"

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from websocket_world import Proxy, SmallHost, invocation_of
+from websocket_fixtures import Proxy, SmallHost, invocation_of
 
 from pilothouse import sync
 from pilothouse.client import Agent

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from msgspec.structs import replace
-from websocket_world import Proxy, SmallHost, cut_after, invocation_of
+from websocket_fixtures import Proxy, SmallHost, cut_after, invocation_of
 
 from pilothouse.options import Invocation
 from pilothouse.remote import Launch

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.streams.tls import TLSListener
 from msgspec.structs import replace
-from websocket_served import PLAIN, read, served, world
+from websocket_served import PLAIN, host_with_proxy, read, served
 
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.options import Options, render
@@ -40,7 +40,7 @@ async def test_nothing_that_was_inherited_travels(monkeypatch: pytest.MonkeyPatc
 
 async def test_private_files_travel_with_their_content() -> None:
     files = (PrivateFile("mcp-config", ".json", b'{"a": "\xff\x00"}'),)
-    async with world() as (host, _), served(WebSocketTransport(host.url), replace(PLAIN, files=files)):
+    async with host_with_proxy() as (host, _), served(WebSocketTransport(host.url), replace(PLAIN, files=files)):
         launch = host.session.launch
         assert [(file.flag, file.suffix, file.content) for file in launch.files] == [
             ("mcp-config", ".json", b'{"a": "\xff\x00"}')
@@ -68,7 +68,7 @@ async def test_no_key_travels_in_the_clear(token: str | None, changes: dict[str,
 
 
 async def test_settings_that_are_too_large_are_reported_before_anything_is_sent() -> None:
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
         invocation = replace(PLAIN, files=(PrivateFile("settings", ".json", b"x" * 900_000),))
         with pytest.raises(UsageError, match="1,048,576"):
             await WebSocketTransport(host.url).start(invocation)
@@ -132,7 +132,7 @@ async def test_the_link_is_encrypted_and_certificates_are_checked(certificate: t
     ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     ours.load_cert_chain(cert, key)
     theirs = ssl.create_default_context(cafile=str(cert))
-    async with world() as (host, _):
+    async with host_with_proxy() as (host, _):
 
         async def pass_on(secure: anyio.abc.ByteStream) -> None:
             plain = await anyio.connect_tcp("127.0.0.1", host.port)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from websocket_world import Proxy, SmallHost, invocation_of
+from websocket_fixtures import Proxy, SmallHost, invocation_of
 
 from pilothouse.options import Invocation
 from pilothouse.remote import Backoff, Launch
@@ -28,7 +28,9 @@ def host_of(script: Any, **settings: Any) -> SmallHost:
 
 
 @asynccontextmanager
-async def world(script: Any = MEMORY_PEERS["echo"], **settings: Any) -> AsyncGenerator[tuple[SmallHost, Proxy]]:
+async def host_with_proxy(
+    script: Any = MEMORY_PEERS["echo"], **settings: Any
+) -> AsyncGenerator[tuple[SmallHost, Proxy]]:
     with anyio.fail_after(LIMIT):
         async with host_of(script, **settings).running() as host, Proxy(host).running() as proxy:
             yield host, proxy

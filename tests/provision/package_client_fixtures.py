@@ -46,7 +46,7 @@ shutil.copy(os.environ[f"FAKE_{{name.upper()}}_ARCHIVE"], place)
 """
 
 
-class World:
+class FakePackageClients:
     """A cache, two fake clients and the packages they deliver."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
