@@ -84,7 +84,7 @@ def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
     [
         (("--cli", "/no/such/claude"), 2, "pilothouse install-cli"),
         (("--cwd", "/no/such/place"), 2, "--cwd: there is no directory /no/such/place"),
-        (("--local", "--model", "opus"), 2, "leave --model away"),
+        (("--local", "--model", "opus"), 2, "omit --model"),
         (("--json-schema", "{}"), 2, "use `pilothouse ask`"),
         (("--resume", "x", "--continue"), 2, "resume"),
         (("--prompt-via", "argv"), 2, "prompt_via"),

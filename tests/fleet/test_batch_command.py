@@ -111,7 +111,7 @@ def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
     assert (code, "--local applies where runs are executed: give it to the worker" in err) == (2, True)
     code, _, err = run(str(prompts), "--local", "--model", "opus")
-    assert (code, "--local brings its own model: leave --model away" in err) == (2, True)
+    assert (code, "--local brings its own model: omit --model" in err) == (2, True)
 
 
 def test_failed_runs_are_reported_and_run_again(run: Any, prompts: Path, fake: FakeCLI) -> None:
@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_what_was_begun(prompts: Path) -> None:
             child.wait()
         assert child.returncode == 130, err
         assert "stopping what runs" in err
-        assert "`pilothouse batch resume --journal runs.db` goes on" in err
+        assert "`pilothouse batch resume --journal runs.db` continues" in err
         for call in slow.calls:
             _until(lambda pid=call.pid: not _is_alive(pid))
     done = subprocess.run(

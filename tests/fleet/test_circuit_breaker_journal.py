@@ -84,7 +84,7 @@ def test_a_batch_says_what_to_do_next(
     out, err = capsys.readouterr()
     assert out == ""
     assert re.search("[345] in a row failed for this reason", err)  # two run at a time, and what runs ends
-    assert err.splitlines()[-1] == "when that is mended, `pilothouse batch resume --journal runs.db` goes on"
+    assert err.splitlines()[-1] == "when that is corrected, `pilothouse batch resume --journal runs.db` continues"
     assert main(["batch", "status", "--journal", "runs.db", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["queued"], status["failed"], status["running"]) == (30, 0, 0)
@@ -96,4 +96,4 @@ def test_a_batch_without_a_cli_fails_none(
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
     assert main(["batch", "prompts.txt", "--cli", "/no/such/claude", "--journal", "runs.db"]) == 2
-    assert "goes on" in capsys.readouterr().err
+    assert "continues" in capsys.readouterr().err

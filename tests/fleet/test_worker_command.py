@@ -296,7 +296,7 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "a budget of nothing": (
         ("worker", "--journal", "x.db", "--budget-usd", "0"), 2,
-        "budget_usd must be a number of US dollars above 0, got 0.0; leave it away for no limit",
+        "budget_usd must be a number of US dollars above 0, got 0.0; omit it for no limit",
     ),
 }  # fmt: skip
 

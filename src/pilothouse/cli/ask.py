@@ -164,7 +164,7 @@ class AskRun:
         if self._request.verbose:
             values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         if self._request.local and values.get("model") is not None:
-            raise UsageError("--local brings its own model: leave --model away")
+            raise UsageError("--local brings its own model: omit --model")
         options = default_agent().options.merge(Options(**cast("Settings", values)).with_origin("command line"))
         if options.cwd is not None and not Path(options.cwd).is_dir():
             raise UsageError(f"--cwd: there is no directory {options.cwd}")

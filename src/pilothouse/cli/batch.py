@@ -125,7 +125,7 @@ async def apply_local_model(request: R, stack: AsyncExitStack, screen: Screen) -
     if not request.local:
         return request
     if request.settings.get("model") is not None:
-        raise UsageError("--local brings its own model: leave --model away")
+        raise UsageError("--local brings its own model: omit --model")
     from pilothouse.cli.install import start_local_model
 
     given = Options(**cast("Settings", request.settings))
@@ -493,7 +493,7 @@ async def batch(request: BatchRequest, screen: Screen) -> int:
         failure = describe_failure(error)
         screen.note(redact(f"pilothouse: {failure.line}"), "error")
         if request.journal is not None and is_systemic(error):
-            screen.note(f"when that is mended, `{_format_resume_command(request.journal)}` goes on", "warning")
+            screen.note(f"when that is corrected, `{_format_resume_command(request.journal)}` continues", "warning")
         return failure.code
 
 
@@ -540,7 +540,8 @@ class BatchRun:
     def _compute_exit_code(self) -> int:
         if self._signals.signal_count:
             if self._request.journal is not None:
-                self._screen.note(f"interrupted; `{_format_resume_command(self._request.journal)}` goes on", "warning")
+                command = _format_resume_command(self._request.journal)
+                self._screen.note(f"interrupted; `{command}` continues", "warning")
             return self._signals.exit_code
         return FAILED_RUNS if self._failed_count else 0
 

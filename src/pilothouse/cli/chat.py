@@ -327,7 +327,7 @@ class Chat:
                 "on_plan": asker.on_plan,
             }
         if self._request.local and values.get("model") is not None:
-            raise UsageError("--local brings its own model: leave --model away")
+            raise UsageError("--local brings its own model: omit --model")
         own = Options(**cast("Settings", values)).with_origin("command line")
         cwd = default_agent().session(own).options.cwd  # mistakes are reported before anything is fetched
         if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112, ASYNC240 - nothing else runs yet

@@ -76,7 +76,7 @@ def validate_budget(name: str, value: float | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; leave it away for no limit")
+        raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; omit it for no limit")
     return float(value)
 
 

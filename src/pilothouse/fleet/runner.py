@@ -202,7 +202,7 @@ class WorkspaceRunner:
         if own is not None and (Path(own).is_absolute() or not inside):
             raise UsageError(
                 f"run {attempt.key!r} has its own cwd {str(own)!r} and a workspace as well: such a cwd is a path inside"
-                " the directory of the run; leave it away, or the workspace"
+                " the directory of the run; omit it, or the workspace"
             )
         if not inside or not is_there:
             text = "is not a directory" if inside else "leads out of the directory of the run"
