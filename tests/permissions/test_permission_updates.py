@@ -18,7 +18,7 @@ from pilothouse.permissions import (
     SetMode,
     UnknownUpdate,
 )
-from pilothouse.permissions.updates import update_from_wire, update_to_wire
+from pilothouse.permissions.requests import update_from_wire, update_to_wire
 
 GIT = PermissionRule("Bash", "git:*")
 UPDATES = [

@@ -332,7 +332,7 @@ def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
 
 def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:
     from pilothouse import permissions
-    from pilothouse.permissions.updates import update_from_wire
+    from pilothouse.permissions.requests import update_from_wire
 
     if not isinstance(answer, dict):
         return None

@@ -1,18 +1,19 @@
-"""Permission requests of the CLI as typed values, and what a permission callback may return.
+"""Permission requests of the CLI as typed values, what a permission callback may return, and changes to permissions.
 
 Requests: a call, questions to the user, a plan. Answers: `Allow`, `Deny`, `Confirm`, answers to questions, and the
-ready-made `allow_all` and `deny_all`; also the texts that the model reads after a denial. Owns reading the body of
-`can_use_tool` and writing the response. Pure: calls nothing and decides nothing. Fields that are not named here stay
-in `.raw`; an optional field of an unexpected type counts as absent, because the CLI may be newer than this module.
+ready-made `allow_all` and `deny_all`; also the texts that the model reads after a denial. Changes: the six kinds of
+`PermissionUpdate`; `options.permission_rules` has the rules. Owns reading the body of `can_use_tool` and writing the
+response. Pure: calls nothing and decides nothing. Fields that are not named here stay in `.raw`; an optional field of
+an unexpected type counts as absent, because the CLI may be newer than this module.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -20,10 +21,172 @@ from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import short_repr
+from pilothouse.messages.core import PermissionMode
 from pilothouse.messages.decoder import convert_fields
-from pilothouse.options.permission_rules import PermissionRule
-from pilothouse.permissions.updates import PermissionUpdate, update_from_wire, update_to_wire
+from pilothouse.options.permission_rules import PermissionBehavior, PermissionRule
 from pilothouse.protocol import encode_line
+
+PermissionDestination = Literal["session", "localSettings", "projectSettings", "userSettings", "cliArg"]
+
+_BEHAVIORS: Final = get_args(PermissionBehavior)
+_DESTINATIONS: Final = get_args(PermissionDestination)
+_MODES: Final = get_args(PermissionMode)
+
+
+class _Update(Struct, frozen=True, tag_field="type"):
+    """Base of all updates."""
+
+    def with_destination(self, destination: PermissionDestination) -> Self:
+        """Return the same change for another destination; "session" drops it when the session ends.
+
+        Raises:
+            UsageError: there is no such destination.
+        """
+        return msgspec.structs.replace(self, destination=destination)
+
+
+class _RulesUpdate(_Update, frozen=True):
+    rules: Sequence[PermissionRule]
+    behavior: PermissionBehavior = "allow"
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        set_field(self, "rules", tuple(_check_rule(rule) for rule in _check_items("rules", self.rules)))
+        _check_choice("behavior", self.behavior, _BEHAVIORS)
+        _check_choice("destination", self.destination, _DESTINATIONS)
+
+
+class AddRules(_RulesUpdate, frozen=True, tag="addRules"):
+    """Add rules.
+
+    Args:
+        rules: the rules; `PermissionRule.parse("Bash(git:*)")` reads the usual form.
+        behavior: what happens to the calls that match: "allow", "deny" or "ask".
+        destination: how long and for whom the rules hold: "session" (this one), or a settings file on disk:
+            "localSettings" (this project, you), "projectSettings" (this project, everybody), "userSettings" (you,
+            everywhere).
+
+    Raises:
+        UsageError: one of them is not valid. The same holds for the other updates.
+    """
+
+
+class ReplaceRules(_RulesUpdate, frozen=True, tag="replaceRules"):
+    """Replace all rules of this behavior and destination; fields as in `AddRules`."""
+
+
+class RemoveRules(_RulesUpdate, frozen=True, tag="removeRules"):
+    """Remove rules; fields as in `AddRules`."""
+
+
+class SetMode(_Update, frozen=True, tag="setMode"):
+    """Change the permission mode.
+
+    Args:
+        mode: "default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions".
+        destination: as in `AddRules`.
+    """
+
+    mode: PermissionMode
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        _check_choice("mode", self.mode, _MODES)
+        _check_choice("destination", self.destination, _DESTINATIONS)
+
+
+class _DirectoriesUpdate(_Update, frozen=True):
+    directories: Sequence[str]
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        set_field(
+            self, "directories", tuple(_check_path(path) for path in _check_items("directories", self.directories))
+        )
+        _check_choice("destination", self.destination, _DESTINATIONS)
+
+
+class AddDirectories(_DirectoriesUpdate, frozen=True, tag="addDirectories"):
+    """Let the tools work in more directories.
+
+    Args:
+        directories: their paths.
+        destination: as in `AddRules`.
+    """
+
+
+class RemoveDirectories(_DirectoriesUpdate, frozen=True, tag="removeDirectories"):
+    """Take directories back; fields as in `AddDirectories`."""
+
+
+class UnknownUpdate(Struct, frozen=True):
+    """A change that the CLI suggests and this version does not know. A callback can return it unchanged.
+
+    Args:
+        type: its kind on the wire.
+        data: all of it.
+    """
+
+    type: str
+    data: dict[str, Any]
+
+    def with_destination(self, destination: PermissionDestination) -> Self:
+        """Return the same change for another destination, as for the other updates."""
+        _check_choice("destination", destination, _DESTINATIONS)
+        return msgspec.structs.replace(self, data={**self.data, "destination": destination})
+
+
+_KnownUpdate = AddRules | ReplaceRules | RemoveRules | SetMode | AddDirectories | RemoveDirectories
+PermissionUpdate = _KnownUpdate | UnknownUpdate
+_KNOWN_UPDATES: Final = get_args(_KnownUpdate)
+
+
+def update_from_wire(data: Any) -> PermissionUpdate:
+    """Read a change that the CLI suggests; never fails. An unknown or invalid one becomes an `UnknownUpdate`."""
+    try:
+        return msgspec.convert(data, _KnownUpdate)
+    except msgspec.ValidationError:
+        fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        return UnknownUpdate(str(fields.get("type", "")), fields)
+
+
+def update_to_wire(update: Any) -> dict[str, Any]:
+    """Return the wire form of a change.
+
+    Raises:
+        UsageError: the change is not valid. The CLI silently ignores what it does not understand, even a rule that
+            denies.
+    """
+    if isinstance(update, UnknownUpdate):
+        return update.data
+    if isinstance(update, _KNOWN_UPDATES):
+        return msgspec.json.decode(msgspec.json.encode(update))
+    raise UsageError(f"not a permission update: {type(update).__name__}")
+
+
+def _check_rule(value: Any) -> PermissionRule:
+    if isinstance(value, PermissionRule):
+        return value
+    raise UsageError(f"rules: expected PermissionRule.parse({value!r:.80}) or the like, got {type(value).__name__}")
+
+
+def _check_path(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise UsageError(f"directories: expected paths as text, got {value!r:.80}")
+
+
+def _check_items(name: str, value: Any) -> Iterable[Any]:
+    # A text is also a sequence of texts: "Bash" would become four rules.
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}: expected a list, got {type(value).__name__}")
+    return cast("Iterable[Any]", value)
+
+
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.80}")
+
 
 T = TypeVar("T")
 
