@@ -205,12 +205,14 @@ def test_a_session_that_is_closed_waits_no_longer(refusing: FakeCLI) -> None:
 # Ctrl-C, in programs of their own.
 
 WAITING = """
+from pilothouse.options import RetryPolicy
+
 def waits(message):
     if message.type == "system" and message.subtype in ("retry_scheduled", "limit_wait"):
         threading.Timer(0.2, told).start()  # by then the main thread waits again
 """
 HOW = {
-    "a retry": "'overloaded 9', retry=pilothouse.options.RetryPolicy(first_delay=60)",
+    "a retry": "'overloaded 9', retry=RetryPolicy(first_delay=60)",
     "a limit": "'limit 900', on_usage_limit='wait'",
 }
 
