@@ -7,7 +7,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The tests have a HOME of their own, so they are told where the cache is.
-CACHE = from pilothouse.provision.paths import cache_root; print(cache_root())
+CACHE = from pilothouse.provision.artifacts import cache_root; print(cache_root())
 WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
 # One worker a core. More than four and the children of the tests, of 300 MB each, want more memory than there may be.
 # WORKERS='-n 4 --dist worksteal' is a harder test on two cores: everything takes its turn at another moment.

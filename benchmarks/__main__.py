@@ -127,7 +127,7 @@ def _managed_cli() -> Path | None:
     if not installed("uvicorn"):  # serves the scripted model
         return None
     try:
-        from pilothouse.provision.cli import managed_cli_path
+        from pilothouse.provision.pinned_files import managed_cli_path
 
         path = managed_cli_path()
     except Exception:

@@ -180,7 +180,7 @@ def public_names() -> str:
 def genai_names() -> str:
     rows = [
         (name.replace("_", " "), f"`{old}`" if old else "", "the same" if old == new else f"`{new}`" if new else "")
-        for name in genai.Names.__struct_fields__
+        for name in genai.ConventionNames.__struct_fields__
         if name != "version"
         for old, new in [(getattr(genai.V1_41, name), getattr(genai.LATEST, name))]
     ]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.provision.cli import PINNED_VERSION
-from pilothouse.provision.pins import Artifact, Source
+from pilothouse.provision.artifacts import Artifact, PackageSource
+from pilothouse.provision.pinned_files import PINNED_VERSION
 
 SCRIPT = f'#!/bin/sh\n[ -n "$RUNS" ] && echo managed >> "$RUNS"\necho \'{PINNED_VERSION} (Claude Code)\'\n'
 CONTENT = SCRIPT.encode() + b"exit\n" + b"0" * 3_000_000
@@ -55,7 +55,9 @@ class ManagedInstallation:
         self.pack(CONTENT)
         self.npm("ok")
         digest = base64.b64encode(hashlib.sha512(self.archive.read_bytes()).digest()).decode()
-        source = Source("npm", "pack", "1.0.0", f"sha512-{digest}", "package/claude", self.archive.stat().st_size)
+        source = PackageSource(
+            "npm", "pack", "1.0.0", f"sha512-{digest}", "package/claude", self.archive.stat().st_size
+        )
         sha256 = hashlib.sha256(CONTENT).hexdigest()
         self.artifact = Artifact(f"cli/{PINNED_VERSION}/claude", (source,), sha256, True, len(CONTENT))
         self.env = {
@@ -68,7 +70,7 @@ class ManagedInstallation:
         }
         for name, value in self.env.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("pilothouse.provision.cli.cli_artifact", lambda: self.artifact)
+        monkeypatch.setattr("pilothouse.provision.pinned_files.find_cli_artifact", lambda: self.artifact)
 
     def npm(self, mode: str) -> None:
         """Say what npm does: ok, fail or hang."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from pilothouse.provision.paths import cache_root
+from pilothouse.provision.artifacts import cache_root
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "mutations.toml"

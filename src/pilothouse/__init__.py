@@ -102,6 +102,8 @@ if TYPE_CHECKING:
     from pilothouse.permissions import Confirm as Confirm
     from pilothouse.permissions import Deny as Deny
     from pilothouse.permissions import PermissionRequest as PermissionRequest
+    from pilothouse.remote import WebSocketTransport as WebSocketTransport
+    from pilothouse.remote import on_host as on_host
     from pilothouse.stores import SessionStore as SessionStore
     from pilothouse.tools import Tool as Tool
     from pilothouse.tools import ToolError as ToolError
@@ -113,8 +115,6 @@ if TYPE_CHECKING:
     from pilothouse.transports import CliTransport as CliTransport
     from pilothouse.transports import ReplayTransport as ReplayTransport
     from pilothouse.transports import Transport as Transport
-    from pilothouse.transports import WebSocketTransport as WebSocketTransport
-    from pilothouse.transports import on_host as on_host
 
 _MODULES = read_lazy_names(__name__)
 

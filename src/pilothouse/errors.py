@@ -44,7 +44,7 @@ Three roots of blame, and the answer itself::
     ├── RemoteError                    a host cannot be reached, refuses, or is lost (`.code`)
     ├── Refusal                        a host refuses a request of a client (`.code`); in `pilothouse.server`
     ├── JournalError                   a host cannot write its journal; in `pilothouse.server`
-    ├── PrunedError                    the host no longer keeps the requested output; in `pilothouse.server`
+    ├── OutputPrunedError                    the host no longer keeps the requested output; in `pilothouse.server`
     ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); in `pilothouse.fleet`
     ├── WorkspaceError                 the directory of a run of a fleet cannot be made (`.path`)
     ├── ArtifactsError                 files of a run could not be saved

@@ -25,7 +25,8 @@ PACKAGES: dict[str, str] = {
     "options": "invocation option options renderer secrets signatures sources table targets value_checks "
     "value_types values",
     "protocol": "connection control_frames encoding events frame_reader validator",
-    "transports": "asyncio_watch base child cli discovery errands exits first_starts pipes stderr versions watchdog",
+    "transports": "asyncio_reader base child cli concurrency discovery exit_status first_start pipes stderr versions "
+    "watchdog",
 }
 """What one answered `query()` loads, by package."""
 

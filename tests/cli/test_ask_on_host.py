@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilothouse.cli.arguments import AskRequest, parse
-from pilothouse.transports import WebSocketTransport
+from pilothouse.remote import WebSocketTransport
 
 
 @pytest.mark.requirement("E84")

@@ -15,7 +15,7 @@ from command_in_terminal import run_in_terminal
 from command_process import LIMIT_S, Command, ends, eventually
 
 from pilothouse.cli.demo import PROGRAM
-from pilothouse.provision.model import model_path
+from pilothouse.provision.pinned_files import model_path
 from pilothouse.testing import HttpError, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.testing.script import RecordedRequest, get_block_texts
 

@@ -17,7 +17,7 @@ from managed_cli import CONTENT, ManagedInstallation
 from pilothouse.cli.install import InstallRequest, add_install, ensure_cli, install, make_install_request
 from pilothouse.cli.screen import Screen
 from pilothouse.errors import CLINotFoundError, ProvisionError
-from pilothouse.provision.cli import PINNED_VERSION
+from pilothouse.provision.pinned_files import PINNED_VERSION
 from pilothouse.transports import discovery
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedInstallation:
-    monkeypatch.setattr(discovery, "USUAL_PLACES", ())
-    monkeypatch.setattr(discovery, "_found", {})
+    monkeypatch.setattr(discovery, "USUAL_DIRECTORIES", ())
+    monkeypatch.setattr(discovery, "_found_paths", {})
     installation = ManagedInstallation(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{installation.bin}:/usr/bin:/bin")
     return installation
@@ -184,7 +184,7 @@ async def test_on_the_way_to_another_command(
     assert len(installation.runs()) == 1
     for wanted, env in (("global", {}), ("/nowhere/claude", {}), ("bundled", {"PILOTHOUSE_INSTALL": "0"})):
         await Seen().run("--uninstall")
-        monkeypatch.setattr(discovery, "_found", {})
+        monkeypatch.setattr(discovery, "_found_paths", {})
         with pytest.raises(CLINotFoundError):
             await ensure_cli(wanted, {**installation.env, **env}, seen.screen)
     installation.npm("fail")

@@ -20,7 +20,7 @@ from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import render
 from pilothouse.protocol import encode_line
-from pilothouse.remote import ops
+from pilothouse.remote import messages as ops
 from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.tools.content import to_json_value, to_result
 
@@ -132,7 +132,7 @@ def test_options_keep_plain_values() -> None:
 
 def test_a_start_at_a_host_may_hold_them() -> None:
     output = ops.Attach(version=1, client="c", session=Text("s"))
-    assert json.loads(ops.encode(output))["session"] == "s"
+    assert json.loads(ops.encode_item(output))["session"] == "s"
 
 
 def test_a_fleet_keeps_plain_values() -> None:

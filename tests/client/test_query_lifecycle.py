@@ -281,7 +281,7 @@ def test_a_hundred_queries_leave_nothing(fake: FakeCLI) -> None:
     async def main() -> None:
         for _ in range(3):
             await ph.query("go", cli=fake.path)
-        await until(lambda: watchdog.shell)  # it is there to stay
+        await until(lambda: watchdog.shell_pid)  # it is there to stay
         before = state()
         tasks = len(asyncio.all_tasks())
         for n in range(100):
@@ -301,7 +301,7 @@ def children() -> list[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         found.update(int(pid) for pid in (task / "children").read_text().split())
-    return sorted(found - {watchdog.shell})
+    return sorted(found - {watchdog.shell_pid})
 
 
 @pytest.mark.anyio

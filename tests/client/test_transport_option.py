@@ -10,7 +10,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.testing import frames
-from pilothouse.transports import Ending, Health, MemoryPeer, MemoryTransport
+from pilothouse.transports import ExitInfo, Health, MemoryPeer, MemoryTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -66,8 +66,8 @@ class WithAll(Echo):
     async def serve(self) -> None:
         self.calls.append("serve")
 
-    async def ending(self) -> Ending:
-        return Ending(exit_code=0)
+    async def ending(self) -> ExitInfo:
+        return ExitInfo(exit_code=0)
 
 
 @pytest.mark.requirement("R37")

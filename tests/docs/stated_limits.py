@@ -24,11 +24,11 @@ from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.language_model import LanguageModel
 from pilothouse.native.tools import file_tools, search_tools
 from pilothouse.native.tools.base import BuiltinToolError, Workplace
+from pilothouse.remote.address import ConnectionLostError
+from pilothouse.remote.websocket import _make_status_error
 from pilothouse.stores import redis
 from pilothouse.testing import FakeCLI, mock_transport
-from pilothouse.transports.accounts import account_of
-from pilothouse.transports.websocket_address import ConnectionLostError
-from pilothouse.transports.websocket_connection import _refusal
+from pilothouse.transports.isolation import find_account
 
 Proof = str | Callable[[], None]
 
@@ -74,7 +74,7 @@ def no_other_users_here() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "pwd", None)
         with pytest.raises(OptionsError, match="cannot run a child as another user"):
-            account_of("nobody")
+            find_account("nobody")
 
 
 def a_full_disk_is_told() -> None:
@@ -96,8 +96,8 @@ def no_request_that_nobody_knows() -> None:
 
 
 def a_busy_host_is_tried_again() -> None:
-    assert isinstance(_refusal(503), ConnectionLostError)
-    assert not isinstance(_refusal(403), ConnectionLostError)
+    assert isinstance(_make_status_error(503), ConnectionLostError)
+    assert not isinstance(_make_status_error(403), ConnectionLostError)
 
 
 PAGES_SAY: dict[str, dict[str, Proof]] = {
@@ -107,20 +107,22 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
     },
     "host.md": {
         "a page cannot reach the host through a name of its own": (
-            "server/test_server_rest.py::test_requests_need_a_token_and_an_allowed_origin"
+            "server/test_rest.py::test_requests_need_a_token_and_an_allowed_origin"
         ),
         "or the session cannot continue, see below": (
-            "server/test_server_restarts.py::test_sessions_of_the_host_go_on_after_it_was_killed"
+            "server/test_host_restarts.py::test_sessions_of_the_host_go_on_after_it_was_killed"
         ),
-        "the journal cannot be written or read": "server/test_server_journal.py::test_files_that_cannot_be_the_journal",
+        "the journal cannot be written or read": "server/test_host_journal.py::test_files_that_cannot_be_the_journal",
     },
     "options.md": {"other settings cannot loosen them": "real/test_real_options.py::test_what_restricts"},
     "recording.md": {
         "the CLI cannot be started": (
-            "transports/test_transports_recording.py::test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was"
+            "transports/test_recorder.py::test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was"
         )
     },
-    "remote.md": {"takes no more sessions for now": "server/test_server_wire.py::test_no_more_sessions_than_the_limit"},
+    "remote.md": {
+        "takes no more sessions for now": "server/test_host_websocket.py::test_no_more_sessions_than_the_limit"
+    },
     "retries-and-timeouts.md": {
         "the API cannot be reached": "real/test_real_retry.py::test_an_api_that_cannot_be_reached_is_tried_again"
     },
@@ -134,7 +136,7 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
 }
 MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "cli/flags.py": {
-        "the journal cannot be written": "server/test_server_journal.py::test_files_that_cannot_be_the_journal"
+        "the journal cannot be written": "server/test_host_journal.py::test_files_that_cannot_be_the_journal"
     },
     "client/supervisor.py": {
         "cannot change in a session": "session/test_session_controls.py::test_what_cannot_change_is_refused_at_once",
@@ -177,11 +179,11 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
             "tools/test_input_schemas.py::test_an_invalid_tool_is_reported_at_its_definition"
         )
     },
-    "transports/accounts.py": {"this system cannot run a child as another": no_other_users_here},
+    "transports/isolation.py": {"this system cannot run a child as another": no_other_users_here},
     "transports/start_errors.py": {
-        "a name that cannot be passed on": "transports/test_transports_start.py::test_start_errors_say_what_to_do"
+        "a name that cannot be passed on": "transports/test_start_errors.py::test_start_errors_say_what_to_do"
     },
-    "transports/websocket_connection.py": {"not for now (HTTP": a_busy_host_is_tried_again},
+    "remote/websocket.py": {"not for now (HTTP": a_busy_host_is_tried_again},
 }
 # What the model is told, and what another library says, is no message of pilothouse.
 _NO_MESSAGES = frozenset({"native/prompts.py", "client/structured_output.py"})

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse.provision.model import model_path
+from pilothouse.provision.pinned_files import model_path
 from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"

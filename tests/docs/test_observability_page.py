@@ -75,12 +75,12 @@ def test_every_method_of_an_observer_stands_in_the_table() -> None:
     assert set(re.findall(r"`(on_\w+|environ|run_context)\([\w, ]*\)`", PAGE)) == methods
 
 
-@pytest.mark.parametrize("name", [name for name in genai.OWN if "retry." not in name])
+@pytest.mark.parametrize("name", [name for name in genai.OWN_NAMES if "retry." not in name])
 def test_every_name_of_ours_is_reported(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
 def test_every_version_of_the_conventions_is_reported() -> None:
     assert all(f'"{version}"' in PAGE for version in genai.VERSIONS)
-    assert genai.OPT_IN in PAGE
-    assert genai.OPT_IN_LATEST in PAGE
+    assert genai.OPT_IN_VARIABLE in PAGE
+    assert genai.OPT_IN_LATEST_VALUE in PAGE

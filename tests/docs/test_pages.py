@@ -28,7 +28,7 @@ from pilothouse.hints import find_homes
 from pilothouse.lazy_exports import read_lazy_names
 from pilothouse.native.configuration import parse_command_line as read_flags
 from pilothouse.options import TABLE
-from pilothouse.provision.model import model_path
+from pilothouse.provision.pinned_files import model_path
 from pilothouse.testing import FakeCLI, RecordedRequest, ScriptedModel, ToolUse, frames
 
 README = ROOT / "README.md"

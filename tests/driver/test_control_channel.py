@@ -354,7 +354,7 @@ class Direct(MemoryTransport):
         self.asked += 1
         if self.every and self.asked % self.every == 0:
             return False
-        self.flow_in.append(data)
+        self.input_stream.append(data)
         return True
 
 

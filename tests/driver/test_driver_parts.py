@@ -21,7 +21,7 @@ from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Options, render
 from pilothouse.testing import frames
-from pilothouse.transports import Ending
+from pilothouse.transports import ExitInfo
 
 MESSAGE = from_dict(frames.assistant("x"))
 flavour: ContextVar[str] = ContextVar("flavour", default="plain")
@@ -251,36 +251,36 @@ def test_a_loop_of_asyncio_is_not_taken_for_trio_because_trio_is_imported() -> N
 # the words of errors
 
 
-def words(ending: Ending, noise: str = "") -> str:
+def words(ending: ExitInfo, noise: str = "") -> str:
     return str(missing_result_error(ending, noise, None))
 
 
 @pytest.mark.requirement("E68", "G41")
 def test_the_exit_of_the_child_is_reported() -> None:
-    error = missing_result_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), "", None)
+    error = missing_result_error(ExitInfo(exit_code=3, stderr="one\n\ntwo\n"), "", None)
     assert isinstance(error, CLIExitedError)
     assert (error.exit_code, error.signal, error.stderr) == (3, None, "one\n\ntwo\n")
     assert (
         str(error)
         == "the CLI exited with code 3 before the answer was complete; its standard error ends with:\n  one\n  two"
     )
-    killed = missing_result_error(Ending(signal="SIGKILL", detail="out of memory"), "", None)
+    killed = missing_result_error(ExitInfo(signal="SIGKILL", detail="out of memory"), "", None)
     assert isinstance(killed, CLIExitedError)
     assert (killed.exit_code, killed.signal) == (None, "SIGKILL")
     assert str(killed) == "the CLI was ended by SIGKILL before the answer was complete; out of memory"
-    assert words(Ending()).startswith("the CLI closed its output before")
+    assert words(ExitInfo()).startswith("the CLI closed its output before")
 
 
 def test_only_the_end_of_standard_error_is_in_the_message() -> None:
     stderr = "".join(f"line {n}\n" for n in range(1000))
-    text = words(Ending(exit_code=1, stderr=stderr))
+    text = words(ExitInfo(exit_code=1, stderr=stderr))
     assert "line 999" in text
     assert "line 994" not in text
 
 
 def test_noise_is_shown_when_standard_error_is_silent() -> None:
-    assert "Segmentation fault" in words(Ending(exit_code=1), "Segmentation fault")
-    assert "Segmentation" not in words(Ending(exit_code=1, stderr="real reason"), "Segmentation fault")
+    assert "Segmentation fault" in words(ExitInfo(exit_code=1), "Segmentation fault")
+    assert "Segmentation" not in words(ExitInfo(exit_code=1, stderr="real reason"), "Segmentation fault")
 
 
 @pytest.mark.requirement("G46")

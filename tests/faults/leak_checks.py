@@ -42,7 +42,7 @@ def children() -> set[int]:
             found.update(int(pid) for pid in (task / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):  # a thread that just ended; its children go to another one
             return {-1}
-    return found - {watchdog.shell}
+    return found - {watchdog.shell_pid}
 
 
 def descriptors() -> set[str]:
@@ -96,7 +96,7 @@ class Left:
     def __enter__(self) -> Self:
         watchdog.guard(NO_GROUP)  # the watchdog itself starts before the count
         watchdog.release(NO_GROUP)
-        eventually(lambda: watchdog.shell > 0, lambda: "the watchdog did not start")
+        eventually(lambda: watchdog.shell_pid > 0, lambda: "the watchdog did not start")
         self._files.mkdir()
         self._monkeypatch.setattr(tempfile, "tempdir", str(self._files))
         gc.collect()

@@ -2,7 +2,7 @@
 
 `tests/session/test_session_cancellation.py` proves beside that a session answers its next queries rightly wherever
 the cut was, `tests/driver/test_run_cancellation.py` that descriptors are closed, and
-`tests/transports/test_transports_lifecycle.py` the same at every wait of a transport.
+`tests/transports/test_child_lifecycle.py` the same at every wait of a transport.
 """
 
 from __future__ import annotations

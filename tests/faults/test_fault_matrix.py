@@ -1,6 +1,6 @@
 """Every fault in every state: a typed error in bounded time, a session that goes on, and nothing left behind.
 
-The tests of other rooms prove single cells more closely: `tests/transports/test_transports_lifecycle.py` the ends of a
+The tests of other rooms prove single cells more closely: `tests/transports/test_child_lifecycle.py` the ends of a
 process (a host that is killed, grandchildren, full pipes), `tests/session/test_session_restarts.py` what a new child
 resumes, `tests/client/test_query_endings.py` what the errors say, `tests/session/test_query_continuation_ends.py`
 continuations of any kind.

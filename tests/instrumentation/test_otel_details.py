@@ -18,7 +18,7 @@ import pilothouse as ph
 from pilothouse import sync as blocking
 from pilothouse.integrations import genai
 from pilothouse.integrations.otel import OpenTelemetry
-from pilothouse.integrations.otel_spans import TOOL_ERROR
+from pilothouse.integrations.otel_query import TOOL_ERROR
 from pilothouse.testing import FakeCLI, ScriptedModel, Text, ToolUse, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def test_metrics_of_the_last_version_with_a_number(record: Record) -> None
 
 
 async def test_the_latest_names(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(genai.OPT_IN, "http, gen_ai_latest_experimental")
+    monkeypatch.setenv(genai.OPT_IN_VARIABLE, "http, gen_ai_latest_experimental")
     seen = record()
     lines = [frames.init(), using("Bash", "t1"), done("t1", is_error=True), frames.assistant("x"), answer()]
     await ph.query("Hi", transport=mock_transport(lines), instrumentation=seen.otel)

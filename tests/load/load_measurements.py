@@ -49,7 +49,7 @@ def children() -> list[int]:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             found.extend(map(int, (task / "children").read_text().split()))
-    return [pid for pid in found if pid != watchdog.shell]
+    return [pid for pid in found if pid != watchdog.shell_pid]
 
 
 def _tasks() -> int:
@@ -68,7 +68,7 @@ def memory(name: str) -> int:
 async def no_leaks_after(fake: FakeCLI) -> AsyncGenerator[None]:
     """After the block this process has open what it had before, and no more. One query goes first, to warm up."""
     assert (await ph.query("warm up", cli=fake.path)).is_success
-    while not watchdog.shell:
+    while not watchdog.shell_pid:
         await anyio.sleep(0.005)
     await anyio.sleep(0)
     before = usage()

@@ -19,8 +19,8 @@ from anyio import to_thread
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.testing import FakeCLI
-from pilothouse.transports import CliTransport, first_starts
-from pilothouse.transports.first_starts import FirstStart, await_turn
+from pilothouse.transports import CliTransport, first_start
+from pilothouse.transports.first_start import FirstStartLock, wait_for_first_start
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="knows no such locks")]
 
@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr(first_starts, "ALONE_SECONDS", LONG)
+    monkeypatch.setattr(first_start, "MAX_WAIT_SECONDS", LONG)
     return tmp_path / "home"
 
 
@@ -95,8 +95,8 @@ async def test_tasks_and_threads_wait_for_the_first(fake: FakeCLI, env: dict[str
 PROGRAM = """
 import sys
 from pilothouse import sync as ph
-from pilothouse.transports import CliTransport, first_starts
-first_starts.ALONE_SECONDS = 120.0
+from pilothouse.transports import CliTransport, first_start
+first_start.MAX_WAIT_SECONDS = 120.0
 sys.stdin.readline()
 print(ph.query("go", cli=sys.argv[1]).result().text)
 """
@@ -132,7 +132,7 @@ def hanging(child: Any) -> None:
 async def test_a_hanging_first_start_blocks_others_briefly(
     env: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_starts, "ALONE_SECONDS", 0.1)
+    monkeypatch.setattr(first_start, "MAX_WAIT_SECONDS", 0.1)
     with FakeCLI.from_function(hanging, manual=("initialize",)) as fake, anyio.fail_after(DEADLINE):
         agent = ph.Agent(cli=fake.path, env=env)
         first = agent.query("go", transport=lambda: CliTransport(close_grace=0, term_grace=0))
@@ -147,53 +147,53 @@ async def test_a_hanging_first_start_blocks_others_briefly(
 
 async def test_a_first_that_dies_is_followed_by_another_first(env: dict[str, str]) -> None:
     with anyio.fail_after(DEADLINE):
-        first = await await_turn(env)
+        first = await wait_for_first_start(env)
         assert first is not None
-        seconds: list[FirstStart | None] = []
-        second: FirstStart | None = None
+        seconds: list[FirstStartLock | None] = []
+        second: FirstStartLock | None = None
 
         async def wait() -> None:
-            seconds.append(await await_turn(env))
+            seconds.append(await wait_for_first_start(env))
 
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             group.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
             assert not seconds
-            first.over(answered=False)
+            first.release(has_started=False)
             while not seconds:
                 await anyio.sleep(0.005)
             second = seconds[0]
             assert second is not None
-            second.over(answered=True)
+            second.release(has_started=True)
         assert seconds == [second, None]
-        assert await await_turn(env) is None
+        assert await wait_for_first_start(env) is None
     assert not locks()
 
 
 async def test_one_that_is_dropped_or_cancelled_is_no_first_any_more(env: dict[str, str]) -> None:
-    first = await await_turn(env)
+    first = await wait_for_first_start(env)
     assert first is not None
     with anyio.move_on_after(0.05) as scope:
-        await await_turn(env)
+        await wait_for_first_start(env)
     assert scope.cancelled_caught
     assert len(locks()) == 1
     del first
     gc.collect()
     assert not locks()
     with anyio.fail_after(DEADLINE):
-        again = await await_turn(env)
+        again = await wait_for_first_start(env)
     assert again is not None
-    again.over(answered=False)
+    again.release(has_started=False)
 
 
 HOLDER = """
 import os, sys, anyio
-from pilothouse.transports import CliTransport, first_starts
-first_starts.ALONE_SECONDS = 120.0
+from pilothouse.transports import CliTransport, first_start
+first_start.MAX_WAIT_SECONDS = 120.0
 
 async def main():
-    first = await first_starts.await_turn({"HOME": sys.argv[1]})
+    first = await first_start.wait_for_first_start({"HOME": sys.argv[1]})
     ours, theirs = os.pipe()
     if sys.argv[2] == "fork" and not os.fork():
         os.close(theirs)
@@ -201,7 +201,7 @@ async def main():
         os._exit(0)
     print(first is not None, flush=True)
     sys.stdin.readline()
-    first.over(answered=False)
+    first.release(has_started=False)
     print("over", flush=True)
     sys.stdin.read()
 
@@ -221,58 +221,60 @@ def test_the_lock_of_a_process_that_is_gone_or_forked_is_free(env: dict[str, str
     assert holder.stdout is not None
     with holder:
         assert holder.stdout.readline() == b"True\n"
-        mine = FirstStart(first_starts.configuration_file(env) or "")
-        assert mine._try() is None  # somebody is on the way
+        mine = FirstStartLock(first_start.find_config_file(env) or "")
+        assert mine._try_acquire() is None  # somebody is on the way
         if end == "fork":
             holder.stdin.write(b"\n")
             holder.stdin.flush()
             assert holder.stdout.readline() == b"over\n"
-            assert mine._try() is False  # the copy in the child holds nobody up
+            assert mine._try_acquire() is False  # the copy in the child holds nobody up
         else:
             holder.kill()
             holder.wait()
-            assert mine._try() is True
-        mine.over(answered=False)
+            assert mine._try_acquire() is True
+        mine.release(has_started=False)
         holder.stdin.close()
     assert not locks()
 
 
 async def test_where_a_child_has_run_before_nothing_is_locked(env: dict[str, str], home: Path) -> None:
     (home / ".claude.json").write_text("{}")
-    assert await await_turn(env) is None
+    assert await wait_for_first_start(env) is None
     (home / ".claude.json").unlink()
-    assert await await_turn(env) is None  # looked at once
+    assert await wait_for_first_start(env) is None  # looked at once
     assert not locks()
 
 
 async def test_without_a_lock_no_start_waits(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await await_turn({}) is None
-    assert await await_turn({"HOME": "relative"}) is None
-    Path(first_starts._lock_file(first_starts.configuration_file(env) or "")).symlink_to("elsewhere")
-    assert await await_turn(env) is None
+    assert await wait_for_first_start({}) is None
+    assert await wait_for_first_start({"HOME": "relative"}) is None
+    Path(first_start._make_lock_path(first_start.find_config_file(env) or "")).symlink_to("elsewhere")
+    assert await wait_for_first_start(env) is None
 
 
 async def test_an_old_lock_blocks_no_start(env: dict[str, str]) -> None:
-    first = await await_turn(env)
+    first = await wait_for_first_start(env)
     assert first is not None
     os.utime(locks()[0], (1e9, 1e9))
-    assert FirstStart(first_starts.configuration_file(env) or "")._try() is False
-    first.over(answered=False)
+    assert FirstStartLock(first_start.find_config_file(env) or "")._try_acquire() is False
+    first.release(has_started=False)
 
 
 async def test_it_is_where_the_child_looks(env: dict[str, str]) -> None:
-    assert first_starts.configuration_file(env) == f"{env['HOME']}/.claude.json"
-    assert first_starts.configuration_file({**env, "CLAUDE_CONFIG_DIR": "/etc/it"}) == "/etc/it/.claude.json"
+    assert first_start.find_config_file(env) == f"{env['HOME']}/.claude.json"
+    assert first_start.find_config_file({**env, "CLAUDE_CONFIG_DIR": "/etc/it"}) == "/etc/it/.claude.json"
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_starts, "_settled", set[str]())
-    for number in range(first_starts.KEPT_PATHS + 5):
-        FirstStart(f"/{number}/.claude.json").over(answered=True)
-    assert len(first_starts._settled) <= first_starts.KEPT_PATHS
+    monkeypatch.setattr(first_start, "_started_paths", set[str]())
+    for number in range(first_start.MAX_STARTED_PATHS + 5):
+        FirstStartLock(f"/{number}/.claude.json").release(has_started=True)
+    assert len(first_start._started_paths) <= first_start.MAX_STARTED_PATHS
 
 
 def test_a_lock_needs_nothing_that_is_slow_to_import(env: dict[str, str]) -> None:
-    code = "import sys\nfrom pilothouse.transports import first_starts\nfirst_starts._lock_file('/home/.claude.json')\n"
+    code = (
+        "import sys\nfrom pilothouse.transports import first_start\nfirst_start._make_lock_path('/home/.claude.json')\n"
+    )
     code += "assert not {'tempfile', 'hashlib', 'random', 'shutil'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, check=True, timeout=DEADLINE)

@@ -22,8 +22,7 @@ import pytest
 
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.local import LocalModel
-from pilothouse.provision.cli import managed_cli_path
-from pilothouse.provision.model import model_path
+from pilothouse.provision.pinned_files import managed_cli_path, model_path
 
 REQUIRED = os.environ.get("PILOTHOUSE_REQUIRE_CLI") == "1"
 REPO_CACHE = Path(__file__).parents[2] / ".cache" / "pilothouse"
@@ -239,12 +238,12 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch, is_late
     begin = LocalModel._start
 
     def begin_late(model: LocalModel) -> None:
-        assert model._abandoned.wait(20), "its thread begins once nobody wants it any more"
+        assert model._start_cancelled.wait(20), "its thread begins once nobody wants it any more"
         begin(model)
 
     if is_late:
         monkeypatch.setattr(LocalModel, "_start", begin_late)
-    monkeypatch.setattr("pilothouse.provision.model.ensure_model", slow_download)
+    monkeypatch.setattr("pilothouse.provision.pinned_files.ensure_model", slow_download)
     with anyio.move_on_after(0.1) as scope:
         async with LocalModel():
             pytest.fail("there is no model")

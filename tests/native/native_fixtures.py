@@ -107,7 +107,9 @@ class Host:
         while (frame := await self.next()) is not None:
             if wanted(frame):
                 return frame
-        raise AssertionError(f"it ended before: {[kind_of(f) for f in self.frames]}; {await self.transport.ending()}")
+        raise AssertionError(
+            f"it ended before: {[kind_of(f) for f in self.frames]}; {await self.transport.exit_info()}"
+        )
 
     async def result(self) -> dict[str, Any]:
         return await self.until(lambda f: f["type"] == "result")

@@ -143,7 +143,7 @@ async def test_it_refuses_to_start_as_the_cli_does(
 ) -> None:
     async with hosted(scripted_model, *flags) as host:
         output = await host.rest()
-        ending = await host.transport.ending()
+        ending = await host.transport.exit_info()
     assert ending.exit_code == 1
     assert stderr in ending.stderr
     assert [kind_of(frame) for frame in output] == (["result/error_during_execution"] if "--resume" in flags[0] else [])
@@ -154,7 +154,7 @@ async def test_a_session_id_is_used_once(scripted_model: ScriptedModel) -> None:
     await talk(scripted_model, "Hi", f"--session-id={ID}")
     async with hosted(scripted_model, f"--session-id={ID}") as host:
         await host.rest()
-        assert "already in use" in (await host.transport.ending()).stderr
+        assert "already in use" in (await host.transport.exit_info()).stderr
 
 
 async def test_the_mirror_sends_every_row(scripted_model: ScriptedModel) -> None:

@@ -104,7 +104,7 @@ async def test_a_repository_permits_nothing(scripted_model: ScriptedModel, name:
                 await host.answer(frame, {"behavior": "deny", "message": "no"})
         await host.transport.end_input()
         await host.rest()
-        stderr = (await host.transport.ending()).stderr
+        stderr = (await host.transport.exit_info()).stderr
     assert asked == ["Bash", "Write", "Write", "Read"]
     assert not list(scripted_model.home.rglob("canary"))
     assert name in stderr or not reported.keys() & {"permissions", "env"}
@@ -172,7 +172,7 @@ async def test_variables_that_steer_programs_hold_from_no_settings(scripted_mode
         assert (await host.result())["result"] == "Done."
         await host.transport.end_input()
         await host.rest()
-        stderr = (await host.transport.ending()).stderr
+        stderr = (await host.transport.exit_info()).stderr
     shown = scripted_model.requests[1].messages[-1]["content"][0]["content"]
     assert "GREETING=ahoy" in shown
     assert "NODE_ENV=test" in shown
@@ -209,7 +209,7 @@ async def test_unreadable_settings_are_reported(scripted_model: ScriptedModel) -
         await host.prompt("Go")
         await host.transport.end_input()
         await host.rest()
-        stderr = (await host.transport.ending()).stderr
+        stderr = (await host.transport.exit_info()).stderr
     assert "settings.json" in stderr
     assert "--plugin-dir has no effect" in stderr
 

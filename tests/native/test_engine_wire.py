@@ -239,7 +239,7 @@ async def test_the_last_result_is_the_exit_code(scripted_model: ScriptedModel) -
         await host.result()
         await host.transport.end_input()
         await host.rest()
-        assert (await host.transport.ending()).exit_code == 1
+        assert (await host.transport.exit_info()).exit_code == 1
 
 
 @pytest.mark.parametrize("line", [b"{this is not json\n", b'{"type": "user"}\n', b'{"type":"user","message":{}}\n'])
@@ -247,7 +247,7 @@ async def test_a_line_that_cannot_be_understood_ends_it(scripted_model: Scripted
     async with hosted(scripted_model) as host:
         await host.transport.send(line)
         await host.rest()
-        ending = await host.transport.ending()
+        ending = await host.transport.exit_info()
     assert ending.exit_code == 1
     assert ending.stderr
 
@@ -296,7 +296,7 @@ async def test_end_session_ends_it(scripted_model: ScriptedModel) -> None:
         await host.until(lambda f: kind_of(f) == "system/init")
         await host.ask("end_session")
         await host.rest()
-        assert (await host.transport.ending()).exit_code == 0
+        assert (await host.transport.exit_info()).exit_code == 0
 
 
 ODD: tuple[Any, ...] = ({}, [], "x", 5, True, {"a": {"b": [None]}}, [[1]])
@@ -342,4 +342,4 @@ async def test_a_prompt_of_an_odd_shape_ends_it(scripted_model: ScriptedModel, c
     async with hosted(scripted_model) as host:
         await host.prompt(content)
         await host.rest()
-        assert (await host.transport.ending()).exit_code == 1
+        assert (await host.transport.exit_info()).exit_code == 1

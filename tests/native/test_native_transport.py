@@ -24,7 +24,7 @@ from pilothouse.cli.arguments import parse
 from pilothouse.native import NativeTransport
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.permissions import PlanRequest, QuestionRequest
-from pilothouse.provision.model import model_path
+from pilothouse.provision.pinned_files import model_path
 from pilothouse.stores import MemoryStore
 from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
 from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
@@ -320,7 +320,7 @@ async def test_it_ends_without_a_reader(scripted_model: ScriptedModel, order: st
         async with anyio.create_task_group() as group:
             group.start_soon(transport.serve)
             await transport.send(json.dumps(frame).encode() + b"\n")
-            while not transport._memory.flow_out.full:
+            while not transport._memory.output_stream.is_full:
                 await anyio.sleep(0.01)
             if order == "close first":
                 await transport.close()

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from package_client_fixtures import FakePackageClients
+from fake_packages import FakePackageClients
 
 
 @pytest.fixture

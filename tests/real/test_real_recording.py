@@ -13,7 +13,7 @@ from pilothouse.client import Agent
 from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
 from pilothouse.testing.conformance import AgentSuite, local_settings
 from pilothouse.transports import Cassette, Player, Recorder
-from pilothouse.transports.cassettes.comparison import difference
+from pilothouse.transports.cassettes.comparison import diff_cassettes
 
 pytestmark = pytest.mark.real_cli
 
@@ -79,8 +79,8 @@ async def test_two_runs_of_the_real_cli_record_the_same(real_cli: str, tmp_path:
             async with Agent(transport=Recorder(path), allowed_tools=["Bash"], **settings).session() as session:
                 assert (await session.query("Run it")).text == word
     first, second, third = map(Cassette.load, paths)
-    assert difference(first, second) == ""
-    reported = difference(first, third).splitlines()
+    assert diff_cassettes(first, second) == ""
+    reported = diff_cassettes(first, third).splitlines()
     assert '-  "result": "ahoy",' in reported
     assert '+  "result": "goodbye",' in reported
     assert len([line for line in reported if line[:2] in ("- ", "+ ")]) == 6  # as a delta, a message, and the result

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_fixtures import Served, settings
+from served_host import Served, settings
 
 from pilothouse.server import Host
 

@@ -11,7 +11,7 @@ from session_cli import Cli
 import pilothouse as ph
 from pilothouse.options import Invocation
 from pilothouse.testing import FakeCLI
-from pilothouse.transports import Ending, Health, MemoryTransport, TransportWrapper
+from pilothouse.transports import ExitInfo, Health, MemoryTransport, TransportWrapper
 
 pytestmark = pytest.mark.anyio
 
@@ -42,8 +42,8 @@ class Elsewhere(ph.Transport):
         self.calls.append("end_input")
         await self._way.end_input()
 
-    async def ending(self) -> Ending:
-        return await self._way.ending()
+    async def ending(self) -> ExitInfo:
+        return await self._way.exit_info()
 
     async def close(self) -> None:
         self.calls.append("close")
@@ -105,7 +105,7 @@ def test_a_custom_send_is_not_bypassed() -> None:
         async def send(self, data: bytes) -> None:
             sent.append(data)
 
-        def send_at_once(self, data: bytes) -> bool:
+        def try_send(self, data: bytes) -> bool:
             sent.append(data)
             return True
 
@@ -125,8 +125,8 @@ def test_a_custom_send_is_not_bypassed() -> None:
         pass
 
     kinds = (Quick, Same, Noted, Mixed, Further)
-    assert [kind().send_at_once(b"x") for kind in kinds] == [True, True, False, False, False]
+    assert [kind().try_send(b"x") for kind in kinds] == [True, True, False, False, False]
     assert sent == [b"x", b"x"]
-    assert not TransportWrapper(Noted()).send_at_once(b"y")
-    assert TransportWrapper(Quick()).send_at_once(b"z")
+    assert not TransportWrapper(Noted()).try_send(b"y")
+    assert TransportWrapper(Quick()).try_send(b"z")
     assert sent == [b"x", b"x", b"z"]

@@ -139,7 +139,7 @@ class Seen:
     def look(self, invocation: Invocation) -> None:
         self.invocations.append(invocation)
         if invocation.home is not None:
-            config = Path(invocation.home.make(), ".claude")
+            config = Path(invocation.home.ensure(), ".claude")
         else:
             config = Path(invocation.env["CLAUDE_CONFIG_DIR"])
         files = sorted((config / "projects").rglob("*.jsonl"))

@@ -89,7 +89,7 @@ def children() -> list[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         found.update(int(pid) for pid in (task / "children").read_text().split())
-    return sorted(found - {watchdog.shell})
+    return sorted(found - {watchdog.shell_pid})
 
 
 class Program:

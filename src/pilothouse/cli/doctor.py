@@ -38,9 +38,9 @@ from pilothouse.messages import InitMessage
 from pilothouse.options import TABLE, Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.options.sources import VARIABLE_PREFIX, get_variable_name
-from pilothouse.provision.cli import PINNED_VERSION, managed_cli_path
-from pilothouse.provision.paths import CACHE_VARIABLE, cache_root
-from pilothouse.transports.discovery import OLDEST_VERSION, check_version, find_cli, parse_version
+from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root
+from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
+from pilothouse.transports.discovery import OLDEST_SUPPORTED, check_version, find_cli, parse_version
 
 CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
@@ -324,8 +324,8 @@ async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
 def _make_version_result(path: str, version: str, wanted: str) -> CheckResult:
     detail = f"Claude Code {version} at {path} (cli={wanted!r})"
     parsed = parse_version(version)
-    if parsed is not None and parsed < OLDEST_VERSION:
-        oldest = ".".join(map(str, OLDEST_VERSION))
+    if parsed is not None and parsed < OLDEST_SUPPORTED:
+        oldest = ".".join(map(str, OLDEST_SUPPORTED))
         return CheckResult("cli", "warning", f"{detail}, older than {oldest}", "update it, or: pilothouse install-cli")
     tested = "the tested version" if version == PINNED_VERSION else f"tested is {PINNED_VERSION}"
     return CheckResult("cli", "ok", f"{detail}, {tested}")

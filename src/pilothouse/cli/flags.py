@@ -287,7 +287,7 @@ def parse_transport(text: str) -> Callable[[], Any]:
 
 def _make_host_transport(url: str) -> Callable[[], Any]:
     from pilothouse.errors import UsageError
-    from pilothouse.transports import on_host
+    from pilothouse.remote import on_host
 
     try:
         # Not on the command line, which every process of the machine can read.

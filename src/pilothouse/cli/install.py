@@ -115,7 +115,7 @@ async def install(request: InstallRequest, screen: Screen) -> int:
     from pilothouse.cli.failures import FAILED, join_lines
     from pilothouse.cli.terminal import make_screen
     from pilothouse.errors import PilothouseError
-    from pilothouse.provision.cli import PINNED_VERSION, managed_cli_path
+    from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
 
     notes = screen if request.form == "text" else make_screen(sys.stderr, sys.stderr)
     report = _InstallReport(str(managed_cli_path()), PINNED_VERSION, request.action)
@@ -131,7 +131,7 @@ async def install(request: InstallRequest, screen: Screen) -> int:
 
 
 async def _install(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
-    from pilothouse.provision.managed import managed_versions
+    from pilothouse.provision.cli_installation import managed_versions
 
     before = managed_versions()
     with notes.progress("Claude Code") as progress:
@@ -153,8 +153,8 @@ async def _check(request: InstallRequest, report: _InstallReport, notes: Screen)
     from anyio import to_thread
 
     from pilothouse.errors import ProvisionError
-    from pilothouse.provision.cli import managed_cli, managed_cli_path
-    from pilothouse.provision.managed import managed_versions
+    from pilothouse.provision.cli_installation import managed_versions
+    from pilothouse.provision.pinned_files import managed_cli, managed_cli_path
 
     report.others = tuple(version for version in managed_versions() if version != report.version)
     path = await to_thread.run_sync(lambda: managed_cli(hashing=True))
@@ -172,7 +172,7 @@ async def _check_executable(path: Path) -> None:
     from anyio import to_thread
 
     from pilothouse.errors import ProvisionError
-    from pilothouse.provision.cli import PINNED_VERSION
+    from pilothouse.provision.pinned_files import PINNED_VERSION
     from pilothouse.transports.discovery import check_version
 
     version = await to_thread.run_sync(check_version, str(path), os.environ)
@@ -183,7 +183,7 @@ async def _check_executable(path: Path) -> None:
 async def _uninstall(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
     from anyio import to_thread
 
-    from pilothouse.provision.managed import uninstall_cli
+    from pilothouse.provision.cli_installation import uninstall_cli
 
     report.removed = tuple(await to_thread.run_sync(uninstall_cli))
 
@@ -235,7 +235,7 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
     from anyio import to_thread
 
     from pilothouse.errors import CLINotFoundError
-    from pilothouse.provision.cli import PINNED_VERSION
+    from pilothouse.provision.pinned_files import PINNED_VERSION
     from pilothouse.transports.discovery import find_cli, may_install
 
     try:
@@ -250,8 +250,8 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
 
 async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path:
     """Install in a thread; when this task is cancelled, the installation ends and removes what it made."""
-    from pilothouse.provision.managed import install_cli
-    from pilothouse.transports.errands import run_errand
+    from pilothouse.provision.cli_installation import install_cli
+    from pilothouse.transports.concurrency import run_cancellable
 
     def work(check: Callable[[], None]) -> Path:
         def report(stage: str, done: int, total: int | None) -> None:
@@ -260,7 +260,7 @@ async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path
 
         return install_cli(force=force, progress=report)
 
-    return await run_errand(work)
+    return await run_cancellable(work)
 
 
 LOCAL_MODEL_NOTES = {

@@ -26,7 +26,7 @@ from pilothouse.messages import Message, ResultMessage, encode
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.protocol import Connection
 from pilothouse.transports import Cassette
-from pilothouse.transports.cassettes.form import Entry, Recorded
+from pilothouse.transports.cassettes.format import CassetteEntry, RecordedConnection
 
 
 async def replay(request: ReplayRequest, screen: Screen) -> int:
@@ -44,7 +44,7 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
     code = 0
     for connection in cassette.connections:
         code = await showing.print_connection(connection) or code
-    if cassette.cut:
+    if cassette.is_truncated:
         screen.note("the recording ends here: it was cut off by a crash", "warning")
     return code
 
@@ -62,7 +62,7 @@ class _ReplayPrinter:
         self._messages: list[Message] = []
         self._printer = ProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
 
-    async def print_connection(self, connection: Recorded) -> int:
+    async def print_connection(self, connection: RecordedConnection) -> int:
         """Show one connection, and return its exit code."""
         reader = Connection()
         code, last, noise = 0, 0.0, ""
@@ -81,7 +81,7 @@ class _ReplayPrinter:
         noise = reader.non_json_lines[-1].decode("utf-8", "replace") if reader.non_json_lines else noise
         return self._end(connection, noise) or code
 
-    def _print_prompt(self, entry: Entry) -> None:
+    def _print_prompt(self, entry: CassetteEntry) -> None:
         frame = entry.frame or {}
         if frame.get("type") != "user" or self._request.form != "text":
             return
@@ -120,10 +120,10 @@ class _ReplayPrinter:
         self._reset()
         return code
 
-    def _end(self, connection: Recorded, noise: str) -> int:
+    def _end(self, connection: RecordedConnection, noise: str) -> int:
         """After the last entry: report a turn without an end, or a run that did not finish."""
         self._screen.end_text()
-        ending = connection.ending()
+        ending = connection.exit_info()
         broke = bool(ending.exit_code) or ending.signal is not None
         in_turn = any(message.type != "command_lifecycle" for message in self._messages)
         self._reset()
@@ -142,6 +142,6 @@ class _ReplayPrinter:
         return failure.code
 
 
-def _has_result(connection: Recorded) -> bool:
+def _has_result(connection: RecordedConnection) -> bool:
     frames = (entry.frame for entry in connection.entries if entry.direction == "out")
     return any(frame is not None and frame.get("type") == "result" for frame in frames)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pilothouse.cli.flags import ServeRequest
 from pilothouse.cli.screen import Screen
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 if TYPE_CHECKING:
     from pilothouse.server import ClientLimits
@@ -37,7 +37,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
     from pilothouse import server
 
     settings = server.HostSettings(
-        journal=server.default_journal() if request.journal is None else Path(request.journal),
+        journal=server.find_default_journal() if request.journal is None else Path(request.journal),
         roots=request.roots,
         cli=request.cli,
         max_sessions=request.max_sessions,
@@ -45,13 +45,13 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         drain_seconds=request.drain,
         keep_seconds=request.keep_days * SECONDS_PER_DAY,
         env=request.env or server.DEFAULT_ENV,
-        clients=await run_briefly(_make_limits, request),
+        clients=await run_blocking(_make_limits, request),
     )
-    tokens = await run_briefly(_make_tokens, request.clients)
-    token, made = await run_briefly(server.find_token, request.token_file, os.environ)
+    tokens = await run_blocking(_make_tokens, request.clients)
+    token, made = await run_blocking(server.find_token, request.token_file, os.environ)
     server.raise_descriptor_limit()
     host = server.Host(settings)
-    application = server.app(host, token=token, tokens=tokens, origins=request.origins, names=request.names)
+    application = server.make_app(host, token=token, tokens=tokens, origins=request.origins, names=request.names)
     listening = server.listen(request.host, request.port, public=request.public)
     address = listening.getsockname()
 

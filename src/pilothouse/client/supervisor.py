@@ -43,12 +43,12 @@ from pilothouse.messages import Message, SystemMessage
 from pilothouse.options import TABLE, Invocation, Options, render
 from pilothouse.options.targets import Internal
 from pilothouse.transports import Transport
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 if TYPE_CHECKING:
     from pilothouse.client.observation import SessionObservation
     from pilothouse.client.tool_bridge import Bridge
-    from pilothouse.transports.private_home import PrivateHome
+    from pilothouse.transports.isolation import PrivateHome
 
 
 # The control request of each option, and the key of its body.
@@ -619,7 +619,7 @@ class ChildSupervisor:
         finally:
             home, self.home = self.home, None
             if home is not None:
-                await run_briefly(home.leave)
+                await run_blocking(home.release)
             self.monitor.end()
 
     def drop(self) -> None:
@@ -640,7 +640,7 @@ def _merge_budget(options: Options, own: Options) -> Options:
 def _make_home(options: Options) -> PrivateHome | None:
     if options.isolation is None:
         return None
-    from pilothouse.transports.private_home import PrivateHome  # few sessions have one
+    from pilothouse.transports.isolation import PrivateHome  # few sessions have one
 
     return PrivateHome()
 

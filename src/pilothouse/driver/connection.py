@@ -167,7 +167,7 @@ class ControlChannel:
         id_prefix: str = getattr(transport, "request_prefix", "ph")
         self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
         self.incoming = IncomingRequests(
-            self.connection, {} if handlers is None else handlers.handlers, transport.send_at_once, self._send_quietly
+            self.connection, {} if handlers is None else handlers.handlers, transport.try_send, self._send_quietly
         )
         self._size = 0  # bytes received since the last complete message
         self._has_output_ended = False
@@ -312,7 +312,7 @@ class ControlChannel:
         """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
         self._set_deadline(pending)
         try:
-            if unsent and not self._transport.send_at_once(unsent):
+            if unsent and not self._transport.try_send(unsent):
                 # If the CLI has exited, the reader sees how and resolves the request with that error.
                 with (
                     anyio.CancelScope() as pending.send_scope,

@@ -26,7 +26,7 @@ from pilothouse.messages import SystemMessage
 from pilothouse.options import TABLE
 from pilothouse.options.targets import list_flags
 from pilothouse.protocol import encode_line
-from pilothouse.transports import Ending
+from pilothouse.transports import ExitInfo
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the error has the whole tail
 # The CLI repeats the value after the name, whatever it is (2.0.0 to 2.1.330): only the name is matched.
@@ -53,7 +53,7 @@ class QueryLimits(Struct, frozen=True):
     until_idle: bool = False
 
 
-def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError | None) -> PilothouseError:
+def missing_result_error(exit_info: ExitInfo, last_output: str, problem: PeerError | None) -> PilothouseError:
     """Make the error for output that ended without a result: how the child exited and what it printed last.
 
     Args:
@@ -69,7 +69,7 @@ def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError
 
 
 def session_ended_error(
-    exit_info: Ending, last_output: str, problem: PeerError | None, *, is_busy: bool
+    exit_info: ExitInfo, last_output: str, problem: PeerError | None, *, is_busy: bool
 ) -> ProcessError:
     """Make the error for a session whose output ended unexpectedly; arguments as in `missing_result_error`."""
     error = _exited_error(exit_info, last_output, "before the answer was complete" if is_busy else "while it was idle")
@@ -93,7 +93,7 @@ def oversize_error(size: int) -> OversizeLineError:
     )
 
 
-def _exited_error(exit_info: Ending, last_output: str, when: str) -> ProcessError:
+def _exited_error(exit_info: ExitInfo, last_output: str, when: str) -> ProcessError:
     if unknown := re.search(_UNKNOWN_FLAG, exit_info.stderr):
         return _unknown_flag_error(unknown[1], exit_info)
     if re.search(_NOT_THE_CLI, exit_info.stderr, re.IGNORECASE):
@@ -121,7 +121,7 @@ def _exited_error(exit_info: Ending, last_output: str, when: str) -> ProcessErro
     )
 
 
-def _unknown_flag_error(flag: str, exit_info: Ending) -> CLIVersionError:
+def _unknown_flag_error(flag: str, exit_info: ExitInfo) -> CLIVersionError:
     option = next((row for row in TABLE.values() if flag in list_flags(row.target)), None)
     what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
     since = (
@@ -137,7 +137,7 @@ def _unknown_flag_error(flag: str, exit_info: Ending) -> CLIVersionError:
     )
 
 
-def _describe_exit(exit_info: Ending) -> str:
+def _describe_exit(exit_info: ExitInfo) -> str:
     if exit_info.error is not None:
         return "the peer failed"
     if exit_info.signal is not None:

@@ -199,7 +199,7 @@ class OneShotRun(QueryRun):
         self._connection.channel.call_soon(self._start_closing)  # closing takes a while, so the consumer goes first
 
     def _start_closing(self) -> None:
-        if self._handlers is None and self._connection.transport.end_input_at_once():
+        if self._handlers is None and self._connection.transport.try_end_input():
             self._await_exit()
         else:
             self._start_task(self._end_input)
@@ -246,7 +246,7 @@ class OneShotRun(QueryRun):
         await child.channel.run(self._check_exit)
         if self._is_complete() or self.interrupted:
             return
-        ending = await child.transport.ending()
+        ending = await child.transport.exit_info()
         await self.wait_decided()
         if self._is_complete() or self.interrupted:
             return
@@ -265,7 +265,7 @@ class OneShotRun(QueryRun):
         if self._handlers is None and pending is not None:
             # The prompt goes with the initialize request, which saves a round trip: the CLI reads them in order.
             self._connection.channel.watch_errors(pending, self._on_initialize_error)
-            if isinstance(self._prompts, Sequence) and self._connection.transport.send_at_once(
+            if isinstance(self._prompts, Sequence) and self._connection.transport.try_send(
                 opening + self._prompt_lines()
             ):
                 return  # the usual case: a task would cost more than all this work

@@ -25,8 +25,8 @@ from pilothouse.driver.tasks import make_loop_caller, spawn
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
-from pilothouse.transports import CliTransport, Ending, Health, Transport
-from pilothouse.transports.changes import Changes
+from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
+from pilothouse.transports.concurrency import LoopCondition
 
 SESSION_ID_FLAG: Final = "--session-id="
 # Flags that continue a conversation, or do something at the start of the child.
@@ -295,7 +295,7 @@ class WarmChild:
     async def _receive(self) -> None:
         data = await self.transport.receive()
         if not data:
-            ending = await self.transport.ending()
+            ending = await self.transport.exit_info()
             raise CLIExitedError(
                 f"the child ended before a query claimed it: {ending.detail or 'it closed its output'}",
                 exit_code=ending.exit_code,
@@ -387,7 +387,7 @@ class Pool:
         self._in_use = 0
         self._waiting = 0
         self._queue = anyio.Lock()
-        self._changes = Changes()
+        self._changes = LoopCondition()
         self._loop: object = None
         self._closed = False
 
@@ -508,7 +508,7 @@ class Pool:
     def release(self) -> None:
         """Count a child in use as ended."""
         self._in_use -= 1
-        self._changes.tell()
+        self._changes.notify_all()
 
     async def _start_transport(self, invocation: Invocation) -> Transport:
         transport = self._transport()
@@ -564,7 +564,7 @@ class Pool:
             if self._children or self._in_use:
                 return False
             self._loop, self._call_in_loop = loop, make_loop_caller()
-            self._queue, self._changes = anyio.Lock(), Changes()
+            self._queue, self._changes = anyio.Lock(), LoopCondition()
         return not self._closed
 
     def _find_group(self, invocation: Invocation) -> PoolGroup | None:
@@ -607,7 +607,7 @@ class Pool:
             group.has_early_requests = child.has_early_request
             if child.failure is not None:
                 log.info("a prewarmed child has ended: %s", child.failure)
-        self._changes.tell()
+        self._changes.notify_all()
 
 
 class PooledTransport(Transport):
@@ -677,10 +677,10 @@ class PooledTransport(Transport):
                 return
         await inner.send(data)
 
-    def send_at_once(self, data: bytes) -> bool:
-        """See `Transport.send_at_once`; never the initialize request."""
+    def try_send(self, data: bytes) -> bool:
+        """See `Transport.try_send`; never the initialize request."""
         inner = self._inner
-        return self._is_open and not self._closed and inner is not None and inner.send_at_once(data)
+        return self._is_open and not self._closed and inner is not None and inner.try_send(data)
 
     async def receive(self) -> bytes:
         """The next bytes, starting with the initialize response."""
@@ -698,9 +698,9 @@ class PooledTransport(Transport):
         """End the input of the child."""
         await self._require_inner().end_input()
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """How the child ended."""
-        return Ending(detail="not started") if self._inner is None else await self._inner.ending()
+        return ExitInfo(detail="not started") if self._inner is None else await self._inner.exit_info()
 
     async def close(self) -> None:
         """End the child, which frees its slot in the pool."""

@@ -36,7 +36,7 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.changes import Changes
+from pilothouse.transports.concurrency import LoopCondition
 
 EnterTurn = Callable[["SessionTurn"], AbstractAsyncContextManager["SessionChild"]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
@@ -314,7 +314,7 @@ class SessionTurn(QueryRun):
     async def _send_prompt(self, prompt: PromptMessage) -> None:
         assert self._child is not None
         if not self.was_sent:
-            self._sent_offset = getattr(self._child.transport, "bytes_taken", None)
+            self._sent_offset = getattr(self._child.transport, "bytes_accepted", None)
         self.was_sent = True
         await self._child.send(prompt.data)
         self._first_sent.set()
@@ -391,7 +391,7 @@ class SessionChild(OwnedTask):
         }
         self._turn: SessionTurn | None = None
         self._woken_until = 0.0
-        self._state_changes = Changes()  # a turn or a background task has ended
+        self._state_changes = LoopCondition()  # a turn or a background task has ended
         self._ended = LazyEvent()  # its output has ended
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
@@ -487,7 +487,7 @@ class SessionChild(OwnedTask):
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. If the child has exited, the reader fails the turn."""
-        if self._ended.is_set() or self.transport.send_at_once(data):
+        if self._ended.is_set() or self.transport.try_send(data):
             return
         sent = anyio.Event()
         self._connection.start_task(partial(self._deliver, data, sent))
@@ -787,7 +787,7 @@ class SessionChild(OwnedTask):
         await child.channel.run()
         if self._stopped or child.failure is not None:
             return
-        ending = await child.transport.ending()
+        ending = await child.transport.exit_info()
         if self._turn is not None:
             await self._turn.wait_decided()
         busy = self._turn is not None and not self._turn.has_ended

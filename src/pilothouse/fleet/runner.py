@@ -29,7 +29,7 @@ from pilothouse.fleet.run import Run, RunState
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import RunDirectory, Workspace
 from pilothouse.messages import Message
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 _CONVERSATION_OPTIONS = ("continue_conversation", "fork_session", "resume", "session_id")
 
@@ -198,7 +198,7 @@ class WorkspaceRunner:
     async def _set_directory(self, attempt: Attempt, run_directory: RunDirectory) -> None:
         own = attempt.settings.get("cwd")
         cwd = run_directory.cwd if own is None else run_directory.path / own
-        inside, is_there = await run_briefly(_inspect_directory, cwd, run_directory.path)
+        inside, is_there = await run_blocking(_inspect_directory, cwd, run_directory.path)
         if own is not None and (Path(own).is_absolute() or not inside):
             raise UsageError(
                 f"run {attempt.key!r} has its own cwd {str(own)!r} and a workspace as well: such a cwd is a path inside"

@@ -14,13 +14,13 @@ DURATION_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 1
 TOKEN_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 """Histogram bounds in tokens, as the conventions advise."""
 
-OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+OPT_IN_VARIABLE = "OTEL_SEMCONV_STABILITY_OPT_IN"
 """The environment variable with which users select another version."""
-OPT_IN_LATEST = "gen_ai_latest_experimental"
+OPT_IN_LATEST_VALUE = "gen_ai_latest_experimental"
 """Its value for the latest version."""
 
 
-class Names(Struct, frozen=True, kw_only=True):
+class ConventionNames(Struct, frozen=True, kw_only=True):
     """Names of operations, attributes and metrics of one version; "" where that version has none."""
 
     version: str
@@ -69,7 +69,7 @@ class Names(Struct, frozen=True, kw_only=True):
     used_cache_write_tokens: str = ""
 
 
-V1_41 = Names(version="1.41.0")
+V1_41 = ConventionNames(version="1.41.0")
 LATEST = replace(
     V1_41,
     version="latest",
@@ -86,7 +86,7 @@ LATEST = replace(
     used_cache_read_tokens="gen_ai.client.inference.usage.cache_read.input_tokens",
     used_cache_write_tokens="gen_ai.client.inference.usage.cache_write.input_tokens",
 )
-VERSIONS: dict[str, Names] = {names.version: names for names in (V1_41, LATEST)}
+VERSIONS: dict[str, ConventionNames] = {names.version: names for names in (V1_41, LATEST)}
 
 PROVIDERS = {
     "anthropic": "anthropic",
@@ -128,7 +128,7 @@ FLEET_DURATION_METRIC = "pilothouse.fleet.attempt.duration"
 FLEET_ENDED_METRIC = "pilothouse.fleet.runs.ended"
 FLEET_RUNNING_METRIC = "pilothouse.fleet.running"
 FLEET_RUNS_METRIC = "pilothouse.fleet.runs.left"
-OWN = (
+OWN_NAMES = (
     COST,
     OUTCOME,
     TURNS,

@@ -26,17 +26,15 @@ from pilothouse.client import QueryResult
 from pilothouse.errors import Interrupted, UsageError
 from pilothouse.instrumentation import CallEnd, CallStart, Observer, QueryEnd, QueryStart, ScheduledRetry
 from pilothouse.integrations import genai
-from pilothouse.integrations.genai import Names
-from pilothouse.integrations.otel_content import Content
-from pilothouse.integrations.otel_metrics import Meters
-from pilothouse.integrations.otel_spans import Spans
+from pilothouse.integrations.genai import ConventionNames
+from pilothouse.integrations.otel_query import ContentRecorder, QueryInstruments, QuerySpans
 from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, ResultMessage
 
 if TYPE_CHECKING:
     from pilothouse.fleet.observers import FleetObserver, FleetStart
-    from pilothouse.integrations.otel_fleet import FleetMeters
+    from pilothouse.integrations.otel_fleet import FleetInstruments
 
-SCOPE = "pilothouse"
+SCOPE_NAME = "pilothouse"
 _W3C = TraceContextTextMapPropagator()
 
 
@@ -78,11 +76,11 @@ class OpenTelemetry:
         conventions: str | None = None,
         propagate: bool = True,
     ) -> None:
-        self._names = _names(conventions)
-        self._tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
-        self._meter = metrics.get_meter(SCOPE, __version__, meter_provider)
-        self._meters = Meters(self._meter, self._names)
-        self._fleet_meters: FleetMeters | None = None
+        self._names = _select_names(conventions)
+        self._tracer = trace.get_tracer(SCOPE_NAME, __version__, tracer_provider)
+        self._meter = metrics.get_meter(SCOPE_NAME, __version__, meter_provider)
+        self._instruments = QueryInstruments(self._meter, self._names)
+        self._fleet_instruments: FleetInstruments | None = None
         self._agent_name = agent_name
         self._capture_content = capture_content
         self._propagate = propagate
@@ -90,26 +88,31 @@ class OpenTelemetry:
     def query_started(self, start: QueryStart) -> Observer:
         """Open the span of a query inside the current one."""
         agent = start.agent or self._agent_name
-        spans = Spans(self._tracer, self._names, agent, _attributes(self._names, start, agent))
-        content = Content(self._names, start) if self._capture_content else None
-        return _QuerySpan(spans, self._meters, self._names, start, agent, content, propagate=self._propagate)
+        spans = QuerySpans(self._tracer, self._names, agent, _make_attributes(self._names, start, agent))
+        content = ContentRecorder(self._names, start) if self._capture_content else None
+        return _QueryObserver(spans, self._instruments, self._names, start, agent, content, propagate=self._propagate)
 
     def fleet_started(self, start: FleetStart) -> FleetObserver:
         """Open the span of a fleet inside the current one."""
-        from pilothouse.integrations.otel_fleet import FleetMeters, fleet_span  # most programs have no fleet
+        from pilothouse.integrations.otel_fleet import (
+            FleetInstruments,
+            make_fleet_observer,
+        )  # most programs have no fleet
 
-        self._fleet_meters = self._fleet_meters or FleetMeters(self._meter, self._names)
-        return fleet_span(self._tracer, self._fleet_meters, self._names, start, in_words=self._capture_content)
+        self._fleet_instruments = self._fleet_instruments or FleetInstruments(self._meter, self._names)
+        return make_fleet_observer(
+            self._tracer, self._fleet_instruments, self._names, start, with_text=self._capture_content
+        )
 
     def session_environ(self) -> Mapping[str, str | None]:
         """Return the current context, which is that of the session's creator."""
-        return _w3c(otel_context.get_current()) if self._propagate else {}
+        return _make_trace_variables(otel_context.get_current()) if self._propagate else {}
 
 
-def _names(conventions: str | None) -> Names:
+def _select_names(conventions: str | None) -> ConventionNames:
     if conventions is None:
-        asked = os.environ.get(genai.OPT_IN, "").split(",")
-        return genai.LATEST if genai.OPT_IN_LATEST in (one.strip() for one in asked) else genai.V1_41
+        asked = os.environ.get(genai.OPT_IN_VARIABLE, "").split(",")
+        return genai.LATEST if genai.OPT_IN_LATEST_VALUE in (one.strip() for one in asked) else genai.V1_41
     try:
         return genai.VERSIONS[conventions]
     except KeyError:
@@ -117,7 +120,7 @@ def _names(conventions: str | None) -> Names:
         raise UsageError(f"conventions: there are {known}, not {conventions!r}") from None
 
 
-def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
+def _make_attributes(names: ConventionNames, start: QueryStart, agent: str) -> dict[str, Any]:
     """Return the attributes that are known when the span starts; samplers see these."""
     found: dict[str, Any] = {
         names.operation: names.invoke_agent,
@@ -127,11 +130,11 @@ def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
         names.conversation_id: start.session_id,
         genai.SELF_STARTED: start.self_started or None,
     }
-    found |= dict(zip((names.server_address, names.server_port), _place(start.base_url), strict=True))
+    found |= dict(zip((names.server_address, names.server_port), _parse_address(start.base_url), strict=True))
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _place(base_url: str | None) -> tuple[str | None, int | None]:
+def _parse_address(base_url: str | None) -> tuple[str | None, int | None]:
     if base_url is None:
         return None, None
     from urllib.parse import urlsplit  # most queries go to the default address
@@ -143,7 +146,7 @@ def _place(base_url: str | None) -> tuple[str | None, int | None]:
         return None, None
 
 
-def _w3c(context: otel_context.Context) -> dict[str, str | None]:
+def _make_trace_variables(context: otel_context.Context) -> dict[str, str | None]:
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, context)
     if "traceparent" not in carrier:
@@ -152,45 +155,45 @@ def _w3c(context: otel_context.Context) -> dict[str, str | None]:
     return {"TRACEPARENT": carrier["traceparent"], "TRACESTATE": carrier.get("tracestate")}
 
 
-class _QuerySpan(Observer):
+class _QueryObserver(Observer):
     def __init__(
         self,
-        spans: Spans,
-        meters: Meters,
-        names: Names,
+        spans: QuerySpans,
+        instruments: QueryInstruments,
+        names: ConventionNames,
         start: QueryStart,
         agent: str,
-        content: Content | None,
+        content: ContentRecorder | None,
         *,
         propagate: bool,
     ) -> None:
         self._spans = spans
-        self._meters = meters
+        self._instruments = instruments
         self._names = names
         self._start = start
         self._agent = agent
         self._content = content
         self._propagate = propagate
-        self._began = perf_counter()
+        self._started_at = perf_counter()
         self._inferences: set[str] = set()
         self._response_model: str | None = None
         self._session_id: str | None = start.session_id
         self._restarts = 0
         self._calls: dict[int, tuple[object, trace.Span | None]] = {}
-        spans.on_tool_end = meters.tool_ended
-        spans.on_own_turn_end = self._own_turn_ended
+        spans.on_tool_end = instruments.record_tool
+        spans.on_own_turn_end = self._on_own_turn_end
         if content is not None:
-            content.began(spans.root)
+            content.record_prompt(spans.root)
 
     def environ(self) -> Mapping[str, str | None]:
-        return _w3c(self._spans.context()) if self._propagate else {}
+        return _make_trace_variables(self._spans.context()) if self._propagate else {}
 
     def run_context(self) -> AbstractContextManager[object]:
         return trace.use_span(self._spans.root, record_exception=False, set_status_on_exception=False)
 
     def on_message(self, message: Message) -> None:
         self._session_id = message.session_id or self._session_id
-        self._spans.read(message, self._content)
+        self._spans.read_message(message, self._content)
         if isinstance(message, AssistantMessage) and not message.is_api_error_message:
             if message.message_id is not None:
                 self._inferences.add(message.message_id)
@@ -205,7 +208,7 @@ class _QuerySpan(Observer):
             self._names.error_type: message.error,
         }
         self._spans.root.add_event(genai.RETRY_EVENT, {k: v for k, v in facts.items() if v is not None})
-        self._meters.retried("cli", message.error, None, self._common())
+        self._instruments.record_retry("cli", message.error, None, self._make_common_attributes())
 
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
         facts = {
@@ -217,7 +220,7 @@ class _QuerySpan(Observer):
             self._names.error_type: None if retry.error is None else type(retry.error).__qualname__,
         }
         self._spans.root.add_event(genai.RETRY_SCHEDULED_EVENT, {k: v for k, v in facts.items() if v is not None})
-        self._meters.retried("pilothouse", retry.reason, retry.way, self._common())
+        self._instruments.record_retry("pilothouse", retry.reason, retry.way, self._make_common_attributes())
 
     def on_restart(self, reason: BaseException | None) -> None:
         self._restarts += 1
@@ -241,23 +244,27 @@ class _QuerySpan(Observer):
             return
         span.set_attribute(genai.CALL_OUTCOME, end.outcome)
         if end.error is not None:
-            self._fail(span, end.error)
+            self._record_error(span, end.error)
         span.end()
 
-    def _own_turn_ended(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
+    def _on_own_turn_end(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
         """Record a turn within the query that is not part of its result."""
         result = QueryResult([message], is_continuation=True)
         error = None if isinstance(result.error, Interrupted) else result.error
-        common = {**self._common(), genai.SELF_STARTED: True}
-        span.set_attributes({name: value for name, value in self._usage(result).items() if value is not None})
+        common = {**self._make_common_attributes(), genai.SELF_STARTED: True}
+        span.set_attributes(
+            {name: value for name, value in self._make_usage_attributes(result).items() if value is not None}
+        )
         if error is not None:
-            self._fail(span, error)
-        self._meters.used(result.model_usage, common, result.cost_usd)
-        self._meters.query_ended(self._agent, seconds, None if error is None else type(error).__qualname__, common)
+            self._record_error(span, error)
+        self._instruments.record_usage(result.model_usage, common, result.cost_usd)
+        self._instruments.record_query(
+            self._agent, seconds, None if error is None else type(error).__qualname__, common
+        )
 
     def on_end(self, end: QueryEnd) -> None:
         spans, names, result = self._spans, self._names, end.result
-        root, common = spans.root, self._common()
+        root, common = spans.root, self._make_common_attributes()
         spans.end_open()
         found: dict[str, Any] = {
             genai.OUTCOME: "interrupted" if end.interrupted else "success" if end.error is None else "error",
@@ -267,24 +274,24 @@ class _QuerySpan(Observer):
         }
         error = None if end.interrupted else end.error
         if result is not None:
-            found |= self._usage(result)
-            self._meters.used(result.model_usage, common, result.cost_usd)
+            found |= self._make_usage_attributes(result)
+            self._instruments.record_usage(result.model_usage, common, result.cost_usd)
         root.set_attributes({name: value for name, value in found.items() if value is not None})
         if self._content is not None:
-            self._content.ended(root, result)
+            self._content.record_answer(root, result)
         if error is not None:
-            self._fail(root, error)
+            self._record_error(root, error)
         root.end()
-        seconds = perf_counter() - self._began
+        seconds = perf_counter() - self._started_at
         kind = None if error is None else type(error).__qualname__
-        self._meters.query_ended(
+        self._instruments.record_query(
             self._agent, seconds, kind, common, tools=spans.tool_calls, inferences=len(self._inferences)
         )
 
-    def _fail(self, span: trace.Span, error: BaseException) -> None:
-        self._spans.failed(span, error, self._start.redact, in_words=self._content is not None)
+    def _record_error(self, span: trace.Span, error: BaseException) -> None:
+        self._spans.record_error(span, error, self._start.redact, with_text=self._content is not None)
 
-    def _common(self) -> dict[str, Any]:
+    def _make_common_attributes(self) -> dict[str, Any]:
         names = self._names
         found = {
             names.operation: names.invoke_agent,
@@ -295,7 +302,7 @@ class _QuerySpan(Observer):
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _usage(self, result: Any) -> dict[str, Any]:
+    def _make_usage_attributes(self, result: Any) -> dict[str, Any]:
         names, models = self._names, result.model_usage.values()
         read, written = result.cache_read_tokens, result.cache_creation_tokens
         reason = None if result.result is None else result.result.stop_reason

@@ -19,19 +19,23 @@ from pilothouse.errors import Interrupted
 from pilothouse.fleet import FleetStatus, Run
 from pilothouse.fleet.observers import AttemptEnd, AttemptObserver, FleetObserver, FleetStart
 from pilothouse.integrations import genai
-from pilothouse.integrations.genai import DURATION_BOUNDS, Names
-from pilothouse.integrations.otel_spans import failed
+from pilothouse.integrations.genai import DURATION_BOUNDS, ConventionNames
+from pilothouse.integrations.otel_query import record_error
 
-WORKFLOW = "fleet"
+WORKFLOW_NAME = "fleet"
 """The name of a fleet's workflow, as the conventions call it."""
-MOST_KNOWN = 10_000
+MAX_KNOWN_RUNS = 10_000
 """Runs whose last attempt is known, for the link from the next one. Above this the oldest is dropped."""
 _LONG_BOUNDS = (*DURATION_BOUNDS, 163.84, 327.68, 655.36, 1310.72, 2621.44, 5242.88, 10485.76)
-_ENDED = {"succeeded": genai.FLEET_SUCCEEDED, "failed": genai.FLEET_FAILED, "cancelled": genai.FLEET_CANCELLED}
-_LEFT = ("queued", "running", "interrupted")
+_ENDED_ATTRIBUTES = {
+    "succeeded": genai.FLEET_SUCCEEDED,
+    "failed": genai.FLEET_FAILED,
+    "cancelled": genai.FLEET_CANCELLED,
+}
+_OPEN_STATES = ("queued", "running", "interrupted")
 
 
-class FleetMeters:
+class FleetInstruments:
     """The instruments of fleets.
 
     Args:
@@ -39,9 +43,9 @@ class FleetMeters:
         names: of attributes.
     """
 
-    def __init__(self, meter: Meter, names: Names) -> None:
+    def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._error_type = names.error_type
-        self._left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that are left, by state.")
+        self._runs_left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that are left, by state.")
         self._running = meter.create_up_down_counter(
             genai.FLEET_RUNNING_METRIC, "{attempt}", "Attempts that run in this process."
         )
@@ -54,19 +58,19 @@ class FleetMeters:
         )
         self._cost = meter.create_counter(genai.FLEET_COST_METRIC, "USD", "Cost of attempts, as the CLI estimates it.")
 
-    def status(self, status: FleetStatus) -> None:
+    def record_status(self, status: FleetStatus) -> None:
         """Record the number of runs by state."""
-        for state in _LEFT:
-            self._left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
+        for state in _OPEN_STATES:
+            self._runs_left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
 
-    def started(self) -> None:
+    def attempt_started(self) -> None:
         """Count a started attempt."""
         self._running.add(1)
 
     def attempt_ended(self, end: AttemptEnd, error: str | None) -> None:
         """Record the end of an attempt."""
         self._running.add(-1)
-        facts = {genai.FLEET_RUN_STATE: _state(end)}
+        facts = {genai.FLEET_RUN_STATE: _describe_state(end)}
         self._duration.record(end.seconds, facts if error is None else {**facts, self._error_type: error})
         if end.cost_usd:
             self._cost.add(end.cost_usd, facts)
@@ -74,39 +78,51 @@ class FleetMeters:
             self._ended.add(1, facts)
 
 
-def fleet_span(
-    tracer: trace.Tracer, meters: FleetMeters, names: Names, start: FleetStart, *, in_words: bool
+def make_fleet_observer(
+    tracer: trace.Tracer, instruments: FleetInstruments, names: ConventionNames, start: FleetStart, *, with_text: bool
 ) -> FleetObserver:
     """Open the span of one fleet in the current context.
 
     Args:
         tracer: creates spans.
-        meters: the instruments.
+        instruments: the instruments.
         names: of attributes.
         start: the fleet.
-        in_words: whether to record error texts that may contain prompts or responses.
+        with_text: whether to record error texts that may contain prompts or responses.
     """
-    return _FleetSpan(tracer, meters, names, start, in_words=in_words)
+    return _FleetSpanObserver(tracer, instruments, names, start, with_text=with_text)
 
 
-class _FleetSpan(FleetObserver):
+class _FleetSpanObserver(FleetObserver):
     def __init__(
-        self, tracer: trace.Tracer, meters: FleetMeters, names: Names, start: FleetStart, *, in_words: bool
+        self,
+        tracer: trace.Tracer,
+        instruments: FleetInstruments,
+        names: ConventionNames,
+        start: FleetStart,
+        *,
+        with_text: bool,
     ) -> None:
-        self.tracer, self.meters, self.names, self.start, self.in_words = tracer, meters, names, start, in_words
+        self.tracer, self.instruments, self.names, self.start, self.with_text = (
+            tracer,
+            instruments,
+            names,
+            start,
+            with_text,
+        )
         attributes = {
             names.operation: names.invoke_workflow,
-            names.workflow_name: WORKFLOW,
+            names.workflow_name: WORKFLOW_NAME,
             genai.FLEET_CONCURRENCY: start.concurrency,
             genai.FLEET_BUDGET: start.budget_usd,
         }
         self._span = tracer.start_span(
-            f"{names.invoke_workflow} {WORKFLOW}",
+            f"{names.invoke_workflow} {WORKFLOW_NAME}",
             kind=SpanKind.INTERNAL,
             attributes={name: value for name, value in attributes.items() if value is not None},
         )
         self._context = trace.set_span_in_context(self._span)
-        self._before: OrderedDict[str, SpanContext] = OrderedDict()
+        self._previous_contexts: OrderedDict[str, SpanContext] = OrderedDict()
         self._ended: Counter[str] = Counter()
         self._cost_usd = 0.0
 
@@ -114,7 +130,7 @@ class _FleetSpan(FleetObserver):
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def attempt_started(self, run: Run) -> AttemptObserver:
-        before = self._before.pop(run.key, None)
+        before = self._previous_contexts.pop(run.key, None)
         attributes: dict[str, Any] = {
             genai.FLEET_RUN_KEY: run.key,
             genai.FLEET_RUN_ATTEMPT: run.attempts,
@@ -128,8 +144,8 @@ class _FleetSpan(FleetObserver):
             attributes={name: value for name, value in attributes.items() if value is not None},
             links=[] if before is None else [Link(before)],
         )
-        self.meters.started()
-        return _AttemptSpan(self, span)
+        self.instruments.attempt_started()
+        return _AttemptSpanObserver(self, span)
 
     def attempt_ended(self, span: Span, end: AttemptEnd) -> None:
         """Record the end of an attempt of this fleet."""
@@ -139,26 +155,26 @@ class _FleetSpan(FleetObserver):
         if end.run.is_ended:
             self._ended[end.run.state] += 1
             return
-        self._before[end.run.key] = span.get_span_context()
-        if len(self._before) > MOST_KNOWN:
-            self._before.popitem(last=False)
+        self._previous_contexts[end.run.key] = span.get_span_context()
+        if len(self._previous_contexts) > MAX_KNOWN_RUNS:
+            self._previous_contexts.popitem(last=False)
 
     def on_status(self, status: FleetStatus) -> None:
-        self.meters.status(status)
+        self.instruments.record_status(status)
 
     def on_end(self, error: BaseException | None) -> None:
-        self._span.set_attributes({name: self._ended[state] for state, name in _ENDED.items()})
+        self._span.set_attributes({name: self._ended[state] for state, name in _ENDED_ATTRIBUTES.items()})
         self._span.set_attribute(genai.COST, self._cost_usd)
         if isinstance(error, Exception) and not isinstance(error, Interrupted):
-            failed(self._span, self.names, error, self.start.redact, in_words=self.in_words)
+            record_error(self._span, self.names, error, self.start.redact, with_text=self.with_text)
         self._span.end()
 
 
-class _AttemptSpan(AttemptObserver):
-    def __init__(self, fleet: _FleetSpan, span: Span) -> None:
+class _AttemptSpanObserver(AttemptObserver):
+    def __init__(self, fleet: _FleetSpanObserver, span: Span) -> None:
         self._fleet = fleet
         self._span = span
-        self._began = time.time_ns()
+        self._started_ns = time.time_ns()
 
     def run_context(self) -> AbstractContextManager[object]:
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
@@ -167,7 +183,7 @@ class _AttemptSpan(AttemptObserver):
         fleet, run = self._fleet, end.run
         error = run.error if run.state in ("failed", "queued") else None
         facts: dict[str, Any] = {
-            genai.FLEET_RUN_STATE: _state(end),
+            genai.FLEET_RUN_STATE: _describe_state(end),
             fleet.names.conversation_id: run.session_id,
             fleet.names.input_tokens: end.input_tokens,
             fleet.names.output_tokens: end.output_tokens,
@@ -175,12 +191,12 @@ class _AttemptSpan(AttemptObserver):
         }
         self._span.set_attributes({name: value for name, value in facts.items() if value is not None})
         if error is not None:
-            failed(self._span, fleet.names, error, fleet.start.redact, in_words=fleet.in_words)
-        fleet.meters.attempt_ended(end, None if error is None else type(error).__qualname__)
+            record_error(self._span, fleet.names, error, fleet.start.redact, with_text=fleet.with_text)
+        fleet.instruments.attempt_ended(end, None if error is None else type(error).__qualname__)
         fleet.attempt_ended(self._span, end)
         # The waiting time after the response is not part of the attempt.
-        self._span.end(self._began + round(end.seconds * 1e9))
+        self._span.end(self._started_ns + round(end.seconds * 1e9))
 
 
-def _state(end: AttemptEnd) -> str:
+def _describe_state(end: AttemptEnd) -> str:
     return end.run.state if end.is_recorded else "lost"

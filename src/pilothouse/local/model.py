@@ -30,23 +30,23 @@ MODEL_NAME = "smollm2-135m-instruct"
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
 CONTEXT_SIZE = 8192
 """Tokens; the size that the model was trained for."""
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_SECONDS = 60.0
 """Seconds. Loading takes 1 to 3 s on an idle machine with two cores."""
-STOP_GRACE_S = 1.0
+STOP_GRACE_SECONDS = 1.0
 """Seconds. The child ends within milliseconds of the end of its input; otherwise it is killed."""
-POLL_S = 0.05
-LOG_TAIL = 2000
+POLL_SECONDS = 0.05
+LOG_TAIL_BYTES = 2000
 """Bytes of the child's log that an error quotes."""
 
 Progress = Callable[[str, int, int | None], object]
 """Called with a stage, the bytes done in it and, if known, the total bytes of the stage.
 
-The stages are those of `pilothouse.provision.fetch.Progress`, if the model must be fetched, then `load`.
+The stages are those of `pilothouse.provision.installer.Progress`, if the model must be fetched, then `load`.
 """
 
 _SERVER = str(Path(__file__).with_name("server.py"))
 
-_PLAIN_CLI = {
+_CLI_VARIABLES = {
     # At the limit the CLI requests more, three times, and then fails. Output of this model that has not ended by then
     # never ends.
     "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
@@ -114,7 +114,7 @@ class LocalModel:
         *,
         context_size: int = CONTEXT_SIZE,
         calls_tools: bool = False,
-        start_timeout: float = START_TIMEOUT_S,
+        start_timeout: float = START_TIMEOUT_SECONDS,
         progress: Progress | None = None,
     ) -> None:
         self._model = None if model is None else Path(model)
@@ -123,7 +123,7 @@ class LocalModel:
         self._start_timeout = start_timeout
         self._progress = progress
         self._key = f"sk-local-{secrets.token_hex(16)}"
-        self._abandoned = threading.Event()
+        self._start_cancelled = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._url: str | None = None
@@ -137,7 +137,7 @@ class LocalModel:
 
     def env(self) -> dict[str, str]:
         """Return the environment variables that direct Claude Code to this model and to no other."""
-        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": self._key, **_PLAIN_CLI}
+        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": self._key, **_CLI_VARIABLES}
 
     def options(self) -> dict[str, Any]:
         """Return pilothouse options, by name, with which Claude Code fits into this model's context."""
@@ -153,14 +153,14 @@ class LocalModel:
 
     def start(self) -> None:
         """Fetch the model if needed, and serve it. Blocking; `with` calls it."""
-        self._abandoned.clear()
+        self._start_cancelled.clear()
         self._start()
 
     def _start(self) -> None:
         if self._child is not None:
             raise UsageError("the local model is running already")
         check_extra()
-        path = self._model or self._fetched()
+        path = self._model or self._fetch_model()
         if not path.is_file():
             raise UsageError(f"there is no model file {path}")
         size = path.stat().st_size
@@ -176,7 +176,7 @@ class LocalModel:
         """End the child, in a second at most. Blocking and idempotent; the end of the block calls it."""
         child, self._child, self._url = self._child, None, None
         if child is not None:
-            _end(child)
+            _end_child(child)
         log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -192,7 +192,7 @@ class LocalModel:
 
     async def __aenter__(self) -> Self:
         failure: Exception | None = None
-        self._abandoned.clear()  # not in the thread, which may begin after the cancellation
+        self._start_cancelled.clear()  # not in the thread, which may begin after the cancellation
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._abandon_when_cancelled)
@@ -220,20 +220,20 @@ class LocalModel:
         try:
             await anyio.sleep_forever()
         finally:
-            self._abandoned.set()
+            self._start_cancelled.set()
 
-    def _fetched(self) -> Path:
-        from pilothouse.provision.model import ensure_model
+    def _fetch_model(self) -> Path:
+        from pilothouse.provision.pinned_files import ensure_model
 
         return ensure_model(self._report)
 
     def _report(self, stage: str, done: int, total: int | None) -> None:
-        self._check_wanted()
+        self._check_not_cancelled()
         if self._progress is not None:
             self._progress(stage, done, total)
 
-    def _check_wanted(self) -> None:
-        if self._abandoned.is_set():
+    def _check_not_cancelled(self) -> None:
+        if self._start_cancelled.is_set():
             raise ProcessError("the start of the local model was cancelled")
 
     def _launch(self, path: Path) -> str:
@@ -257,29 +257,29 @@ class LocalModel:
             )
         except OSError as error:
             raise ProcessError(f"the local model could not be started: {error.strerror}") from error
-        line = self._first_line(child, json.dumps(settings).encode() + b"\n")
+        line = self._read_first_line(child, json.dumps(settings).encode() + b"\n")
         if not line:
-            raise self._died(child)
+            raise self._make_start_error(child)
         return json.loads(line)["url"]
 
-    def _first_line(self, child: subprocess.Popen[bytes], settings: bytes) -> bytes:
+    def _read_first_line(self, child: subprocess.Popen[bytes], settings: bytes) -> bytes:
         """Return the child's first line; b"" if it ends before. Read in a thread: pipes have no portable timeout."""
         assert child.stdin is not None
         assert child.stdout is not None
         lines: list[bytes] = []
-        reader = threading.Thread(target=lambda: lines.append(_readline(child)), name="pilothouse-local", daemon=True)
+        reader = threading.Thread(target=lambda: lines.append(_read_line(child)), name="pilothouse-local", daemon=True)
         reader.start()
         try:
             child.stdin.write(settings)
             child.stdin.flush()
             waited = 0.0
             while reader.is_alive():
-                self._check_wanted()
-                reader.join(POLL_S)
-                waited += POLL_S
+                self._check_not_cancelled()
+                reader.join(POLL_SECONDS)
+                waited += POLL_SECONDS
                 if waited > self._start_timeout:
                     raise ProcessError(
-                        f"the local model did not load within {self._start_timeout:g} s", stderr=self._tail()
+                        f"the local model did not load within {self._start_timeout:g} s", stderr=self._read_log_tail()
                     )
         except BrokenPipeError:
             reader.join()
@@ -289,9 +289,9 @@ class LocalModel:
                 reader.join()
         return lines[0]
 
-    def _died(self, child: subprocess.Popen[bytes]) -> ProcessError:
+    def _make_start_error(self, child: subprocess.Popen[bytes]) -> ProcessError:
         code = child.wait()
-        tail = self._tail()
+        tail = self._read_log_tail()
         name = None if code >= 0 else signal.Signals(-code).name
         how = name or f"exit code {code}"
         return ProcessError(
@@ -301,24 +301,24 @@ class LocalModel:
             stderr=tail,
         )
 
-    def _tail(self) -> str:
+    def _read_log_tail(self) -> str:
         assert self._log is not None
-        self._log.seek(max(0, self._log.seek(0, 2) - LOG_TAIL))
+        self._log.seek(max(0, self._log.seek(0, 2) - LOG_TAIL_BYTES))
         return self._log.read().decode("utf-8", "replace").strip()
 
 
-def _readline(child: subprocess.Popen[bytes]) -> bytes:
+def _read_line(child: subprocess.Popen[bytes]) -> bytes:
     assert child.stdout is not None
     return child.stdout.readline()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end_child(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     assert child.stdout is not None
     with suppress(BrokenPipeError):  # it has ended already
         child.stdin.close()
     try:
-        child.wait(STOP_GRACE_S)
+        child.wait(STOP_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

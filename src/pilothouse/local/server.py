@@ -31,9 +31,9 @@ On two busy cores, two of them took 0.5 s per token and one took 0.01 s. One is 
 def main() -> None:
     """Serve until standard input ends."""
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    answer = _take_stdout()
+    answer = _reserve_stdout()
     server = _serve(settings)
-    url = _before(server.listening_address) if settings["calls_tools"] else server.listening_address
+    url = _serve_shim(server.listening_address) if settings["calls_tools"] else server.listening_address
     answer.write(json.dumps({"url": url}).encode() + b"\n")
     answer.close()
     sys.stdin.buffer.read()
@@ -41,14 +41,14 @@ def main() -> None:
     os._exit(0)
 
 
-def _take_stdout() -> BinaryIO:
+def _reserve_stdout() -> BinaryIO:
     """Reserve standard output for the line with the address: output of native code goes to the log."""
     kept = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(kept, "wb")
 
 
-def _before(url: str) -> str:
+def _serve_shim(url: str) -> str:
     """Serve the shim in front of `url`; returns the shim's own URL."""
     found = importlib.util.spec_from_file_location("shim", Path(__file__).with_name("shim.py"))
     assert found is not None

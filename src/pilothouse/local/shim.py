@@ -22,24 +22,24 @@ MAX_CALLS = 3
 """Results since the last prompt after which the response must be text: a weak model would never stop."""
 MAX_TOOLS = 24
 """Tools of a request that the model gets; more do not fit into the context."""
-MAX_SYSTEM = 1500
+MAX_SYSTEM_CHARS = 1500
 """Characters of the system prompt that the model gets."""
-MAX_PART = 1500
+MAX_PART_CHARS = 1500
 """Characters of a text, or of a result, that the model gets."""
-MAX_TURNS = 12
+MAX_MESSAGES = 12
 """Number of last messages that the model gets."""
-MAX_DESCRIPTION = 100
+MAX_DESCRIPTION_CHARS = 100
 """Characters of a tool's description."""
-MAX_STRING = 120
+MAX_STRING_CHARS = 120
 """Characters of a text in the input of a tool. It must end before the tokens do."""
-MAX_ANSWER = 300
+MAX_ANSWER_CHARS = 300
 """Characters of a text response."""
 MAX_ITEMS = 3
 MAX_DEPTH = 4
 MAX_TOKENS = 500
-MAX_BODY = 64 * 1024 * 1024
-CHUNK = 64 * 1024
-TIMEOUT_S = 600.0
+MAX_BODY_BYTES = 64 * 1024 * 1024
+CHUNK_BYTES = 64 * 1024
+TIMEOUT_SECONDS = 600.0
 
 _FORWARDED = ("authorization", "x-api-key", "content-type", "accept")
 _INSTRUCTIONS = (
@@ -53,47 +53,52 @@ Json = dict[str, Any]
 # Requests.
 
 
-def wants_tools(body: Json) -> bool:
+def has_callable_tools(body: Json) -> bool:
     """Return whether a request to the Messages API has tools that the model may call."""
-    return bool(_offered(body))
+    return bool(_select_tools(body))
 
 
-def _offered(body: Json) -> list[Json]:
-    choice = _mapping(body.get("tool_choice"))
+def _select_tools(body: Json) -> list[Json]:
+    choice = _as_mapping(body.get("tool_choice"))
     if choice.get("type") == "none":
         return []
-    given = _mappings(body.get("tools"))
+    given = _as_mappings(body.get("tools"))
     own = [tool for tool in given if "input_schema" in tool and isinstance(tool.get("name"), str)]
     if choice.get("type") == "tool":
         return [tool for tool in own if tool["name"] == choice.get("name")]
     return own[:MAX_TOOLS]
 
 
-def translate(body: Json) -> Json:
+def make_chat_request(body: Json) -> Json:
     """Translate a Messages API request to a request for the chat API of llama.cpp."""
-    tools = _offered(body)
+    tools = _select_tools(body)
     told = "\n".join(f"{tool['name']}: {_first_line(tool.get('description'))}" for tool in tools)
-    system = f"{_text(body.get('system'))[:MAX_SYSTEM]}\n{_INSTRUCTIONS}\n{told}".strip()
-    messages = _mappings(body.get("messages"))
+    system = f"{_text(body.get('system'))[:MAX_SYSTEM_CHARS]}\n{_INSTRUCTIONS}\n{told}".strip()
+    messages = _as_mappings(body.get("messages"))
     limit = body.get("max_tokens")
     return {
         "model": body.get("model"),
         "max_tokens": min(limit, MAX_TOKENS) if isinstance(limit, int) and limit > 0 else MAX_TOKENS,
-        "messages": [{"role": "system", "content": system}, *_told(messages[-MAX_TURNS:])],
-        "response_format": {"type": "json_schema", "json_schema": {"schema": _answers(body, tools, messages)}},
+        "messages": [{"role": "system", "content": system}, *_make_chat_messages(messages[-MAX_MESSAGES:])],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"schema": _make_answer_schema(body, tools, messages)},
+        },
     }
 
 
-def _answers(body: Json, tools: Sequence[Json], messages: Sequence[Json]) -> Json:
-    calls = [_object(tool={"const": tool["name"]}, input=bounded(tool["input_schema"])) for tool in tools]
-    words = _object(text={"type": "string", "minLength": 1, "maxLength": MAX_ANSWER})
-    must_call = _mapping(body.get("tool_choice")).get("type") in ("any", "tool")
+def _make_answer_schema(body: Json, tools: Sequence[Json], messages: Sequence[Json]) -> Json:
+    calls = [
+        _make_object_schema(tool={"const": tool["name"]}, input=limit_schema(tool["input_schema"])) for tool in tools
+    ]
+    words = _make_object_schema(text={"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_CHARS})
+    must_call = _as_mapping(body.get("tool_choice")).get("type") in ("any", "tool")
     if must_call:
         return {"anyOf": calls}
     return words if _results_since_prompt(messages) >= MAX_CALLS else {"anyOf": [*calls, words]}
 
 
-def _object(**properties: Json) -> Json:
+def _make_object_schema(**properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
@@ -109,7 +114,7 @@ def _results_since_prompt(messages: Sequence[Json]) -> int:
     return count
 
 
-def _told(messages: Sequence[Json]) -> list[Json]:
+def _make_chat_messages(messages: Sequence[Json]) -> list[Json]:
     """Return the messages for the model, with calls and results as text."""
     told: list[Json] = []
     names: dict[object, object] = {}
@@ -118,13 +123,13 @@ def _told(messages: Sequence[Json]) -> list[Json]:
         for block in _blocks(message):
             match block.get("type"):
                 case "text":
-                    parts.append(_text(block.get("text"))[:MAX_PART])
+                    parts.append(_text(block.get("text"))[:MAX_PART_CHARS])
                 case "tool_use":
                     names[block.get("id")] = block.get("name")
-                    parts.append(json.dumps({"tool": block.get("name"), "input": block.get("input")})[:MAX_PART])
+                    parts.append(json.dumps({"tool": block.get("name"), "input": block.get("input")})[:MAX_PART_CHARS])
                 case "tool_result":
                     name = names.get(block.get("tool_use_id"), "the tool")
-                    parts.append(f"Result of {name}: {_text(block.get('content'))[:MAX_PART]}")
+                    parts.append(f"Result of {name}: {_text(block.get('content'))[:MAX_PART_CHARS]}")
                 case _:
                     continue
         if parts:
@@ -133,66 +138,66 @@ def _told(messages: Sequence[Json]) -> list[Json]:
     return told
 
 
-def bounded(schema: Any, root: Any = None, depth: int = 0) -> Json:
+def limit_schema(schema: Any, root: Any = None, depth: int = 0) -> Json:
     """Return a schema of finite inputs that all fit `schema`, as far as a simple one exists.
 
     Keeps only what is required, limits texts and lists, resolves references, and takes the first of alternatives.
     """
-    found = _mapping(schema)
+    found = _as_mapping(schema)
     root = found if root is None else root
     if depth > MAX_DEPTH:
-        return {"type": "string", "maxLength": MAX_STRING}
+        return {"type": "string", "maxLength": MAX_STRING_CHARS}
     if isinstance(reference := found.get("$ref"), str):
-        return bounded(_resolve(reference, root), root, depth + 1)
+        return limit_schema(_resolve(reference, root), root, depth + 1)
     for key in ("const", "enum"):
         if key in found:
             return {key: found[key]}
     for key in ("anyOf", "oneOf", "allOf"):
-        if variants := [each for each in _mappings(found.get(key)) if each.get("type") != "null"]:
-            return bounded(variants[0], root, depth + 1)
-    return _of_type(found, root, depth)
+        if variants := [each for each in _as_mappings(found.get(key)) if each.get("type") != "null"]:
+            return limit_schema(variants[0], root, depth + 1)
+    return _limit_typed_schema(found, root, depth)
 
 
-def _of_type(found: Json, root: Any, depth: int) -> Json:
+def _limit_typed_schema(found: Json, root: Any, depth: int) -> Json:
     kind: Any = found.get("type", "object" if "properties" in found else "string")
     if isinstance(kind, list):
         kind = next((each for each in cast("list[Any]", kind) if each != "null"), "null")
     match kind:
         case "object":
-            properties = _mapping(found.get("properties"))
+            properties = _as_mapping(found.get("properties"))
             required = [name for name in found.get("required") or () if name in properties] or list(properties)[:1]
-            return _object(**{name: bounded(properties[name], root, depth + 1) for name in required})
+            return _make_object_schema(**{name: limit_schema(properties[name], root, depth + 1) for name in required})
         case "array":
-            least = min(_whole(found.get("minItems"), 0), MAX_ITEMS)
-            items = bounded(found.get("items"), root, depth + 1)
+            least = min(_as_int(found.get("minItems"), 0), MAX_ITEMS)
+            items = limit_schema(found.get("items"), root, depth + 1)
             return {"type": "array", "items": items, "minItems": least, "maxItems": MAX_ITEMS}
         case "string":
-            most = min(_whole(found.get("maxLength"), MAX_STRING), MAX_STRING)
+            most = min(_as_int(found.get("maxLength"), MAX_STRING_CHARS), MAX_STRING_CHARS)
             return {"type": "string", "minLength": min(1, most), "maxLength": most}
         case "integer":
             return {"type": kind, **{key: found[key] for key in ("minimum", "maximum") if key in found}}
         case "number" | "boolean" | "null":
             return {"type": kind}
         case _:
-            return {"type": "string", "maxLength": MAX_STRING}
+            return {"type": "string", "maxLength": MAX_STRING_CHARS}
 
 
 def _resolve(reference: str, root: Any) -> Any:
     place = root
     for part in reference.removeprefix("#").strip("/").split("/"):
-        place = _mapping(place).get(part)
+        place = _as_mapping(place).get(part)
     return place
 
 
 # Responses.
 
 
-def answer_of(body: Json, completion: Json) -> Json:
+def make_message(body: Json, completion: Json) -> Json:
     """Translate a `completion` of the chat API to a response of the Messages API."""
-    choice = (_mappings(completion.get("choices")) or [{}])[0]
-    said = _text(_mapping(choice.get("message")).get("content"))
-    usage = _mapping(completion.get("usage"))
-    block, reason = _block(said, str(choice.get("finish_reason")))
+    choice = (_as_mappings(completion.get("choices")) or [{}])[0]
+    said = _text(_as_mapping(choice.get("message")).get("content"))
+    usage = _as_mapping(completion.get("usage"))
+    block, reason = _make_content_block(said, str(choice.get("finish_reason")))
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -205,10 +210,10 @@ def answer_of(body: Json, completion: Json) -> Json:
     }
 
 
-def _block(said: str, finish: str) -> tuple[Json, str]:
+def _make_content_block(said: str, finish: str) -> tuple[Json, str]:
     answer: Json = {}
     with suppress(ValueError):  # not valid JSON if cut at the token limit
-        answer = _mapping(json.loads(said))
+        answer = _as_mapping(json.loads(said))
     if "tool" in answer:
         key = f"toolu_{secrets.token_hex(12)}"
         return {"type": "tool_use", "id": key, "name": answer["tool"], "input": answer.get("input", {})}, "tool_use"
@@ -216,7 +221,7 @@ def _block(said: str, finish: str) -> tuple[Json, str]:
     return {"type": "text", "text": text or "…"}, _STOP_REASONS.get(finish, "end_turn")
 
 
-def events_of(message: Json) -> Iterator[bytes]:
+def encode_stream_events(message: Json) -> Iterator[bytes]:
     """Yield the same response as the events of a stream."""
     [block] = message["content"]
     if block["type"] == "tool_use":
@@ -242,31 +247,31 @@ def events_of(message: Json) -> Iterator[bytes]:
 # Reading untrusted JSON.
 
 
-def _mapping(value: Any) -> Json:
+def _as_mapping(value: Any) -> Json:
     return cast("Json", value) if isinstance(value, dict) else {}
 
 
-def _mappings(value: Any) -> list[Json]:
+def _as_mappings(value: Any) -> list[Json]:
     given = cast("list[Any]", value) if isinstance(value, list) else []
-    return [_mapping(each) for each in given if isinstance(each, dict)]
+    return [_as_mapping(each) for each in given if isinstance(each, dict)]
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Json]:
     content = message.get("content")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else _mappings(content)
+    return [{"type": "text", "text": content}] if isinstance(content, str) else _as_mappings(content)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return "\n".join(_text(block.get("text")) for block in _mappings(value) if block.get("type") == "text")
+    return "\n".join(_text(block.get("text")) for block in _as_mappings(value) if block.get("type") == "text")
 
 
 def _first_line(value: Any) -> str:
-    return (_text(value).strip().splitlines() or [""])[0][:MAX_DESCRIPTION]
+    return (_text(value).strip().splitlines() or [""])[0][:MAX_DESCRIPTION_CHARS]
 
 
-def _whole(value: Any, otherwise: int) -> int:
+def _as_int(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
 
 
@@ -280,7 +285,7 @@ class Shim(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, upstream: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
+        super().__init__(("127.0.0.1", 0), _ShimRequestHandler)
         self.upstream = urlsplit(upstream)
 
     @property
@@ -289,7 +294,7 @@ class Shim(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _Request(BaseHTTPRequestHandler):
+class _ShimRequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Shim  # pyright: ignore[reportIncompatibleVariableOverride] - no other makes one
 
@@ -297,53 +302,55 @@ class _Request(BaseHTTPRequestHandler):
         """Log nothing: the log is for errors."""
 
     def do_GET(self) -> None:
-        self._answer()
+        self._handle_request()
 
     def do_HEAD(self) -> None:
-        self._answer()
+        self._handle_request()
 
     def do_POST(self) -> None:
-        self._answer()
+        self._handle_request()
 
-    def _answer(self) -> None:
+    def _handle_request(self) -> None:
         self.close_connection = True
         length = self.headers.get("content-length") or "0"
-        if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
+        if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
             self._fail(413, "the request has no length, or is too large")
             return
         data = self.rfile.read(int(length))
         asked: Json = {}
         if self.command == "POST" and urlsplit(self.path).path == "/v1/messages":
             with suppress(ValueError):
-                asked = _mapping(json.loads(data))
+                asked = _as_mapping(json.loads(data))
         with suppress(BrokenPipeError, ConnectionResetError):  # the client is gone
             try:
-                if wants_tools(asked):
-                    self._call(asked)
+                if has_callable_tools(asked):
+                    self._answer_with_tools(asked)
                 else:
-                    self._pass_on(data)
+                    self._forward(data)
             except (OSError, HTTPException) as error:
                 self._fail(502, f"the model did not answer: {error}")
 
-    def _ask(self, path: str, data: bytes) -> tuple[HTTPConnection, HTTPResponse]:
+    def _send_upstream(self, path: str, data: bytes) -> tuple[HTTPConnection, HTTPResponse]:
         upstream = self.server.upstream
-        connection = HTTPConnection(upstream.hostname or "127.0.0.1", upstream.port, timeout=TIMEOUT_S)
+        connection = HTTPConnection(upstream.hostname or "127.0.0.1", upstream.port, timeout=TIMEOUT_SECONDS)
         headers = {name: value for name in _FORWARDED if (value := self.headers.get(name))}
         connection.request(self.command, path, data or None, headers)
         return connection, connection.getresponse()
 
-    def _pass_on(self, data: bytes) -> None:
-        connection, response = self._ask(self.path, data)
+    def _forward(self, data: bytes) -> None:
+        connection, response = self._send_upstream(self.path, data)
         try:
             self._begin(response.status, response.getheader("content-type", "application/json"))
-            while chunk := response.read1(CHUNK):
+            while chunk := response.read1(CHUNK_BYTES):
                 self.wfile.write(chunk)
                 self.wfile.flush()
         finally:
             connection.close()
 
-    def _call(self, asked: Json) -> None:
-        connection, response = self._ask("/v1/chat/completions", json.dumps(translate(asked)).encode())
+    def _answer_with_tools(self, asked: Json) -> None:
+        connection, response = self._send_upstream(
+            "/v1/chat/completions", json.dumps(make_chat_request(asked)).encode()
+        )
         try:
             said = response.read()
         finally:
@@ -351,10 +358,10 @@ class _Request(BaseHTTPRequestHandler):
         if response.status != 200:
             self._fail(response.status, said.decode("utf-8", "replace"))
             return
-        message = answer_of(asked, _mapping(json.loads(said)))
+        message = make_message(asked, _as_mapping(json.loads(said)))
         if asked.get("stream"):
             self._begin(200, "text/event-stream")
-            for event in events_of(message):
+            for event in encode_stream_events(message):
                 self.wfile.write(event)
             return
         self._begin(200, "application/json")

@@ -26,7 +26,7 @@ from pilothouse.native import frames
 from pilothouse.native.models import resolve_model
 from pilothouse.native.state import SessionState
 from pilothouse.native.wire import JsonObject, as_object
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 TIMEOUT_SECONDS: Final = 600.0
 """Time limit of one request; the client's own default."""
@@ -102,7 +102,7 @@ class MessagesApi:
             max_retries=0,
             timeout=TIMEOUT_SECONDS,
             default_headers=_read_custom_headers(env),
-            http_client=library.DefaultAsyncHttpxClient(verify=await run_briefly(_make_ssl_context)),
+            http_client=library.DefaultAsyncHttpxClient(verify=await run_blocking(_make_ssl_context)),
         )
         return cls(made, is_owned=True)
 

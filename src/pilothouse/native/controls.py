@@ -17,7 +17,7 @@ from pilothouse.native.models import context_tokens, get_model, list_models
 from pilothouse.native.state import SessionState
 from pilothouse.native.tool_calls import PermissionChecker
 from pilothouse.native.wire import JsonObject, as_object
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 DEFAULT_READ_BYTES: Final = 1 << 20
 """Default limit of bytes that `read_file` returns."""
@@ -299,7 +299,7 @@ class ControlRequestHandler:
         given = str(request.get("path"))
         path = self._state.workplace.resolve_path(given)
         limit = request.get("max_bytes") or DEFAULT_READ_BYTES
-        data = await run_briefly(_read_head, path, limit + 1)
+        data = await run_blocking(_read_head, path, limit + 1)
         text = data[:limit].decode("utf-8", "replace")
         return {
             "contents": text,

@@ -34,7 +34,7 @@ from pilothouse.options import PrivateFile
 from pilothouse.options.permission_rules import RuleSet
 from pilothouse.options.secrets import mask
 from pilothouse.transcripts import list_sessions
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 NO_PROMPT = "Error: Input must be provided either through stdin or as a prompt argument when using --print"
 
@@ -98,7 +98,7 @@ class Engine:
     async def run(self) -> int:
         """Run until the input ends and every prompt is answered; returns the exit code."""
         try:
-            launch = await run_briefly(parse_arguments, self._argv, self._cwd, self._files)
+            launch = await run_blocking(parse_arguments, self._argv, self._cwd, self._files)
             state = await self._make_state(launch)
         except (FlagError, _StartRefused) as error:
             self._wire.stderr(str(error))
@@ -120,20 +120,20 @@ class Engine:
         for flag in launch.ignored_flags:
             self._wire.stderr(f"--{flag} has no effect: the native engine has nothing like it")
         config_dir = find_config_dir(self._env)
-        settings = await run_briefly(read_settings, launch, self._cwd, config_dir)
+        settings = await run_blocking(read_settings, launch, self._cwd, config_dir)
         for problem in settings.problems:
             self._wire.stderr(f"settings: {problem}")
         history = await self._open_history(launch, config_dir)
         if history is None:
             return None
         env = {**self._env, **settings.env}  # for commands; the API client takes nothing from settings
-        workplace = await run_briefly(self._make_workplace, settings.directories, env)
+        workplace = await run_blocking(self._make_workplace, settings.directories, env)
         rules = RuleSet.parse(allow=settings.allow, ask=settings.ask, deny=settings.deny)
         tools = _load_builtin_tools() if self._tools is None else self._tools
         state = self._state = SessionState(launch, settings, self._env, self._wire, history, workplace, rules, tools)
         state.totals.restore(history.cost_row)
         if not launch.is_bare:
-            found = await run_briefly(read_memory, launch.setting_sources, self._cwd, config_dir)
+            found = await run_blocking(read_memory, launch.setting_sources, self._cwd, config_dir)
             state.memory = prompts.format_memory(found)
         if launch.title:
             history.add_metadata("custom-title", customTitle=launch.title)
@@ -145,17 +145,17 @@ class Engine:
 
     async def _open_history(self, launch: EngineArguments, config_dir: Path) -> History | None:
         new = launch.session_id or str(uuid.uuid4())
-        history = await run_briefly(lambda: History(new, self._cwd, config_dir, persists=launch.persists))
+        history = await run_blocking(lambda: History(new, self._cwd, config_dir, persists=launch.persists))
         wanted = launch.resume
         if launch.continue_latest and wanted is None:
-            found = await run_briefly(lambda: list_sessions(self._cwd, 1, config_dir=config_dir))
+            found = await run_blocking(lambda: list_sessions(self._cwd, 1, config_dir=config_dir))
             if not found:
                 raise _StartRefused("No conversation found to continue")
             wanted = found[0].session_id
         if wanted is None:
-            if launch.session_id is not None and await run_briefly(history.exists):
+            if launch.session_id is not None and await run_blocking(history.exists):
                 raise _StartRefused(f"Error: Session ID {launch.session_id} is already in use.")
-        elif not await run_briefly(lambda: history.resume(wanted, up_to=launch.resume_at, fork=launch.fork)):
+        elif not await run_blocking(lambda: history.resume(wanted, up_to=launch.resume_at, fork=launch.fork)):
             await self._report_missing_session(wanted)
             return None
         self._wire.session_id = history.session_id

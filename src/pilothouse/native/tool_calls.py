@@ -25,7 +25,7 @@ from pilothouse.native.state import STRUCTURED_TOOL_NAME as STRUCTURED_NAME
 from pilothouse.native.tools.base import BuiltinTool, ToolOutput
 from pilothouse.native.tools.session_tools import EXIT_PLAN_MODE, INTERACTIVE_TOOLS
 from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, JsonObject, as_object
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 AnyTool = BuiltinTool | McpTool
 
@@ -107,7 +107,7 @@ class PermissionChecker:
                 return ruling
             about = {"mode": state.permission_mode, "rules": state.rules, "workplace": state.workplace}
             judge = partial(decide, name, tool_input, **about, read_only=tool.read_only)
-            found = await run_briefly(judge)  # reads paths on disk
+            found = await run_blocking(judge)  # reads paths on disk
             if found.behavior == "deny":
                 ruling = _make_denied(tool_input, found.reason, "config", reason_type="rule")
                 await self._report_denial(name, key, ruling.message)

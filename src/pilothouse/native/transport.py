@@ -21,8 +21,8 @@ from pilothouse.native.api import MISSING_PACKAGE
 from pilothouse.native.engine import ApiAccess, Engine
 from pilothouse.native.tools.base import BuiltinTool
 from pilothouse.options import Invocation
-from pilothouse.transports.base import Ending, Health, Transport
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.memory import MemoryPeer, MemoryTransport
 
 CLOSE_SECONDS = 5.0
@@ -75,16 +75,16 @@ class NativeTransport(Transport):
         """
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
-        if self._access.client is None and await run_briefly(find_spec, "anthropic") is None:
+        if self._access.client is None and await run_blocking(find_spec, "anthropic") is None:
             raise UsageError(MISSING_PACKAGE)
-        self._cwd = await run_briefly(_resolve_directory, invocation.cwd)
+        self._cwd = await run_blocking(_resolve_directory, invocation.cwd)
         await self._memory.start(invocation)
-        self._env = await run_briefly(self._environment, invocation)
+        self._env = await run_blocking(self._environment, invocation)
 
     def _environment(self, invocation: Invocation) -> Mapping[str, str]:
         home: str | None = None
         if invocation.home is not None:
-            home = invocation.home.make()
+            home = invocation.home.ensure()
         elif invocation.is_isolated:
             self._home = TemporaryDirectory(prefix="pilothouse-native-")
             home = self._home.name
@@ -126,7 +126,7 @@ class NativeTransport(Transport):
             await anyio.sleep_forever()
         finally:
             if not self._has_ended:
-                self._memory.flow_out.set(unread=True)
+                self._memory.output_stream.set_state(unread=True)
 
     async def send(self, data: bytes) -> None:
         """Send `data` to the engine."""
@@ -141,9 +141,9 @@ class NativeTransport(Transport):
         """End the engine's input: the engine answers the remaining prompts, and ends."""
         await self._memory.end_input()
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """Return how the engine ended."""
-        return await self._memory.ending()
+        return await self._memory.exit_info()
 
     async def close(self) -> None:
         """End the engine, its tools and their processes."""
@@ -153,7 +153,7 @@ class NativeTransport(Transport):
                 await self._ended.wait()
             home, self._home = self._home, None
             if home is not None:
-                await run_briefly(partial(home.cleanup))
+                await run_blocking(partial(home.cleanup))
 
     def health(self) -> Health:
         """Return the state, and the reason if it is not healthy."""

@@ -36,7 +36,7 @@ from pilothouse.native.prompts import (
 from pilothouse.native.state import SessionState
 from pilothouse.native.tool_calls import PermissionChecker, ToolCalls
 from pilothouse.native.wire import HostDisconnectedError, JsonObject, Wire
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 MAX_SCHEMA_FAILURES: Final = 5
 """Number of outputs that do not fit the schema after which the turn fails."""
@@ -429,7 +429,7 @@ class TranscriptWriter:
                     return
                 path = str(self._history.path)
                 try:
-                    await run_briefly(self._history.write, rows)
+                    await run_blocking(self._history.write, rows)
                 except OSError as error:
                     await self._report_failure(error)
                 if self._is_mirrored:

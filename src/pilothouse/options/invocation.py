@@ -54,7 +54,7 @@ class InitializeLine(bytes):
 class IsolatedHome(Protocol):
     """A home directory for children, made when the first of them starts and removed by its owner."""
 
-    def make(self, owner: tuple[int, int] | None = None) -> str:
+    def ensure(self, owner: tuple[int, int] | None = None) -> str:
         """Make the directory for this user and group, if it does not exist yet; return its path. Blocking."""
         ...
 

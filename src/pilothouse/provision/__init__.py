@@ -1,8 +1,8 @@
 """Fetches, verifies and caches files that pilothouse needs but does not ship.
 
-Owns the pinned executable (`cli`, start here), its copies (`managed`) and the embedded model (`model`). The code that
-fetches (`fetch`, `clients`, `archives`) is imported on demand. Must not know options, transports or the protocol, and
-names no registry: the user's own package client has one.
+Owns the pinned executable and the embedded model (`pinned_files`, start here) and installed copies of the CLI
+(`cli_installation`). The code that fetches (`installer`) is imported on demand. Must not know options, transports or
+the protocol, and names no registry: the user's own package client has one.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
-from pilothouse.provision.cli import PINNED_VERSION as PINNED_VERSION
-from pilothouse.provision.cli import ensure_cli as ensure_cli
-from pilothouse.provision.cli import managed_cli as managed_cli
-from pilothouse.provision.cli import managed_cli_path as managed_cli_path
+from pilothouse.provision.pinned_files import PINNED_VERSION as PINNED_VERSION
+from pilothouse.provision.pinned_files import ensure_cli as ensure_cli
+from pilothouse.provision.pinned_files import managed_cli as managed_cli
+from pilothouse.provision.pinned_files import managed_cli_path as managed_cli_path
 
 if TYPE_CHECKING:
-    from pilothouse.provision.managed import install_cli as install_cli
-    from pilothouse.provision.managed import managed_versions as managed_versions
-    from pilothouse.provision.managed import prune_cli as prune_cli
-    from pilothouse.provision.managed import uninstall_cli as uninstall_cli
-    from pilothouse.provision.model import ensure_model as ensure_model
-    from pilothouse.provision.model import model_path as model_path
+    from pilothouse.provision.cli_installation import install_cli as install_cli
+    from pilothouse.provision.cli_installation import managed_versions as managed_versions
+    from pilothouse.provision.cli_installation import prune_cli as prune_cli
+    from pilothouse.provision.cli_installation import uninstall_cli as uninstall_cli
+    from pilothouse.provision.pinned_files import ensure_model as ensure_model
+    from pilothouse.provision.pinned_files import model_path as model_path
 
 
 # Loaded lazily: searching the CLI before a query needs none of these.

@@ -6,14 +6,13 @@ import argparse
 import sys
 
 from pilothouse.errors import ProvisionError
-from pilothouse.provision.cli import ensure_cli
-from pilothouse.provision.fetch import Stage
-from pilothouse.provision.model import ensure_model
+from pilothouse.provision.installer import Stage
+from pilothouse.provision.pinned_files import ensure_cli, ensure_model
 
 _PARTS = {"cli": ensure_cli, "model": ensure_model}
 
 
-class _Lines:
+class _ProgressPrinter:
     """Prints a line when a stage begins."""
 
     def __init__(self, part: str) -> None:
@@ -23,7 +22,7 @@ class _Lines:
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:
         if stage != self._stage:
             self._stage = stage
-            _say(f"{self._part}: {stage}" + (f" ({total / 1e6:.0f} MB)" if total else ""))
+            _print_line(f"{self._part}: {stage}" + (f" ({total / 1e6:.0f} MB)" if total else ""))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,15 +35,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="+", choices=sorted(_PARTS), metavar="part", help="cli, model")
     for part in parser.parse_args(argv).parts:
         try:
-            path = _PARTS[part](_Lines(part))
+            path = _PARTS[part](_ProgressPrinter(part))
         except ProvisionError as error:
             print(f"{part}: {error}", file=sys.stderr)  # noqa: T201 - this is a command
             return 1
-        _say(f"{part}: {path}")
+        _print_line(f"{part}: {path}")
     return 0
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - this is a command
 
 

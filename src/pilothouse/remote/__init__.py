@@ -1,16 +1,16 @@
-"""The link between a client and a host, as a pure state machine: one WebSocket carries one session.
+"""Sessions on a host: the transport of the client, and the link of both sides; one WebSocket carries one session.
 
-Owns the messages and the bookkeeping of both sides: numbering, acknowledgement, resending, duplicates, resumption,
-back-pressure, heartbeats. Must not know WebSockets, time (the caller passes it in), journals, or what the bytes mean,
-except where lines end, and which lines are control frames when a client takes over. Start with `link`.
+`link` and `messages` own numbering, acknowledgement, resending, duplicates, resumption, back-pressure and heartbeats
+as a pure state machine. They must not know WebSockets, time (the caller passes it in), journals, or what the bytes
+mean, except where lines end, and which lines are control frames when a client takes over. Start with `link`.
 
-Subprotocol `pilothouse.v1`; header `Authorization: Bearer …`. Text messages are JSON objects with an `op` (`ops`),
-binary messages are data: 8 bytes big-endian offset, then the bytes. A message is at most `MAX_MESSAGE` bytes.
+Subprotocol `pilothouse.v1`; header `Authorization: Bearer …`. Text messages are JSON objects with an `op`,
+binary messages are data: 8 bytes big-endian offset, then the bytes. A message is at most `MAX_MESSAGE_BYTES` bytes.
 
 **Numbers.** Each direction is a stream of bytes: the client sends the child's input, the host sends its output. A
 chunk carries the offset of its first byte, so that resent data may be cut differently and duplicates are recognized.
 `received` always means: what this side has without a gap *and has handed on* (the client to the application, the host
-to the child). A side sends at most `WINDOW` bytes beyond the other side's `received`; more breaks the protocol.
+to the child). A side sends at most `WINDOW_BYTES` bytes beyond the other side's `received`; more breaks the protocol.
 
 **Life.**
 
@@ -24,9 +24,10 @@ to the child). A side sends at most `WINDOW` bytes beyond the other side's `rece
 3. Another client attaches with `received: null` (and with `take_over` if a client is attached). The host begins at
    `keep_from` of the last `ack` (0 before any): the beginning of a line that the previous client may not have handed
    on completely. So output may be pruned up to `keep_from`, not up to `received`. `ready.end` is the amount of output
-   at this moment: control frames in lines that begin before it were for the previous client (`Backlog` removes them).
-   The new client learns which requests are still open by sending `initialize` again: the CLI responds with them.
-4. The host gives the child whole lines only (`WholeLines`; the rest of them at `end_input`). It acknowledges input
+   at this moment: control frames in lines that begin before it were for the previous client (`ReplayFilter` removes
+   them). The new client learns which requests are still open by sending `initialize` again: the CLI responds with
+   them.
+4. The host gives the child whole lines only (`CompleteLines`; the rest of them at `end_input`). It acknowledges input
    that was handed on or is part of an incomplete last line. When another client takes over, the incomplete line is
    dropped, and `ready.received` is the offset of its first byte: half a line would end the CLI.
 5. `end_input` says where the input ends, `ended` where the output ends, and how; each is repeated after a break.
@@ -39,36 +40,48 @@ A side that has received nothing for one interval sends `ping`; the other sends 
 intervals without data the connection is dropped, and the client makes another.
 """
 
-from pilothouse.remote.backoff import Backoff as Backoff
-from pilothouse.remote.lines import Backlog as Backlog
-from pilothouse.remote.lines import LineStarts as LineStarts
-from pilothouse.remote.lines import WholeLines as WholeLines
-from pilothouse.remote.link import Link as Link
-from pilothouse.remote.ops import MAX_MESSAGE as MAX_MESSAGE
-from pilothouse.remote.ops import SUBPROTOCOL as SUBPROTOCOL
-from pilothouse.remote.ops import VERSION as VERSION
-from pilothouse.remote.ops import Ack as Ack
-from pilothouse.remote.ops import Attach as Attach
-from pilothouse.remote.ops import Close as Close
-from pilothouse.remote.ops import Data as Data
-from pilothouse.remote.ops import Detach as Detach
-from pilothouse.remote.ops import Ended as Ended
-from pilothouse.remote.ops import EndInput as EndInput
-from pilothouse.remote.ops import File as File
-from pilothouse.remote.ops import Launch as Launch
-from pilothouse.remote.ops import LinkError as LinkError
-from pilothouse.remote.ops import Op as Op
-from pilothouse.remote.ops import Ping as Ping
-from pilothouse.remote.ops import Pong as Pong
-from pilothouse.remote.ops import Ready as Ready
-from pilothouse.remote.ops import Refused as Refused
-from pilothouse.remote.ops import Start as Start
-from pilothouse.remote.ops import StderrLine as StderrLine
-from pilothouse.remote.ops import decode as decode
-from pilothouse.remote.ops import encode as encode
-from pilothouse.remote.pulse import HEARTBEAT as HEARTBEAT
-from pilothouse.remote.pulse import MISSED as MISSED
-from pilothouse.remote.pulse import Pulse as Pulse
-from pilothouse.remote.streams import WINDOW as WINDOW
-from pilothouse.remote.streams import Inbound as Inbound
-from pilothouse.remote.streams import Outbound as Outbound
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+
+if TYPE_CHECKING:
+    from pilothouse.remote.link import HEARTBEAT_SECONDS as HEARTBEAT_SECONDS
+    from pilothouse.remote.link import MAX_MISSED_HEARTBEATS as MAX_MISSED_HEARTBEATS
+    from pilothouse.remote.link import WINDOW_BYTES as WINDOW_BYTES
+    from pilothouse.remote.link import Backoff as Backoff
+    from pilothouse.remote.link import CompleteLines as CompleteLines
+    from pilothouse.remote.link import Heartbeat as Heartbeat
+    from pilothouse.remote.link import LineOffsets as LineOffsets
+    from pilothouse.remote.link import Link as Link
+    from pilothouse.remote.link import ReceiveWindow as ReceiveWindow
+    from pilothouse.remote.link import ReplayFilter as ReplayFilter
+    from pilothouse.remote.link import SendBuffer as SendBuffer
+    from pilothouse.remote.messages import LINK_VERSION as LINK_VERSION
+    from pilothouse.remote.messages import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+    from pilothouse.remote.messages import SUBPROTOCOL as SUBPROTOCOL
+    from pilothouse.remote.messages import Ack as Ack
+    from pilothouse.remote.messages import Attach as Attach
+    from pilothouse.remote.messages import Close as Close
+    from pilothouse.remote.messages import DataChunk as DataChunk
+    from pilothouse.remote.messages import Detach as Detach
+    from pilothouse.remote.messages import Ended as Ended
+    from pilothouse.remote.messages import EndInput as EndInput
+    from pilothouse.remote.messages import LaunchMessage as LaunchMessage
+    from pilothouse.remote.messages import LinkError as LinkError
+    from pilothouse.remote.messages import LinkMessage as LinkMessage
+    from pilothouse.remote.messages import Ping as Ping
+    from pilothouse.remote.messages import Pong as Pong
+    from pilothouse.remote.messages import Ready as Ready
+    from pilothouse.remote.messages import Refused as Refused
+    from pilothouse.remote.messages import RemoteFile as RemoteFile
+    from pilothouse.remote.messages import Start as Start
+    from pilothouse.remote.messages import StderrLine as StderrLine
+    from pilothouse.remote.messages import decode_item as decode_item
+    from pilothouse.remote.messages import encode_item as encode_item
+    from pilothouse.remote.transport import WebSocketTransport as WebSocketTransport
+    from pilothouse.remote.transport import on_host as on_host
+
+# Loaded late: the transport imports anyio and ssl, a host needs the link alone.
+__getattr__, __dir__ = make_lazy_exports(__name__)

@@ -24,32 +24,32 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pilothouse.errors import UsageError
-from pilothouse.remote import MAX_MESSAGE
+from pilothouse.remote.messages import MAX_MESSAGE_BYTES
 from pilothouse.server.host import Host
 from pilothouse.server.policy import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from pilothouse.server.connections import Slots
+    from pilothouse.server.connections import ConnectionLimiter
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARS = 16
 """Minimum characters of a token that was chosen by hand."""
 GRACE_SECONDS = 5
 """Seconds for connections to end, once all children have."""
-FEWEST_LETTERS = 6
+MIN_DIFFERENT_CHARS = 6
 """Minimum number of different characters in a token."""
-MOST_CONNECTIONS = 2048
+MAX_CONNECTIONS = 2048
 """Maximum at a time, if there are enough descriptors."""
-MOST_DESCRIPTORS = 65536
+MAX_DESCRIPTORS = 65536
 """The soft limit of descriptors is not raised above this."""
-HOST_DESCRIPTORS = 64
+RESERVED_DESCRIPTORS = 64
 """Descriptors for the journal, the listening socket and files."""
-CHILD_DESCRIPTORS = 8
+DESCRIPTORS_PER_CHILD = 8
 """Descriptors for the pipes of one child."""
 
 
-def app(
+def make_app(
     host: Host,
     *,
     token: str | None,
@@ -82,9 +82,9 @@ def app(
     except ImportError as error:
         raise UsageError("a host needs an extra: pip install 'pilothouse[server]'") from error
 
-    from pilothouse.server.guard import Access, Guard
-    from pilothouse.server.rest import not_there, routes
-    from pilothouse.server.wire import serve_wire
+    from pilothouse.server.auth import AccessRules, AuthMiddleware
+    from pilothouse.server.rest import handle_not_found, make_routes
+    from pilothouse.server.websocket import serve_websocket
 
     owners = dict(tokens or {})
     given = [*owners.values(), *([] if token is None else [token])]
@@ -94,18 +94,18 @@ def app(
         raise UsageError("the tokens: expected each once, each with the name of its owner")
 
     async def wire(websocket: WebSocket) -> None:
-        await serve_wire(host, websocket)
+        await serve_websocket(host, websocket)
 
     methods = ["GET", "POST", "DELETE"]
     allowed = ["authorization", "content-type", "last-event-id"]
-    access = Access(token, tuple(origins), tuple(name.lower() for name in names), owners)
-    layers = [Middleware(Guard, access=access)]
+    access = AccessRules(token, tuple(origins), tuple(name.lower() for name in names), owners)
+    layers = [Middleware(AuthMiddleware, access=access)]
     if origins:
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=allowed)
         )
-    paths = [*routes(host), WebSocketRoute("/v1/wire", wire)]
-    return Starlette(routes=paths, middleware=layers, exception_handlers={404: not_there, 405: not_there})
+    paths = [*make_routes(host), WebSocketRoute("/v1/wire", wire)]
+    return Starlette(routes=paths, middleware=layers, exception_handlers={404: handle_not_found, 405: handle_not_found})
 
 
 def check_token(token: str) -> None:
@@ -114,12 +114,12 @@ def check_token(token: str) -> None:
     Raises:
         UsageError: it is too short, has characters that no header has, or is a repetition or a sequence.
     """
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
-            f"the token: expected at least {SHORTEST_TOKEN} printable ASCII characters without blanks, such as those "
+            f"the token: expected at least {MIN_TOKEN_CHARS} printable ASCII characters without blanks, such as those "
             "of `openssl rand -hex 32`"
         )
-    if len(set(token)) < FEWEST_LETTERS or token in (token + token)[1:-1] or _is_sequence(token):
+    if len(set(token)) < MIN_DIFFERENT_CHARS or token in (token + token)[1:-1] or _is_sequence(token):
         raise UsageError(
             "the token: it repeats itself or counts, and can be guessed; take one such as `openssl rand -hex 32` makes"
         )
@@ -208,12 +208,12 @@ def raise_descriptor_limit() -> None:
     except ImportError:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def connection_limit(max_sessions: int) -> int:
+def compute_connection_limit(max_sessions: int) -> int:
     """Return the maximum number of connections that leaves descriptors for children and files.
 
     Args:
@@ -225,14 +225,14 @@ def connection_limit(max_sessions: int) -> int:
     try:
         import resource
     except ImportError:
-        return MOST_CONNECTIONS
+        return MAX_CONNECTIONS
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    if soft < HOST_DESCRIPTORS:
-        raise UsageError(f"a host needs at least {HOST_DESCRIPTORS} open files; raise `ulimit -n`, which is {soft}")
-    reserved = min(HOST_DESCRIPTORS + CHILD_DESCRIPTORS * max_sessions, soft // 2)
-    return min(MOST_CONNECTIONS, soft - reserved)
+        return MAX_CONNECTIONS
+    if soft < RESERVED_DESCRIPTORS:
+        raise UsageError(f"a host needs at least {RESERVED_DESCRIPTORS} open files; raise `ulimit -n`, which is {soft}")
+    reserved = min(RESERVED_DESCRIPTORS + DESCRIPTORS_PER_CHILD * max_sessions, soft // 2)
+    return min(MAX_CONNECTIONS, soft - reserved)
 
 
 async def serve(
@@ -247,15 +247,15 @@ async def serve(
 
     Args:
         host: open.
-        application: made by `app`.
+        application: made by `make_app`.
         listening: the listening socket; closed at the end.
         on_ready: called once requests are served.
         stop: set it for the same effect as a signal.
     """
-    from pilothouse.server.connections import Slots, accept
+    from pilothouse.server.connections import ConnectionLimiter, accept_connections
 
-    slots = Slots(connection_limit(host.settings.max_sessions))
-    server, make = _server(application, slots)
+    slots = ConnectionLimiter(compute_connection_limit(host.settings.max_sessions))
+    server, make = _make_server(application, slots)
     stopping = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     told = 0
@@ -270,7 +270,7 @@ async def serve(
     async def until_told() -> None:
         while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
-        accepting = asyncio.ensure_future(accept(listening, make, slots))
+        accepting = asyncio.ensure_future(accept_connections(listening, make, slots))
         try:
             on_ready()
             await stopping.wait()
@@ -279,30 +279,30 @@ async def serve(
             accepting.cancel()
             server.should_exit = True
 
-    with _signals(end):
-        logging.getLogger("uvicorn.error").addFilter(_is_news)
+    with _handle_signals(end):
+        logging.getLogger("uvicorn.error").addFilter(_is_relevant_record)
         ending = asyncio.ensure_future(until_told())
         try:
-            await server.serve(sockets=[])  # `accept` brings the connections
+            await server.serve(sockets=[])  # `accept_connections` brings the connections
             if ending.done():
                 ending.result()  # raises the error of that task, if any
         finally:
             ending.cancel()
             listening.close()
-            logging.getLogger("uvicorn.error").removeFilter(_is_news)
+            logging.getLogger("uvicorn.error").removeFilter(_is_relevant_record)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_relevant_record(record: logging.LogRecord) -> bool:
     # uvicorn warns of each request that is not valid HTTP, and logs an error for each WebSocket that got 401 or 403:
     # clients without a token could fill the log.
     return record.levelno >= logging.ERROR and "without completing handshake" not in str(record.msg)
 
 
-def _server(application: Any, slots: Slots) -> tuple[Any, Callable[[], asyncio.Protocol]]:
+def _make_server(application: Any, slots: ConnectionLimiter) -> tuple[Any, Callable[[], asyncio.Protocol]]:
     """Build the uvicorn server, which does not listen, and the factory of its connections."""
     import uvicorn
 
-    from pilothouse.server.connections import connection_class
+    from pilothouse.server.connections import make_connection_class
 
     class Server(uvicorn.Server):
         """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
@@ -318,17 +318,17 @@ def _server(application: Any, slots: Slots) -> tuple[Any, Callable[[], asyncio.P
         server_header=False,
         proxy_headers=False,
         ws="websockets-sansio",
-        ws_max_size=MAX_MESSAGE,
+        ws_max_size=MAX_MESSAGE_BYTES,
         ws_ping_interval=None,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server, kind = Server(config), connection_class(slots)
+    server, kind = Server(config), make_connection_class(slots)
     return server, lambda: kind(config, server.server_state, {})
 
 
 @contextmanager
-def _signals(end: Callable[[int, FrameType | None], None]) -> Generator[None]:
+def _handle_signals(end: Callable[[int, FrameType | None], None]) -> Generator[None]:
     """Call a function on SIGTERM and SIGINT. Only possible in the main thread; without effect in others."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

@@ -19,7 +19,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pilothouse.server.guard import SLOT
+from pilothouse.server.auth import SLOT_KEY
 
 _log = logging.getLogger("pilothouse.server")
 
@@ -31,19 +31,19 @@ LOG_SECONDS = 60.0
 """Minimum seconds between two log lines about that."""
 
 
-class Slots:
+class ConnectionLimiter:
     """The waiting connections, and the number of running requests.
 
     Args:
-        most: maximum connections; a quarter of them may wait.
+        max_connections: maximum connections; a quarter of them may wait.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most_waiting = max(most // 4, 4)
-        self._free = max(most - self.most_waiting, 4)
+    def __init__(self, max_connections: int) -> None:
+        self.max_waiting = max(max_connections // 4, 4)
+        self._free = max(max_connections - self.max_waiting, 4)
         self._waiting: dict[asyncio.Transport, tuple[str, asyncio.TimerHandle]] = {}
 
-    def wait(self, transport: asyncio.Transport) -> None:
+    def start_waiting(self, transport: asyncio.Transport) -> None:
         """Mark a connection as waiting for a request with a token, unless it is already."""
         if transport in self._waiting:
             return
@@ -51,21 +51,21 @@ class Slots:
         address = str(peer[0]) if peer else ""
         timer = asyncio.get_running_loop().call_later(TOKEN_SECONDS, self._drop, transport)
         self._waiting[transport] = (address, timer)
-        if len(self._waiting) > self.most_waiting:
-            self._make_room()
+        if len(self._waiting) > self.max_waiting:
+            self._drop_excess()
 
-    def _make_room(self) -> None:
+    def _drop_excess(self) -> None:
         for transport in [one for one in self._waiting if one.is_closing()]:
-            self.forget(transport)
-        if len(self._waiting) > self.most_waiting:
+            self.stop_waiting(transport)
+        if len(self._waiting) > self.max_waiting:
             [(address, _)] = Counter(address for address, _ in self._waiting.values()).most_common(1)
             self._drop(next(one for one, (own, _) in self._waiting.items() if own == address))
 
     def _drop(self, transport: asyncio.Transport) -> None:
-        self.forget(transport)
+        self.stop_waiting(transport)
         transport.abort()
 
-    def forget(self, transport: asyncio.Transport) -> None:
+    def stop_waiting(self, transport: asyncio.Transport) -> None:
         """Mark a connection as no longer waiting."""
         if (found := self._waiting.pop(transport, None)) is not None:
             found[1].cancel()
@@ -75,61 +75,63 @@ class Slots:
         for transport in list(self._waiting)[: (len(self._waiting) + 1) // 2]:
             self._drop(transport)
 
-    def take(self, transport: asyncio.Transport) -> bool:
+    def acquire(self, transport: asyncio.Transport) -> bool:
         """Start a request of a connection that has shown a token; False if too many run. `release` ends it."""
         if self._free <= 0:
             return False
         self._free -= 1
-        self.forget(transport)
+        self.stop_waiting(transport)
         return True
 
     def release(self) -> None:
-        """End a request that `take` started."""
+        """End a request that `acquire` started."""
         self._free += 1
 
 
-class Slot:
+class ConnectionSlot:
     """A connection's view of the slots, for the guard."""
 
-    def __init__(self, slots: Slots, transport: asyncio.Transport) -> None:
+    def __init__(self, slots: ConnectionLimiter, transport: asyncio.Transport) -> None:
         self._slots = slots
         self._transport = transport
         self.release = slots.release
 
-    def take(self) -> bool:
-        """See `Slots.take`."""
-        return self._slots.take(self._transport)
+    def acquire(self) -> bool:
+        """See `ConnectionLimiter.acquire`."""
+        return self._slots.acquire(self._transport)
 
 
 class HostConnection(H11Protocol):
     """The HTTP connection of uvicorn, with a time limit while it waits. A WebSocket begins as one, too."""
 
-    slots: Slots
+    limiter: ConnectionLimiter
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
-        self.app_state = {SLOT: Slot(self.slots, transport)}
+        self.app_state = {SLOT_KEY: ConnectionSlot(self.limiter, transport)}
         super().connection_made(transport)
-        self.slots.wait(transport)
+        self.limiter.start_waiting(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self.slots.forget(self.transport)
+        self.limiter.stop_waiting(self.transport)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         """See uvicorn. The connection is kept for the next request."""
         if not self.transport.is_closing():
-            self.slots.wait(self.transport)
+            self.limiter.start_waiting(self.transport)
         super().on_response_complete()
 
 
-def connection_class(slots: Slots) -> type[HostConnection]:
+def make_connection_class(slots: ConnectionLimiter) -> type[HostConnection]:
     """Build the class of the connections that share these slots."""
     return type("HostConnection", (HostConnection,), {"slots": slots})
 
 
-async def accept(listening: socket.socket, make: Callable[[], asyncio.Protocol], slots: Slots) -> None:
+async def accept_connections(
+    listening: socket.socket, make: Callable[[], asyncio.Protocol], slots: ConnectionLimiter
+) -> None:
     """Accept connections until cancelled. Without a free descriptor, log that and pause.
 
     Args:

@@ -1,7 +1,6 @@
-"""`Host`: the sessions on this machine that remote clients use, and the tasks that run them.
+"""`Host` owns the sessions of this machine and the tasks in which they run; `HostSettings` are its settings.
 
-Owns the set of sessions, limits, idle reaping, and the orderly shutdown. Knows no HTTP: `rest`, `events` and `wire`
-call it. A session outlives its clients. Its child ends with this process; its journal stays.
+Owns limits, the end of idle sessions, and the orderly shutdown. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -12,41 +11,110 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 import anyio.abc
+from msgspec import Struct
 
 from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
-from pilothouse.errors import OptionsError, PilothouseError
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.secrets import invocation_secrets, mask
 from pilothouse.options.sources import read_config_table
-from pilothouse.server.hosted import HostedSession
-from pilothouse.server.input_check import InputCheck
 from pilothouse.server.journal import OutputJournal, SessionRecord
-from pilothouse.server.policy import HostPolicy, Refusal, Wish
-from pilothouse.server.prompted_session import PromptedSession
-from pilothouse.server.settings import HostSettings
-from pilothouse.server.wire_session import WireSession
+from pilothouse.server.policy import (
+    DEFAULT_ENV,
+    ClientLimits,
+    HostPolicy,
+    InputFilter,
+    LaunchRequest,
+    RefusedRequestError,
+)
+from pilothouse.server.sessions import RestSession, ServerSession, WebSocketSession
 from pilothouse.transports import CliTransport, Transport
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
+
+
+class HostSettings(Struct, frozen=True, kw_only=True):
+    """Settings of a `Host`.
+
+    Args:
+        journal: the file that stores the output of sessions.
+        roots: directories below which sessions may work; the first is the default working directory.
+        cli: which CLI runs, as the option of the same name.
+        env: patterns of names of variables that clients may set.
+        clients: what clients may do; by default everything that the CLI offers.
+        max_sessions: sessions with a child at a time.
+        max_prompts: queued prompts per session.
+        max_body: bytes of the body of a request.
+        messages_per_second: per WebSocket; the host reads a client above this rate more slowly.
+        heartbeat: seconds of silence after which a client is pinged; after three times as much it counts as gone.
+        idle_seconds: after so long without an attached client and without activity, a session's child is ended.
+        abandoned_seconds: the same for a session in the middle of a turn, such as a tool that runs for hours.
+        drain_seconds: for running turns when the host shuts down.
+        unacknowledged: bytes of output that may wait for an absent client before its child must wait.
+        keep_bytes: bytes of a session that are kept although its client has them.
+        keep_seconds: how long an ended session is kept.
+        keep_total: bytes of output in the journal; above it, the oldest ended sessions are removed.
+
+    Raises:
+        UsageError: a root is not a directory, or a number is not positive.
+    """
+
+    journal: Path
+    roots: tuple[str, ...] = ()
+    cli: str = "auto"
+    env: tuple[str, ...] = DEFAULT_ENV
+    clients: ClientLimits = ClientLimits()
+    max_sessions: int = 32
+    max_prompts: int = 16
+    max_body: int = 8 * 1024 * 1024
+    messages_per_second: int = 5000
+    heartbeat: float = 15.0
+    idle_seconds: float = 3600.0
+    abandoned_seconds: float = 86400.0
+    drain_seconds: float = 30.0
+    unacknowledged: int = 256 * 1024 * 1024
+    keep_bytes: int = 16 * 1024 * 1024
+    keep_seconds: float = 7 * 86400.0
+    keep_total: int = 4 * 1024 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("max_sessions", "max_prompts", "max_body", "messages_per_second", "heartbeat", "idle_seconds"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name}: expected a number greater than 0, got {getattr(self, name)}")
+        for root in self.roots:
+            if not Path(root).is_dir():
+                raise UsageError(f"root: {root} is no directory")
+
+    def resolve_roots(self) -> tuple[str, ...]:
+        """Return the roots as absolute paths without links; the working directory if there are none."""
+        return tuple(os.path.realpath(root) for root in self.roots or (os.getcwd(),))  # noqa: PTH109 - realpath follows
+
+
+def find_default_journal() -> Path:
+    """Return the default path of the journal: in the state directory of this user."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "pilothouse" / "host.sqlite"
+
 
 _log = logging.getLogger("pilothouse.server")
 
-LOOK_SECONDS = 5.0
+IDLE_CHECK_SECONDS = 5.0
 """Seconds between two checks for idle sessions."""
 SWEEP_SECONDS = 60.0
 """Seconds between two checks for journal entries that are too old or too large."""
-TELL_SECONDS = 2.0
+CLIENT_NOTICE_SECONDS = 2.0
 """Seconds for clients to receive the ending of their sessions."""
 STOPPED = "the host was stopped"
 # Options that only the host decides, or that its own sessions cannot have.
-_NOT_OVER_REST = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
+_HOST_ONLY_OPTIONS = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_SHOWN_FLAGS = ("--effort=", "--max-turns=", "--model=", "--permission-mode=", "--resume=", "--session-id=")
+_PUBLIC_FLAGS = ("--effort=", "--max-turns=", "--model=", "--permission-mode=", "--resume=", "--session-id=")
 
 
 class Host:
@@ -71,27 +139,27 @@ class Host:
     ) -> None:
         self.settings = settings
         base = dict(os.environ if environ is None else environ)
-        self.policy = HostPolicy(settings.cli, settings.real_roots(), settings.env, base, settings.clients)
+        self.policy = HostPolicy(settings.cli, settings.resolve_roots(), settings.env, base, settings.clients)
         self.journal = OutputJournal(
             settings.journal,
             keep_bytes=settings.keep_bytes,
             keep_seconds=settings.keep_seconds,
             keep_total=settings.keep_total,
         )
-        self.draining = False
+        self.is_draining = False
         self._make_transport = make_transport
-        self._sessions: dict[str, HostedSession] = {}
-        self._by_client: dict[tuple[str, str], tuple[anyio.Event, WireSession | None]] = {}
+        self._sessions: dict[str, ServerSession] = {}
+        self._by_client: dict[tuple[str, str], tuple[anyio.Event, WebSocketSession | None]] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._starting = 0
+        self._starting_count = 0
 
     # Start and shutdown.
 
     async def __aenter__(self) -> Self:
         for record in await self.journal.open():
-            self._sessions[record.id] = self._recovered(record)
+            self._sessions[record.id] = self._recover_session(record)
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._look_after)
+        self._tasks.start_soon(self._run_maintenance)
         return self
 
     async def __aexit__(
@@ -108,15 +176,15 @@ class Host:
             with anyio.CancelScope(shield=True):
                 await self.journal.close()
 
-    def _recovered(self, record: SessionRecord) -> HostedSession:
+    def _recover_session(self, record: SessionRecord) -> ServerSession:
         if record.kind == "wire":
-            return WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
+            return WebSocketSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
         given = record.start.get("options")
         try:
-            return self._prompted(record, None if given is None else self._options_of(given))
+            return self._make_rest_session(record, None if given is None else self._make_options(given))
         except OptionsError as error:  # the roots have changed, or this is another version
             _log.warning("session %s cannot go on: %s", record.id, error)
-            return self._prompted(record, None)
+            return self._make_rest_session(record, None)
 
     async def drain(self, seconds: float | None = None) -> None:
         """Stop accepting sessions, give running turns some time, then end every child.
@@ -124,10 +192,10 @@ class Host:
         Args:
             seconds: for the turns; None: `drain_seconds` of the settings.
         """
-        self.draining = True
+        self.is_draining = True
         limit = self.settings.drain_seconds if seconds is None else seconds
         with anyio.move_on_after(limit):
-            while any(session.busy for session in self._sessions.values()):  # noqa: ASYNC110 - of many sessions
+            while any(session.is_busy for session in self._sessions.values()):  # noqa: ASYNC110 - of many sessions
                 await anyio.sleep(0.05)
         async with anyio.create_task_group() as ending:
             for session in list(self._sessions.values()):
@@ -135,14 +203,15 @@ class Host:
                     ending.start_soon(session.stop, STOPPED)
         for session in self._sessions.values():
             session.output.finish()
-        with anyio.move_on_after(TELL_SECONDS):
-            while any(s.attached and not s.ending_told for s in self._sessions.values() if isinstance(s, WireSession)):  # noqa: ASYNC110
+        with anyio.move_on_after(CLIENT_NOTICE_SECONDS):
+            sessions = [session for session in self._sessions.values() if isinstance(session, WebSocketSession)]
+            while any(each.attached_count and not each.is_ending_sent for each in sessions):  # noqa: ASYNC110 - of many
                 await anyio.sleep(0.02)
 
-    async def _look_after(self) -> None:
+    async def _run_maintenance(self) -> None:
         swept = anyio.current_time()
         while True:
-            await anyio.sleep(min(LOOK_SECONDS, self.settings.idle_seconds / 2))
+            await anyio.sleep(min(IDLE_CHECK_SECONDS, self.settings.idle_seconds / 2))
             try:
                 await self.end_idle()
                 if anyio.current_time() >= swept + SWEEP_SECONDS:
@@ -154,14 +223,14 @@ class Host:
     async def end_idle(self) -> None:
         """End the children of sessions that are idle for too long."""
         for session in list(self._sessions.values()):
-            limit = self.settings.abandoned_seconds if session.busy else self.settings.idle_seconds
+            limit = self.settings.abandoned_seconds if session.is_busy else self.settings.idle_seconds
             if session.has_child and session.idle_seconds >= limit:
                 _log.info("session %s is idle: its child is ended", session.id)
                 await session.stop(f"nobody was attached, and nothing happened, for {limit:g} s")
 
     async def sweep(self) -> None:
         """Forget sessions that ended long ago, and the oldest ended ones while too much is kept."""
-        used = {session.id for session in self._sessions.values() if session.attached or session.has_child}
+        used = {session.id for session in self._sessions.values() if session.attached_count or session.has_child}
         for gone in await self.journal.sweep(used):
             if (session := self._sessions.get(gone)) is not None:
                 self._drop(session)
@@ -169,11 +238,11 @@ class Host:
     # Sessions.
 
     @property
-    def sessions(self) -> list[HostedSession]:
+    def sessions(self) -> list[ServerSession]:
         """All known sessions, the oldest first."""
         return list(self._sessions.values())
 
-    def get(self, session: str, owner: str = "") -> HostedSession:
+    def get(self, session: str, owner: str = "") -> ServerSession:
         """Return the session with this id.
 
         Args:
@@ -185,21 +254,23 @@ class Host:
         """
         found = self._sessions.get(session)
         if found is None or owner not in ("", found.record.owner):
-            raise Refusal("unknown_session", f"there is no session {session[:80]!a} on this host")
+            raise RefusedRequestError("unknown_session", f"there is no session {session[:80]!a} on this host")
         return found
 
-    def _admit_one(self) -> None:
-        if self.draining:
-            raise Refusal("draining", "this host is about to end, and starts no sessions")
-        if sum(s.has_child for s in self._sessions.values()) + self._starting >= self.settings.max_sessions:
-            raise Refusal("limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time")
+    def _check_capacity(self) -> None:
+        if self.is_draining:
+            raise RefusedRequestError("draining", "this host is about to end, and starts no sessions")
+        if sum(s.has_child for s in self._sessions.values()) + self._starting_count >= self.settings.max_sessions:
+            raise RefusedRequestError(
+                "limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time"
+            )
 
-    async def start_wire(self, client: str, wish: Wish, owner: str = "") -> WireSession:
+    async def start_websocket_session(self, client: str, request: LaunchRequest, owner: str = "") -> WebSocketSession:
         """Start a child for a client; if the client repeats the request, return the session of the first one.
 
         Args:
             client: the id that the client gave itself.
-            wish: the requested arguments, files and environment.
+            request: the requested arguments, files and environment.
             owner: owner of the session.
 
         Raises:
@@ -215,7 +286,7 @@ class Host:
         starting = anyio.Event()
         self._by_client[key] = (starting, None)
         try:
-            session = await self._start_wire(client, wish, owner)
+            session = await self._start_websocket_session(client, request, owner)
             self._by_client[key] = (starting, session)
             return session
         except BaseException:
@@ -224,15 +295,17 @@ class Host:
         finally:
             starting.set()
 
-    async def _start_wire(self, client: str, wish: Wish, owner: str) -> WireSession:
-        self._admit_one()
-        self._starting += 1
+    async def _start_websocket_session(self, client: str, request: LaunchRequest, owner: str) -> WebSocketSession:
+        self._check_capacity()
+        self._starting_count += 1
         try:
-            _check_conversation(owner, wish.argv)
-            invocation = await run_briefly(self.policy.admit, wish)
-            record = _record("wire", client, _shown(wish, invocation), owner)
-            check = InputCheck(self.policy)
-            session = WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged, check=check)
+            _check_resume(owner, request.argv)
+            invocation = await run_blocking(self.policy.admit, request)
+            record = _make_record("wire", client, _make_public_start(request, invocation), owner)
+            check = InputFilter(self.policy)
+            session = WebSocketSession(
+                self.journal, record, unacknowledged=self.settings.unacknowledged, input_filter=check
+            )
             await self.journal.create(record)
             try:
                 await session.start(self._make_transport(), invocation)
@@ -241,14 +314,14 @@ class Host:
                     await self.journal.forget(record.id)
                 raise
         finally:
-            self._starting -= 1
+            self._starting_count -= 1
         assert self._tasks is not None
         self._sessions[session.id] = session
         self._tasks.start_soon(session.run)
         _log.info("session %s started for a client", session.id)
         return session
 
-    async def start_prompted(self, given: Mapping[str, Any], owner: str = "") -> PromptedSession:
+    async def start_rest_session(self, given: Mapping[str, Any], owner: str = "") -> RestSession:
         """Start a session that the host itself drives.
 
         Args:
@@ -260,18 +333,18 @@ class Host:
             Refusal: the host refuses the request.
             PilothouseError: the child could not be started.
         """
-        self._admit_one()
-        self._starting += 1
+        self._check_capacity()
+        self._starting_count += 1
         try:
-            options = self._options_of(given)
+            options = self._make_options(given)
             rendered = render(options, {})
-            _check_conversation(owner, rendered.argv)
-            await run_briefly(self._admitted, options, rendered)
+            _check_resume(owner, rendered.argv)
+            await run_blocking(self._admit_invocation, options, rendered)
             # If in doubt, only the names are kept: all of `env` and `headers` counts as secret.
             secret = mask(dict(given)) != dict(given) or bool(invocation_secrets(rendered))
             kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
-            record = _record("hosted", "", kept, owner)
-            session = self._prompted(record, options)
+            record = _make_record("hosted", "", kept, owner)
+            session = self._make_rest_session(record, options)
             await self.journal.create(record)
             try:
                 await session.start()
@@ -281,13 +354,13 @@ class Host:
                     await self.journal.forget(record.id)
                 raise
         finally:
-            self._starting -= 1
+            self._starting_count -= 1
         self._sessions[session.id] = session
         _log.info("session %s started", session.id)
         return session
 
-    def _options_of(self, given: Mapping[str, Any]) -> Options:
-        for name in _NOT_OVER_REST:
+    def _make_options(self, given: Mapping[str, Any]) -> Options:
+        for name in _HOST_ONLY_OPTIONS:
             if name in given:
                 raise OptionsError(f"option {name!r} is the host's own", option=name)
         options = read_config_table(given, self.policy.roots[0], lambda name: f"options.{name}")
@@ -301,18 +374,18 @@ class Host:
             )
         return Options.stack(below, options)
 
-    def _prompted(self, record: SessionRecord, options: Options | None) -> PromptedSession:
+    def _make_rest_session(self, record: SessionRecord, options: Options | None) -> RestSession:
         def admit(invocation: Invocation) -> Invocation:
             assert options is not None
-            return self._admitted(options, invocation)
+            return self._admit_invocation(options, invocation)
 
-        return PromptedSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
+        return RestSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
 
-    def _admitted(self, options: Options, invocation: Invocation) -> Invocation:
+    def _admit_invocation(self, options: Options, invocation: Invocation) -> Invocation:
         given = (invocation.argv, invocation.trailing_args, invocation.files, options.to_env(), invocation.cwd)
-        return self.policy.admit(Wish(*given, initialize=invocation.initialize))
+        return self.policy.admit(LaunchRequest(*given, initialize=invocation.initialize))
 
-    async def ask(self, session: PromptedSession, prompt: Prompt) -> Query:
+    async def send_prompt(self, session: RestSession, prompt: Prompt) -> Query:
         """Start running a prompt in a session that the host drives; does not wait for the result.
 
         Raises:
@@ -320,30 +393,30 @@ class Host:
             UsageError: the prompt cannot be sent.
             SessionClosedError: the session cannot continue.
         """
-        if session.waiting >= self.settings.max_prompts:
-            raise Refusal("limit", f"{session.waiting} prompts of this session wait already")
-        if self.draining:
-            raise Refusal("draining", "this host is about to end, and answers no more prompts")
+        if session.waiting_count >= self.settings.max_prompts:
+            raise RefusedRequestError("limit", f"{session.waiting_count} prompts of this session wait already")
+        if self.is_draining:
+            raise RefusedRequestError("draining", "this host is about to end, and answers no more prompts")
         if not session.has_child:
-            self._admit_one()
-        query = await session.ask(prompt)
+            self._check_capacity()
+        query = await session.send_prompt(prompt)
         assert self._tasks is not None
-        self._tasks.start_soon(session.answer, query)
+        self._tasks.start_soon(session.run_query, query)
         return query
 
-    async def close(self, session: HostedSession) -> None:
+    async def close(self, session: ServerSession) -> None:
         """End a session's child and forget the session. Idempotent."""
         self._drop(session)
         await session.stop("closed")
         session.output.finish()
         await self.journal.forget(session.id)
 
-    def _drop(self, session: HostedSession) -> None:
+    def _drop(self, session: ServerSession) -> None:
         self._sessions.pop(session.id, None)
         self._by_client.pop((session.record.owner, session.record.client), None)
 
 
-def _check_conversation(owner: str, argv: Sequence[str]) -> None:
+def _check_resume(owner: str, argv: Sequence[str]) -> None:
     """Refuse to resume a conversation that the owner does not name by its id, since it may be another owner's.
 
     Raises:
@@ -352,16 +425,18 @@ def _check_conversation(owner: str, argv: Sequence[str]) -> None:
     for argument in argv if owner else ():
         name, _, value = argument.partition("=")
         if name == "--continue" or (name == "--resume" and not _UUID.fullmatch(value)):
-            raise Refusal("forbidden", f"{name}: with this token, say which conversation by its id: --resume=ID")
+            raise RefusedRequestError(
+                "forbidden", f"{name}: with this token, say which conversation by its id: --resume=ID"
+            )
 
 
-def _record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> SessionRecord:
+def _make_record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> SessionRecord:
     now = time.time()
     start = {**start, "owner": owner} if owner else start
     return SessionRecord(uuid.uuid4().hex, kind, "live", client, now, now, start)
 
 
-def _shown(wish: Wish, invocation: Invocation) -> dict[str, Any]:
+def _make_public_start(request: LaunchRequest, invocation: Invocation) -> dict[str, Any]:
     """Return the parts of a client's request that cannot hold keys."""
-    arguments = [argument for argument in wish.argv if argument.startswith(_SHOWN_FLAGS)]
-    return {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(wish.env)}
+    arguments = [argument for argument in request.argv if argument.startswith(_PUBLIC_FLAGS)]
+    return {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(request.env)}

@@ -1,8 +1,8 @@
-"""Decides which flags, files, variables and directories of a client a host accepts. Starts nothing.
+"""Decides what clients of a host may do: at the start of a session, and with each line of input.
 
-A client with the token may have Claude Code run commands, so this is not a sandbox: it keeps a session in the
-directories that the host was given, and separates what the client may set from what only the host decides. It reads
-the disk only to follow symbolic links: call it off the event loop.
+`Capabilities` are found first, then `HostPolicy` and `InputFilter` decide. The host is no sandbox: whoever holds the
+token may let Claude Code run commands. It keeps a session below its roots, and keeps what only the host decides.
+Follows symbolic links on disk: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from pilothouse.errors import LineDecodeError, PilothouseError, UsageError
+from pilothouse.errors import LineDecodeError, PilothouseError, ProtocolError, UsageError
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
@@ -36,16 +36,122 @@ from pilothouse.options.targets import (
     TextFlag,
 )
 from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
-from pilothouse.server.powers import Powers
+
+# Variables with an address, a proxy, or a certificate that makes one trusted.
+_REDIRECTING = re.compile(r"URL|URI|HOST|PROXY|SOCKET|ENDPOINT|RESOURCE|DOMAIN|CERT|_CA(_|$)|_BASE$|GATEWAY")
+_VARIABLE_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
+_HELPER_SETTINGS = frozenset(
+    {"apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "gcpAuthRefresh", "otelHeadersHelper", "policyHelper"}
+)
+_PROGRAM_SETTINGS = frozenset(
+    {
+        "enabledPlugins",
+        "extraKnownMarketplaces",
+        "fileSuggestion",
+        "hooks",
+        "processWrapper",
+        "statusLine",
+        "subagentStatusLine",
+    }
+)
+_SERVER_SETTINGS = frozenset({"enableAllProjectMcpServers", "enabledMcpjsonServers", "mcpServers"})
+
+
+class Capabilities(Struct):
+    """The powers that were found.
+
+    Args:
+        variables: names of variables that the session gets.
+        references: names of variables whose values are put into addresses, headers or arguments.
+        brings_key: whether a program of the client's provides the key.
+        programs: keys of settings that make the CLI run programs.
+        has_servers: whether there are MCP servers that the CLI starts or calls.
+        modes: requested permission modes.
+    """
+
+    variables: set[str] = field(default_factory=set[str])
+    references: set[str] = field(default_factory=set[str])
+    brings_key: bool = False
+    programs: set[str] = field(default_factory=set[str])
+    has_servers: bool = False
+    modes: set[str] = field(default_factory=set[str])
+
+    @property
+    def is_redirecting(self) -> bool:
+        """Whether the CLI would use another API, or another source of its key."""
+        return self.brings_key or any(map(is_redirecting_variable, self.variables))
+
+    def add_variables(self, variables: Any) -> None:
+        """Add variables that have a value."""
+        self.variables |= {name for name, value in _as_mapping(variables).items() if value not in (None, "")}
+
+    def add_settings(self, settings: Any) -> None:
+        """Add the powers of CLI settings, also of managed ones."""
+        found = _as_mapping(settings)
+        self.add_variables(found.get("env"))
+        given = {name for name, value in found.items() if value not in (None, False, {}, [])}
+        self.brings_key |= bool(given & _HELPER_SETTINGS)
+        self.programs |= given & (_PROGRAM_SETTINGS | _HELPER_SETTINGS)
+        self.has_servers |= bool(given & _SERVER_SETTINGS)
+        self._add_mode(_as_mapping(found.get("permissions")).get("defaultMode"))
+        self.references |= set(
+            _iterate_references({name: item for name, item in found.items() if name in _PROGRAM_SETTINGS})
+        )
+
+    def add_servers(self, servers: Any) -> None:
+        """Add the powers of a mapping of MCP servers by name. Those of type "sdk" run in the client."""
+        for server in _as_mapping(servers).values():
+            if _as_mapping(server).get("type") != "sdk":
+                self.has_servers = True
+                self.references |= set(_iterate_references(server))
+
+    def add_agents(self, agents: Any) -> None:
+        """Add the powers of a mapping of agents by name."""
+        for agent in map(_as_mapping, _as_mapping(agents).values()):
+            self._add_mode(agent.get("permissionMode"))
+            if agent.get("hooks"):
+                self.programs.add("hooks")
+                self.references |= set(_iterate_references(agent["hooks"]))
+            given: Any = agent.get("mcpServers")
+            for servers in cast("list[Any]", given) if isinstance(given, list) else [given]:
+                self.add_servers(servers)  # a plain name refers to a server that exists already
+
+    def _add_mode(self, mode: Any) -> None:
+        if mode is not None:
+            self.modes.add(str(mode))
+
+
+def is_redirecting_variable(name: str) -> bool:
+    """Return whether a variable may direct the CLI to another API, or make another one trusted."""
+    return bool(_REDIRECTING.search(name.upper()))
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _iterate_references(value: Any) -> Iterator[str]:
+    """Yield the variables that are named in text anywhere inside of a value."""
+    if isinstance(value, str):
+        yield from _VARIABLE_REFERENCE.findall(value)
+    elif isinstance(value, Mapping):
+        for name, item in cast("Mapping[Any, Any]", value).items():
+            if name == "allowedEnvVars" and isinstance(item, list):
+                yield from map(str, cast("list[Any]", item))
+            yield from _iterate_references(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _iterate_references(item)
+
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 """Holds the token of the host; children do not get it."""
 DEFAULT_ENV = ("ANTHROPIC_*", "CLAUDE_CODE_*")
-NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", TOKEN_VARIABLE)
-LONGEST = 128 * 1024
+UNINHERITED_VARIABLES = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", TOKEN_VARIABLE)
+MAX_ARGUMENT_CHARS = 128 * 1024
 """Maximum characters of one argument or variable."""
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_FILE_BYTES = 8 * 1024 * 1024
 """Maximum bytes of a settings or MCP server file that a client names by its path."""
 
 # The only flags whose value may be a separate argument: a bare word could be a command of the CLI.
@@ -57,15 +163,15 @@ _RESUMED = re.compile(r"[^/\\\x00]*")
 _WORD = re.compile(r"[A-Za-z-]+")
 _PROGRAM_DIRECTORIES = ("plugin-dir", "plugin-dir-no-mcp")
 
-Use = Literal["switch", "value", "path", "settings", "servers", "agents"]
+FlagUse = Literal["switch", "value", "path", "settings", "servers", "agents"]
 
 
-def _uses(target: Target) -> Iterator[tuple[str, Use]]:
+def _iterate_flag_uses(target: Target) -> Iterator[tuple[str, FlagUse]]:
     """Yield the flags of a target, each with the use of its value."""
     match target:
         case SplitTarget(targets=targets):
             for part in targets:
-                yield from _uses(part)
+                yield from _iterate_flag_uses(part)
         case Switch(name) | SwitchOrFlag(name):
             yield name, "switch"
         case PathFlag(name) | RepeatedFlag(name):
@@ -84,8 +190,8 @@ def _uses(target: Target) -> Iterator[tuple[str, Use]]:
             pass
 
 
-TAKEN: dict[str, Use] = {
-    **{name: use for row in TABLE.values() for name, use in _uses(row.target)},
+ALLOWED_FLAGS: dict[str, FlagUse] = {
+    **{name: use for row in TABLE.values() for name, use in _iterate_flag_uses(row.target)},
     **{argument.removeprefix("--"): "switch" for argument in (*COMMON_ARGS, *STDIN_ARGS) if argument.startswith("--")},
     "p": "switch",
     "resume": "switch",  # without a value: the latest conversation
@@ -97,7 +203,7 @@ TAKEN: dict[str, Use] = {
 """Flags that a host accepts, with the use of their values: those that pilothouse itself sends."""
 
 
-class Refusal(PilothouseError):  # noqa: N818 - it becomes a response
+class RefusedRequestError(PilothouseError):
     """The host refuses a client's request. Nothing was started.
 
     Args:
@@ -151,8 +257,10 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
             size = len(encode_json(self.managed_settings))
         except PilothouseError as error:
             raise UsageError(f"managed_settings: {error}") from None
-        if size > LONGEST // 2:
-            raise UsageError(f"managed_settings: expected at most {LONGEST // 2:,} bytes of JSON, got {size:,}")
+        if size > MAX_ARGUMENT_CHARS // 2:
+            raise UsageError(
+                f"managed_settings: expected at most {MAX_ARGUMENT_CHARS // 2:,} bytes of JSON, got {size:,}"
+            )
 
     def check_mode(self, mode: str, where: str) -> None:
         """Refuse a permission mode that is too high.
@@ -161,9 +269,11 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
             Refusal: the mode is too high.
         """
         if permits_more(mode, self.permission_mode):
-            raise Refusal("forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}")
+            raise RefusedRequestError(
+                "forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}"
+            )
 
-    def check_powers(self, found: Powers, where: str) -> None:
+    def check_capabilities(self, found: Capabilities, where: str) -> None:
         """Refuse powers of a client's settings, servers or agents that the limits forbid.
 
         Raises:
@@ -172,12 +282,14 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         for mode in sorted(found.modes):
             self.check_mode(mode, where)
         if found.programs and not self.programs:
-            raise Refusal("forbidden", f"{where}: this host takes no {', '.join(sorted(found.programs))} of clients")
-        if found.servers and not self.mcp_servers:
-            raise Refusal("forbidden", f"{where}: this host takes no MCP servers of clients")
+            raise RefusedRequestError(
+                "forbidden", f"{where}: this host takes no {', '.join(sorted(found.programs))} of clients"
+            )
+        if found.has_servers and not self.mcp_servers:
+            raise RefusedRequestError("forbidden", f"{where}: this host takes no MCP servers of clients")
 
 
-class Wish(Struct, frozen=True):
+class LaunchRequest(Struct, frozen=True):
     """A client's request to start a child; see `Invocation`.
 
     Args:
@@ -216,146 +328,158 @@ class HostPolicy(Struct, frozen=True):
     base: Mapping[str, str]
     limits: ClientLimits = ClientLimits()
 
-    def admit(self, wish: Wish) -> Invocation:
+    def admit(self, request: LaunchRequest) -> Invocation:
         """Turn a client's request into an invocation: paths resolved, files that were named by their path read.
 
         Raises:
             Refusal: a part is refused; says which, and what would be accepted.
         """
-        cwd = self._directory(wish.cwd)
-        if not {"--print", "-p"} & {*wish.argv, *wish.tail}:
-            raise Refusal("forbidden", "the arguments have no --print: this host starts no interactive session")
-        found = Powers()
-        found.look_into_variables(wish.env)
-        argv, files = self._arguments(wish.argv, cwd, found)
-        for file in wish.files:
+        cwd = self._resolve_directory(request.cwd)
+        if not {"--print", "-p"} & {*request.argv, *request.tail}:
+            raise RefusedRequestError(
+                "forbidden", "the arguments have no --print: this host starts no interactive session"
+            )
+        found = Capabilities()
+        found.add_variables(request.env)
+        argv, files = self._check_arguments(request.argv, cwd, found)
+        for file in request.files:
             if file.flag == "managed-settings":
-                raise Refusal("bad_request", "--managed-settings: the CLI reads none from a file; send it as JSON")
-            files.append(self._file(file, found))
-        self._check_tail(wish.tail)
-        self.look_into_handshake(wish.initialize or {}, found)
-        self.limits.check_powers(found, "the session")
+                raise RefusedRequestError(
+                    "bad_request", "--managed-settings: the CLI reads none from a file; send it as JSON"
+                )
+            files.append(self._check_file(file, found))
+        self._check_tail(request.tail)
+        self.inspect_initialize(request.initialize or {}, found)
+        self.limits.check_capabilities(found, "the session")
         if self.limits.managed_settings is not None:
             # As an argument: the CLI ignores a file for this flag.
             argv.append(f"--managed-settings={encode_json(self.limits.managed_settings).decode()}")
         return Invocation(
             cli=self.cli,
             argv=tuple(argv),
-            trailing_args=wish.tail,
+            trailing_args=request.tail,
             files=tuple(files),
-            env=self._environment(wish.env, found),
+            env=self._make_environment(request.env, found),
             cwd=cwd,
-            is_isolated=wish.isolated,
+            is_isolated=request.isolated,
         )
 
     # Directories and paths.
 
-    def _directory(self, asked: str | None) -> str:
-        if asked is None:
+    def _resolve_directory(self, requested: str | None) -> str:
+        if requested is None:
             return self.roots[0]
-        path = self._resolved(asked, self.roots[0], "cwd")
+        path = self._resolve_path(requested, self.roots[0], "cwd")
         if not os.path.isdir(path):  # noqa: PTH112
-            raise Refusal("bad_request", f"cwd: there is no directory {asked!a} on this host")
+            raise RefusedRequestError("bad_request", f"cwd: there is no directory {requested!a} on this host")
         return path
 
-    def _resolved(self, path: str, cwd: str, where: str) -> str:
+    def _resolve_path(self, path: str, cwd: str, where: str) -> str:
         """Return the path without links, so that the CLI gets exactly the path that was checked."""
         if path != path.strip() or path.startswith("~") or not path.isprintable():
-            raise Refusal(
+            raise RefusedRequestError(
                 "forbidden", f"{where}: {path[:200]!a} is no plain path: it has blanks around it, ~, or controls"
             )
         real = os.path.realpath(os.path.join(cwd, path))  # noqa: PTH118 - Path has no realpath of its own
         if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.roots):
-            raise Refusal("forbidden", f"{where}: {path[:200]!a} is not below {' or '.join(self.roots)}")
+            raise RefusedRequestError("forbidden", f"{where}: {path[:200]!a} is not below {' or '.join(self.roots)}")
         return real
 
     # Arguments and files.
 
-    def _arguments(self, argv: Sequence[str], cwd: str, found: Powers) -> tuple[list[str], list[PrivateFile]]:
+    def _check_arguments(
+        self, argv: Sequence[str], cwd: str, found: Capabilities
+    ) -> tuple[list[str], list[PrivateFile]]:
         taken: list[str] = []
         files: list[PrivateFile] = []
         before = ""
         for argument in argv:
             is_value = before in _SEPARATE and not argument.startswith("-")
             if not _FLAG.fullmatch(argument) and not is_value:
-                raise Refusal("forbidden", f"argument {argument[:80]!a}: this host takes --flag and --flag=value alone")
-            if len(argument) > LONGEST or "\0" in argument:
-                raise Refusal("bad_request", f"argument {argument[:80]!a}… is too long, or has a NUL in it")
+                raise RefusedRequestError(
+                    "forbidden", f"argument {argument[:80]!a}: this host takes --flag and --flag=value alone"
+                )
+            if len(argument) > MAX_ARGUMENT_CHARS or "\0" in argument:
+                raise RefusedRequestError("bad_request", f"argument {argument[:80]!a}… is too long, or has a NUL in it")
             if not is_value:
                 name, equals, value = argument.lstrip("-").partition("=")
-                made = self._flag(argument, name, value if equals else None, cwd, found)
+                made = self._check_flag(argument, name, value if equals else None, cwd, found)
                 (files if isinstance(made, PrivateFile) else taken).append(made)  # type: ignore[arg-type]
             else:
                 taken.append(argument)
             before = argument
         return taken, files
 
-    def _flag(self, argument: str, name: str, value: str | None, cwd: str, found: Powers) -> str | PrivateFile:
+    def _check_flag(
+        self, argument: str, name: str, value: str | None, cwd: str, found: Capabilities
+    ) -> str | PrivateFile:
         if name in self.limits.flags:
             return argument
-        if (use := TAKEN.get(name)) is None:
-            raise Refusal("forbidden", f"--{name}: this host does not take it; its operator may: --allow-flag {name}")
+        if (use := ALLOWED_FLAGS.get(name)) is None:
+            raise RefusedRequestError(
+                "forbidden", f"--{name}: this host does not take it; its operator may: --allow-flag {name}"
+            )
         if name == "resume" and not _RESUMED.fullmatch(value or ""):
-            raise Refusal("forbidden", "--resume: this host takes the id of a conversation, and no path")
+            raise RefusedRequestError("forbidden", "--resume: this host takes the id of a conversation, and no path")
         if value is None and use != "switch":
-            raise Refusal("bad_request", f"--{name}: expected --{name}=value")
+            raise RefusedRequestError("bad_request", f"--{name}: expected --{name}=value")
         if name == "permission-mode":
             found.modes.add(value or "")
         elif name == "allow-dangerously-skip-permissions":
             found.modes.add(MODES_BY_PERMISSIVENESS[-1])
         elif name == "managed-settings-in-initialize" and self.limits.managed_settings is not None:
-            raise Refusal("forbidden", f"--{name}: the managed settings of this host hold")
+            raise RefusedRequestError("forbidden", f"--{name}: the managed settings of this host hold")
         elif name in _PROGRAM_DIRECTORIES:
             found.programs.add("plugins")
         if use == "path":
-            return f"--{name}={self._resolved(value or '', cwd, f'--{name}')}"
+            return f"--{name}={self._resolve_path(value or '', cwd, f'--{name}')}"
         if use in ("settings", "servers", "agents"):
-            file = self._file(PrivateFile(name, ".json", self._content(name, value or "", cwd)), found)
+            file = self._check_file(PrivateFile(name, ".json", self._read_content(name, value or "", cwd)), found)
             return f"--{name}={file.content.decode()}" if name == "managed-settings" else file
         return argument
 
-    def _content(self, name: str, value: str, cwd: str) -> bytes:
+    def _read_content(self, name: str, value: str, cwd: str) -> bytes:
         """Return the JSON text of an argument, or of the file that the argument names."""
-        if value.startswith(("{", "[")) and _parsed(value.encode("utf-8", "surrogatepass")) is not None:
+        if value.startswith(("{", "[")) and _parse_json(value.encode("utf-8", "surrogatepass")) is not None:
             return value.encode("utf-8", "surrogatepass")
-        path = self._resolved(value, cwd, f"--{name}")
+        path = self._resolve_path(value, cwd, f"--{name}")
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - it is resolved
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
-            raise Refusal("bad_request", f"--{name}: {value[:200]!a}: {error.strerror}") from None
-        if len(content) > MOST_BYTES:
-            raise Refusal("too_large", f"--{name}: {value[:200]!a} is longer than {MOST_BYTES:,} bytes")
+            raise RefusedRequestError("bad_request", f"--{name}: {value[:200]!a}: {error.strerror}") from None
+        if len(content) > MAX_FILE_BYTES:
+            raise RefusedRequestError("too_large", f"--{name}: {value[:200]!a} is longer than {MAX_FILE_BYTES:,} bytes")
         return content
 
-    def _file(self, file: PrivateFile, found: Powers) -> PrivateFile:
+    def _check_file(self, file: PrivateFile, found: Capabilities) -> PrivateFile:
         """Check a file. JSON is re-encoded, so that every reader parses it as this host did."""
         if not _FILE_FLAG.fullmatch(file.flag) or not _SUFFIX.fullmatch(file.suffix):
-            raise Refusal(
+            raise RefusedRequestError(
                 "bad_request", f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written"
             )
-        use = TAKEN.get(file.flag)
+        use = ALLOWED_FLAGS.get(file.flag)
         if file.flag in self.limits.flags:
             return file
         if use == "path" and file.flag.endswith("-file"):
             return file
         if use not in ("settings", "servers", "agents"):
-            raise Refusal("forbidden", f"--{file.flag}: this host does not take it as a file")
-        value = _parsed(file.content)
+            raise RefusedRequestError("forbidden", f"--{file.flag}: this host does not take it as a file")
+        value = _parse_json(file.content)
         if not isinstance(value, dict):
-            raise Refusal("bad_request", f"--{file.flag}: expected a JSON object")
-        self._look(file.flag, use, cast("dict[str, Any]", value), found)
+            raise RefusedRequestError("bad_request", f"--{file.flag}: expected a JSON object")
+        self._inspect(file.flag, use, cast("dict[str, Any]", value), found)
         return PrivateFile(file.flag, ".json", encode_json(value))
 
-    def _look(self, name: str, use: Use, value: Mapping[str, Any], found: Powers) -> None:
+    def _inspect(self, name: str, use: FlagUse, value: Mapping[str, Any], found: Capabilities) -> None:
         if use == "servers":
-            found.look_into_servers(value.get("mcpServers"))
+            found.add_servers(value.get("mcpServers"))
         elif use == "agents":
-            found.look_into_agents(value)
+            found.add_agents(value)
         else:
-            self.look_into_settings(name, value, found)
+            self.inspect_settings(name, value, found)
 
-    def look_into_settings(self, name: str, value: Mapping[str, Any], found: Powers) -> None:
+    def inspect_settings(self, name: str, value: Mapping[str, Any], found: Capabilities) -> None:
         """Add the powers of a client's settings.
 
         Args:
@@ -367,68 +491,225 @@ class HostPolicy(Struct, frozen=True):
             Refusal: the host does not accept such settings, or the variables in them.
         """
         if name == "managed-settings" and self.limits.managed_settings is not None:
-            raise Refusal("forbidden", "--managed-settings: those of this host hold")
+            raise RefusedRequestError("forbidden", "--managed-settings: those of this host hold")
         if name == "settings" and not self.limits.settings:
-            raise Refusal("forbidden", "--settings: this host takes no settings of clients")
+            raise RefusedRequestError("forbidden", "--settings: this host takes no settings of clients")
         variables = value.get("env")
         if isinstance(variables, Mapping):
             self._check_variables(cast("Mapping[str, Any]", variables), f"--{name}: env")
-        found.look_into_settings(value)
+        found.add_settings(value)
 
-    def look_into_handshake(self, body: Mapping[str, Any], found: Powers) -> None:
+    def inspect_initialize(self, body: Mapping[str, Any], found: Capabilities) -> None:
         """Add the powers of a client's initialize request.
 
         Raises:
             Refusal: the host refuses a part of it.
         """
-        found.look_into_agents(body.get("agents"))
+        found.add_agents(body.get("agents"))
         if body.get("managedSettings"):
-            self.look_into_settings("managed-settings", body["managedSettings"], found)
+            self.inspect_settings("managed-settings", body["managedSettings"], found)
 
     def _check_tail(self, tail: Sequence[str]) -> None:
         # The prompt of the argv form: `--print "…"`, or `--print -- "-…"`.
         words = [word for word in tail if word not in ("--print", "-p", "--")]
         guarded = "--" in tail
         if len(words) > 1 or (words and words[0].startswith("-") and not guarded) or any("\0" in w for w in words):
-            raise Refusal("forbidden", "tail: this host takes --print and one prompt")
+            raise RefusedRequestError("forbidden", "tail: this host takes --print and one prompt")
         if any(_WORD.fullmatch(word) for word in words):
-            raise Refusal(
+            raise RefusedRequestError(
                 "forbidden", "tail: a prompt of one word could be a command of the CLI; send it through stdin"
             )
         if words and self.limits.verbatim_prompts:
-            raise Refusal(
+            raise RefusedRequestError(
                 "forbidden", "tail: this host takes prompts through stdin, where they can be sent as they are"
             )
 
     # Variables.
 
-    def _check_variables(self, asked: Mapping[str, Any], where: str) -> None:
-        for name, value in asked.items():
+    def _check_variables(self, requested: Mapping[str, Any], where: str) -> None:
+        for name, value in requested.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.env) or name == TOKEN_VARIABLE:
-                raise Refusal(
+                raise RefusedRequestError(
                     "forbidden", f"{where}: this host does not take {name[:80]!a}, but {', '.join(self.env) or 'none'}"
                 )
             text = "" if value is None else str(value)
-            if not name or "=" in name or "\0" in name + text or len(text) > LONGEST:
-                raise Refusal("bad_request", f"{where}: {name[:80]!a} cannot be set to that")
+            if not name or "=" in name or "\0" in name + text or len(text) > MAX_ARGUMENT_CHARS:
+                raise RefusedRequestError("bad_request", f"{where}: {name[:80]!a} cannot be set to that")
 
-    def needs_own_key(self, found: Powers) -> bool:
+    def needs_own_key(self, found: Capabilities) -> bool:
         """Return whether a client must bring its own key, because the host's could leak to the client's address."""
         secrets = {name for name, value in self.base.items() if secret_values({name: value})}
-        return found.redirects or bool(found.references & secrets)
+        return found.is_redirecting or bool(found.references & secrets)
 
-    def _environment(self, asked: Mapping[str, str | None], found: Powers) -> ChildEnvironment:
-        self._check_variables(asked, "env")
-        base = {name: value for name, value in self.base.items() if name not in NOT_INHERITED}
+    def _make_environment(self, requested: Mapping[str, str | None], found: Capabilities) -> ChildEnvironment:
+        self._check_variables(requested, "env")
+        base = {name: value for name, value in self.base.items() if name not in UNINHERITED_VARIABLES}
         if self.needs_own_key(found):
             base = {name: value for name, value in base.items() if not secret_values({name: value})}
-        merged = {**base, **asked}
+        merged = {**base, **requested}
         return ChildEnvironment({name: value for name, value in merged.items() if value is not None})
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     """Parse JSON as the CLI would; None if it is invalid."""
     try:
         return decode_line(content)
     except LineDecodeError:
         return None
+
+
+ALLOWED_TYPES = frozenset({"user", "control_request", "control_response", "control_cancel_request", "keep_alive"})
+ALLOWED_REQUESTS = frozenset(
+    {
+        "apply_flag_settings",
+        "background_tasks",
+        "cancel_async_message",
+        "end_session",
+        "get_binary_version",
+        "get_context_usage",
+        "get_hooks_listing",
+        "get_session_cost",
+        "get_settings",
+        "get_task_output",
+        "get_usage",
+        "initialize",
+        "interrupt",
+        "list_models",
+        "list_permission_rules",
+        "mcp_message",
+        "mcp_read_resource",
+        "mcp_reconnect",
+        "mcp_set_servers",
+        "mcp_status",
+        "mcp_toggle",
+        "reload_output_styles",
+        "reload_skills",
+        "rename_session",
+        "rewind_files",
+        "set_max_thinking_tokens",
+        "set_model",
+        "set_permission_mode",
+        "stop_task",
+    }
+)
+# Values from other sources: a tool's input or result may look like anything.
+_UNCHECKED_FIELDS = frozenset({"updatedInput", "mcp_response"})
+# A line without these holds no control frame, however its names are escaped.
+_CONTROL_MARKERS = (b"control_re", b"update_env", b"\\u")
+
+
+class ControlRequestRefusedError(PilothouseError):
+    """The host refuses to pass on a control request.
+
+    Args:
+        request_id: of the request.
+        message: the reason.
+    """
+
+    def __init__(self, request_id: str, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+    def make_response(self) -> bytes:
+        """Return the response line that the child would send."""
+        response = {"subtype": "error", "request_id": self.request_id, "error": str(self)}
+        return encode_json({"type": "control_response", "response": response}) + b"\n"
+
+
+class InputFilter:
+    """Checks the lines of one client.
+
+    Args:
+        policy: of the host.
+    """
+
+    def __init__(self, policy: HostPolicy) -> None:
+        self._policy = policy
+        self._limits = policy.limits
+        self._is_limited = policy.limits != ClientLimits()
+
+    def check_line(self, line: bytes) -> bytes:
+        """Return the line as the child gets it.
+
+        Args:
+            line: one whole line.
+
+        Raises:
+            ControlRequestRefusedError: the host refuses this control request; the client needs the response.
+            ProtocolError: the line is something else that the host refuses.
+        """
+        if not self._is_limited and not any(mark in line for mark in _CONTROL_MARKERS):
+            return line
+        said = _decode_object(line)
+        if said is None:
+            return line
+        kind = said.get("type")
+        if kind == "update_environment_variables" or (self._is_limited and kind not in ALLOWED_TYPES):
+            raise ProtocolError(f"this host does not take messages of type {str(kind)[:80]!r}")
+        if kind == "control_request":
+            self._check_request(said)
+        elif kind == "control_response" and self._is_limited:
+            self._check_response(said)
+        elif kind == "user" and self._limits.verbatim_prompts and said.get("client_composed") is not True:
+            return encode_json({**said, "client_composed": True}) + b"\n"
+        return line
+
+    def _check_request(self, said: Mapping[str, Any]) -> None:
+        body = said.get("request")
+        request: Mapping[str, Any] = cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else said
+        subtype = str(request.get("subtype"))
+        try:
+            self._check_body(subtype, request)
+        except RefusedRequestError as refusal:
+            raise ControlRequestRefusedError(str(said.get("request_id")), str(refusal)) from None
+
+    def _check_body(self, subtype: str, request: Mapping[str, Any]) -> None:
+        if self._is_limited and subtype not in ALLOWED_REQUESTS:
+            raise RefusedRequestError("forbidden", f"this host does not take control requests {subtype[:80]!r}")
+        found = Capabilities()
+        self._policy.inspect_initialize(request, found)
+        if isinstance(settings := request.get("settings"), Mapping):
+            self._policy.inspect_settings("settings", cast("Mapping[str, Any]", settings), found)
+        found.add_servers(request.get("servers"))
+        if isinstance(mode := request.get("mode"), str):
+            found.modes.add(mode)
+        if request.get("add_plugins"):
+            found.programs.add("plugins")
+        self._limits.check_capabilities(found, subtype)
+        if self._policy.needs_own_key(found):
+            raise RefusedRequestError(
+                "forbidden", f"{subtype}: say where the API is, and with which key, when the session starts"
+            )
+
+    def _check_response(self, said: Mapping[str, Any]) -> None:
+        for update in _iterate_mappings(said):
+            if update.get("type") == "setMode":
+                try:
+                    self._limits.check_mode(str(update.get("mode")), "the answer")
+                except RefusedRequestError as refusal:
+                    raise ProtocolError(str(refusal)) from None
+
+
+def _decode_object(line: bytes) -> Mapping[str, Any] | None:
+    """Decode a line to an object; None if no reader, whatever its line ends, can take the line for an object."""
+    try:
+        said = decode_line(line)
+    except LineDecodeError:
+        if b"{" in line:
+            raise ProtocolError("a line of input is not valid JSON, or is nested too deeply") from None
+        return None
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise ProtocolError("a line of input has a carriage return in it")
+    return cast("Mapping[str, Any]", said) if isinstance(said, Mapping) else None
+
+
+def _iterate_mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        found = cast("Mapping[str, Any]", value)
+        yield found
+        for name, item in found.items():
+            if name not in _UNCHECKED_FIELDS:
+                yield from _iterate_mappings(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _iterate_mappings(item)

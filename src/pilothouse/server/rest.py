@@ -1,14 +1,16 @@
-"""The host over HTTP: sessions that the host drives itself, and a view of all sessions.
+"""The HTTP API of a host: routes, and the messages of a session as server-sent events.
 
-Owns the routes and the format of responses. `Host` does the work. Every refusal is `{"error": {"code": …, "message":
-…}}`.
+The id of an event is the position in the output after it, so that a stream can be resumed. Each refusal is `{"error":
+{"code": …, "message": …}}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
+import anyio
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,20 +18,129 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pilothouse.errors import PilothouseError, ProcessError, SessionClosedError, UsageError
-from pilothouse.server.events import event_stream
-from pilothouse.server.guard import OPEN, STATUS, refusal_body, request_owner
+from pilothouse.server.auth import HEALTH_PATH, HTTP_STATUSES, find_request_owner, make_error_body
 from pilothouse.server.host import Host
-from pilothouse.server.hosted import HostedSession
-from pilothouse.server.journal import JournalError
-from pilothouse.server.output import PrunedError
-from pilothouse.server.policy import Refusal
-from pilothouse.server.prompted_session import PromptedSession
+from pilothouse.server.journal import JournalError, OutputPrunedError
+from pilothouse.server.policy import RefusedRequestError
+from pilothouse.server.sessions import RestSession, ServerSession
 
-Answer = Callable[[Host, Request], Awaitable[Response]]
+READ_BYTES = 256 * 1024
+"""Bytes per read."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Maximum bytes of a message; a longer one becomes an event "oversize" that says where it is."""
+HEARTBEAT_COMMENT = b": still here\n\n"
+_HIDDEN_TYPES = frozenset({"", "control_request", "control_response", "control_cancel_request", "keep_alive"})
+_USER_REQUESTS = frozenset({"can_use_tool", "elicitation", "request_user_dialog"})
+"""Control requests that wait for a person. Programs respond to the others, such as hooks and tools."""
+
+
+class _RequestBody(msgspec.Struct):
+    subtype: str = ""
+
+
+class _TypedFrame(msgspec.Struct):
+    type: str = ""
+    request: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_frame_decoder = msgspec.json.Decoder(_TypedFrame)
+
+
+class NumberedLines:
+    """Splits bytes into lines, with the offset after each; a line that is too long is only counted.
+
+    Args:
+        place: offset of the first byte that is fed.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield each complete line without its end, after its end's offset; None for a line that was too long."""
+        *ends, rest = data.split(b"\n")
+        for part in ends:
+            self._hold(part)
+            self._place += len(part) + 1
+            yield self._place, None if self._size > MAX_LINE_BYTES else b"".join(self._held)
+            self._held, self._size = [], 0
+        self._place += len(rest)
+        self._hold(rest)
+
+    def _hold(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > MAX_LINE_BYTES:
+            self._held.clear()
+        elif part:
+            self._held.append(part)
+
+
+async def stream_events(session: ServerSession, place: int, heartbeat: float) -> AsyncGenerator[bytes, None]:
+    """Yield the events from an offset on, until the session is over.
+
+    Args:
+        session: source of the messages.
+        place: offset in its output to begin at.
+        heartbeat: seconds of silence after which a comment is sent, so that a broken connection is detected.
+    """
+    lines = NumberedLines(place)
+    session.attached_count += 1
+    try:
+        while True:
+            data: bytes | None = None
+            with anyio.move_on_after(heartbeat):
+                data = await session.output.read(place, READ_BYTES)
+            if data is None:
+                yield HEARTBEAT_COMMENT
+                continue
+            if not data:
+                break
+            place += len(data)
+            events = b"".join(event for end, line in lines.feed(data) if (event := _encode_event(end, line)))
+            if events:
+                yield events
+        ending = session.record.ending
+        yield _encode_named_event("end", place, {"detail": "closed" if ending is None else ending.detail})
+    except (OutputPrunedError, JournalError) as error:
+        yield _encode_named_event("error", place, {"message": str(error)})
+    finally:
+        session.attached_count -= 1
+        session.mark_used()
+
+
+def _encode_event(end: int, line: bytes | None) -> bytes:
+    if line is None:
+        return _encode_named_event("oversize", end, {"message": f"a message is longer than {MAX_LINE_BYTES:,} bytes"})
+    try:
+        said = _frame_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return b""
+    kind = said.type
+    if kind == "control_request" and _asks_user(said.request):
+        return b"id: %d\nevent: asked\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
+    if kind in _HIDDEN_TYPES:
+        return b""
+    return b"id: %d\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
+
+
+def _asks_user(request: msgspec.Raw) -> bool:
+    try:
+        return msgspec.json.decode(request, type=_RequestBody).subtype in _USER_REQUESTS
+    except msgspec.DecodeError:
+        return False
+
+
+def _encode_named_event(name: str, place: int, body: dict[str, str]) -> bytes:
+    return f"id: {place}\nevent: {name}\ndata: {json.dumps(body)}\n\n".encode()
+
+
+RouteHandler = Callable[[Host, Request], Awaitable[Response]]
 
 # The first match gives the code of the refusal.
-_CODES: tuple[tuple[type[PilothouseError], str], ...] = (
-    (PrunedError, "pruned"),
+_ERROR_CODES: tuple[tuple[type[PilothouseError], str], ...] = (
+    (OutputPrunedError, "pruned"),
     (JournalError, "journal"),
     (SessionClosedError, "busy"),
     (UsageError, "bad_request"),
@@ -50,10 +161,10 @@ class PromptBody(msgspec.Struct, forbid_unknown_fields=True):
     prompt: str | list[dict[str, Any]]
 
 
-def routes(host: Host) -> list[Route]:
+def make_routes(host: Host) -> list[Route]:
     """Return the routes of a host."""
-    table: tuple[tuple[str, str, Answer], ...] = (
-        (OPEN, "GET", _health),
+    table: tuple[tuple[str, str, RouteHandler], ...] = (
+        (HEALTH_PATH, "GET", _health),
         ("/v1/sessions", "GET", _list),
         ("/v1/sessions", "POST", _start),
         ("/v1/sessions/{id}", "GET", _get),
@@ -62,106 +173,108 @@ def routes(host: Host) -> list[Route]:
         ("/v1/sessions/{id}/interrupt", "POST", _interrupt),
         ("/v1/sessions/{id}/events", "GET", _events),
     )
-    return [Route(path, _endpoint(host, answer), methods=[method]) for path, method, answer in table]
+    return [Route(path, _make_endpoint(host, answer), methods=[method]) for path, method, answer in table]
 
 
-def _endpoint(host: Host, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def _make_endpoint(host: Host, handler: RouteHandler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return await answer(host, request)
-        except Refusal as refusal:
-            return _no(refusal)
+            return await handler(host, request)
+        except RefusedRequestError as refusal:
+            return _make_refusal_response(refusal)
         except PilothouseError as error:
-            code = next((code for kind, code in _CODES if isinstance(error, kind)), "start_failed")
-            return _no(Refusal(code, str(error)))
+            code = next((code for kind, code in _ERROR_CODES if isinstance(error, kind)), "start_failed")
+            return _make_refusal_response(RefusedRequestError(code, str(error)))
 
     return endpoint
 
 
-async def not_there(request: Request, error: Exception) -> Response:
+async def handle_not_found(request: Request, error: Exception) -> Response:
     """Respond to a path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return JSONResponse(refusal_body(Refusal("bad_request", "there is no such path, or not this method of it")), status)
+    return JSONResponse(
+        make_error_body(RefusedRequestError("bad_request", "there is no such path, or not this method of it")), status
+    )
 
 
-def _no(refusal: Refusal) -> Response:
-    return JSONResponse(refusal_body(refusal), STATUS.get(refusal.code, 500))
+def _make_refusal_response(refusal: RefusedRequestError) -> Response:
+    return JSONResponse(make_error_body(refusal), HTTP_STATUSES.get(refusal.code, 500))
 
 
 async def _health(host: Host, request: Request) -> Response:
-    return Response(status_code=503 if host.draining else 204)
+    return Response(status_code=503 if host.is_draining else 204)
 
 
 async def _list(host: Host, request: Request) -> Response:
-    owner = request_owner(request)
+    owner = find_request_owner(request)
     seen = [session.describe() for session in host.sessions if owner in ("", session.record.owner)]
-    return JSONResponse({"sessions": seen, "draining": host.draining})
+    return JSONResponse({"sessions": seen, "draining": host.is_draining})
 
 
 async def _start(host: Host, request: Request) -> Response:
-    asked = await _body(host, request, StartBody)
-    session = await host.start_prompted(asked.options, request_owner(request))
+    asked = await _read_body(host, request, StartBody)
+    session = await host.start_rest_session(asked.options, find_request_owner(request))
     if asked.prompt is not None:
-        await host.ask(session, asked.prompt)
+        await host.send_prompt(session, asked.prompt)
     return JSONResponse(session.describe(), 201, {"location": f"/v1/sessions/{session.id}"})
 
 
 async def _get(host: Host, request: Request) -> Response:
-    return JSONResponse(_session(host, request).describe())
+    return JSONResponse(_find_session(host, request).describe())
 
 
 async def _close(host: Host, request: Request) -> Response:
-    await host.close(_session(host, request))
+    await host.close(_find_session(host, request))
     return Response(status_code=204)
 
 
 async def _prompt(host: Host, request: Request) -> Response:
-    session = _session(host, request)
-    if not isinstance(session, PromptedSession):
-        raise Refusal("busy", "a client drives this session over the wire, and asks in it")
-    asked = await _body(host, request, PromptBody)
+    session = _find_session(host, request)
+    if not isinstance(session, RestSession):
+        raise RefusedRequestError("busy", "a client drives this session over the wire, and asks in it")
+    asked = await _read_body(host, request, PromptBody)
     place = session.output.end
-    await host.ask(session, asked.prompt)
-    return JSONResponse({"session": session.id, "events_from": place, "waiting": session.waiting}, 202)
+    await host.send_prompt(session, asked.prompt)
+    return JSONResponse({"session": session.id, "events_from": place, "waiting": session.waiting_count}, 202)
 
 
 async def _interrupt(host: Host, request: Request) -> Response:
-    session = _session(host, request)
+    session = _find_session(host, request)
     try:
         await session.interrupt()
     except ValueError as error:
-        raise Refusal("busy", str(error)) from None
+        raise RefusedRequestError("busy", str(error)) from None
     return Response(status_code=204)
 
 
 async def _events(host: Host, request: Request) -> Response:
-    session = _session(host, request)
+    session = _find_session(host, request)
     given = request.headers.get("last-event-id") or request.query_params.get("from")
     try:
         place = session.output.start if given is None else int(given)
     except ValueError:
-        raise Refusal("bad_request", f"Last-Event-ID: expected a number, got {given!a}") from None
+        raise RefusedRequestError("bad_request", f"Last-Event-ID: expected a number, got {given!a}") from None
     if not 0 <= place <= session.output.end:
-        raise Refusal("bad_request", f"Last-Event-ID: the output ends at {session.output.end}")
-    session.output.check(place)
-    stream = event_stream(session, place, host.settings.heartbeat)
+        raise RefusedRequestError("bad_request", f"Last-Event-ID: the output ends at {session.output.end}")
+    session.output.check_available(place)
+    stream = stream_events(session, place, host.settings.heartbeat)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-def _session(host: Host, request: Request) -> HostedSession:
-    return host.get(request.path_params["id"], request_owner(request))
+def _find_session(host: Host, request: Request) -> ServerSession:
+    return host.get(request.path_params["id"], find_request_owner(request))
 
 
-async def _body(host: Host, request: Request, kind: type[Any]) -> Any:
+async def _read_body(host: Host, request: Request, kind: type[Any]) -> Any:
     limit = host.settings.max_body
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise Refusal("too_large", f"the body is longer than {limit:,} bytes")
+            raise RefusedRequestError("too_large", f"the body is longer than {limit:,} bytes")
         parts.append(part)
     try:
         return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("bad_request", f"the body: {error}") from None
+        raise RefusedRequestError("bad_request", f"the body: {error}") from None

@@ -32,8 +32,8 @@ from pilothouse.stores.stored_sessions import import_file
 from pilothouse.transcripts.paths import MAX_KEY_CHARS, find_file, is_session_id, project_key
 from pilothouse.transcripts.session_info import list_sessions
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.errands import run_briefly
-from pilothouse.transports.private_home import VARIABLES, PrivateHome
+from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
 from pilothouse.transports.wrapper import TransportWrapper
 
 log = logging.getLogger("pilothouse.stores")
@@ -117,7 +117,7 @@ class MirroredTransport(TransportWrapper):
 
     async def _prepare(self, invocation: Invocation) -> Invocation:
         asked, cwd = self._options, invocation.cwd or os.getcwd()  # noqa: PTH109 - needs a string
-        self._project = await run_briefly(project_key, cwd)
+        self._project = await run_blocking(project_key, cwd)
         self._project_directory_name = invocation.env.get(PROJECT_DIRECTORY_VARIABLE)
         if asked.resume is not None or asked.continue_conversation:
             return await self._prepare_resume(invocation, cwd)
@@ -155,7 +155,7 @@ class MirroredTransport(TransportWrapper):
             if latest is not None:
                 return latest
             config = _find_config_directory(invocation)
-            found = await run_briefly(lambda: list_sessions(cwd, 1, include_worktrees=False, config_dir=config))
+            found = await run_blocking(lambda: list_sessions(cwd, 1, include_worktrees=False, config_dir=config))
             return TranscriptKey(self._project, found[0].session_id) if found else None
         if not is_session_id(asked):
             words = f"option 'resume': a session store knows sessions by id, not {asked!r:.80}"
@@ -170,7 +170,7 @@ class MirroredTransport(TransportWrapper):
 
     async def _import_from_disk(self, invocation: Invocation, transcript: TranscriptKey, cwd: str) -> None:
         """Import a session that the store does not have from disk, where the process finds it too."""
-        path = await run_briefly(find_file, transcript.session, cwd, _find_config_directory(invocation))
+        path = await run_blocking(find_file, transcript.session, cwd, _find_config_directory(invocation))
         if path is None:
             raise SessionNotFoundError(
                 f"there is no session {transcript.session} of {cwd} in the session store, and none on this machine"
@@ -181,16 +181,16 @@ class MirroredTransport(TransportWrapper):
 
     async def _write_session(self, invocation: Invocation, session: RestoredSession, cwd: str) -> Invocation:
         try:
-            owner = None if invocation.user is None else await run_briefly(_find_owner, invocation.user)
+            owner = None if invocation.user is None else await run_blocking(_find_owner, invocation.user)
             if invocation.is_isolated:
                 home = invocation.home
                 if home is None:
                     home = self._config_directory = PrivateHome()
-                config = Path(await run_briefly(home.make, owner), VARIABLES["CLAUDE_CONFIG_DIR"])
-                await run_briefly(write_session, config, session, owner)
+                config = Path(await run_blocking(home.ensure, owner), HOME_VARIABLES["CLAUDE_CONFIG_DIR"])
+                await run_blocking(write_session, config, session, owner)
                 return replace(invocation, home=home)
             self._config_directory = private = SessionConfigDirectory()
-            directory = await run_briefly(private.make, invocation.env, session, cwd, owner)
+            directory = await run_blocking(private.make, invocation.env, session, cwd, owner)
         except OSError as error:
             words = f"could not write the session from the store to a private directory: {error.strerror or error}"
             raise CLIStartError(f"{words}; look at TMPDIR and the space that is left there") from error
@@ -338,12 +338,12 @@ class MirroredTransport(TransportWrapper):
                     await self._lease_keeper.release()
             finally:
                 if private is not None:
-                    await run_briefly(private.remove)
+                    await run_blocking(private.remove)
 
 
 def _is_remote(transport: Transport) -> bool:
     """Whether the process runs on another machine, and finds its sessions on its own disk."""
-    module = sys.modules.get("pilothouse.transports.websocket")  # not loaded: not a WebSocket
+    module = sys.modules.get("pilothouse.remote.transport")  # not loaded: not a WebSocket
     return module is not None and isinstance(transport, module.WebSocketTransport)
 
 
@@ -354,7 +354,7 @@ def _find_config_directory(invocation: Invocation) -> str:
 
 
 def _find_owner(user: str | int) -> tuple[int, int] | None:
-    from pilothouse.transports.accounts import account_of  # few processes run as another user
+    from pilothouse.transports.isolation import find_account  # few processes run as another user
 
-    account = account_of(user)
+    account = find_account(user)
     return None if account is None else (account.uid, account.gid)

@@ -19,7 +19,7 @@ from pilothouse.errors import MessageParseError, PilothouseError, StoreError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.stores.base import Entry, SessionStore, TranscriptKey, implements
 from pilothouse.transcripts.paths import is_session_id
-from pilothouse.transports.private_directory import PrivateDirectory
+from pilothouse.transports.isolation import PrivateDirectory
 
 log = logging.getLogger("pilothouse.stores")
 
@@ -173,7 +173,7 @@ class SessionConfigDirectory(PrivateDirectory):
             StoreError: an entry cannot be written as JSON; nothing is left behind.
         """
         try:
-            directory = Path(self._open("pilothouse-session-"))
+            directory = Path(self._create("pilothouse-session-"))
             _copy_setup(env, directory, cwd)
             write_session(directory, session)
             if owner is not None:

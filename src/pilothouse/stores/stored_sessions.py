@@ -37,8 +37,8 @@ from pilothouse.transcripts.rows import (
     open_transcript,
     read_lines,
 )
-from pilothouse.transports.errands import run_briefly
-from pilothouse.transports.private_directory import PrivateDirectory
+from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.isolation import PrivateDirectory
 
 IMPORT_LEASE_SECONDS = 300.0
 
@@ -75,8 +75,8 @@ async def import_session_to_store(
         SessionLeasedError: another owner has the session.
         StoreError: the store failed.
     """
-    path = await run_briefly(require_file, session_id, directory, config_dir)
-    project = path.parent.name if directory is None else await run_briefly(project_key, directory)
+    path = await run_blocking(require_file, session_id, directory, config_dir)
+    project = path.parent.name if directory is None else await run_blocking(project_key, directory)
     leases = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
     try:
         return await import_file(
@@ -106,11 +106,11 @@ async def import_file(
     """Import a session file as `transcript`, with leases that the caller holds."""
     files = [(transcript, path)]
     if include_subagents:
-        files += await run_briefly(_list_subagent_files, path, transcript)
+        files += await run_blocking(_list_subagent_files, path, transcript)
     total = 0
     for at, file in files:
         batches = _read_batches(file, batch_size, on_problem)
-        while batch := await run_briefly(next, batches, None):
+        while batch := await run_blocking(next, batches, None):
             await append_batch(store, at, batch, lease_keeper)
             total += len(batch)
     return total
@@ -362,7 +362,7 @@ class StoredSessions:
         stub = RestoredSession(transcript, [{"type": "stub"}], {})
         copy = _SessionCopy()
         try:
-            rows = await run_briefly(lambda: copy.edit(copy.make(stub), transcript, work))
+            rows = await run_blocking(lambda: copy.edit(copy.make(stub), transcript, work))
         finally:
             await _remove_copy(copy)
         async with _TemporaryLease(self._store) as leases:
@@ -381,7 +381,7 @@ class StoredSessions:
 
     async def _get_project_key(self) -> str:
         if self._project is None:
-            self._project = await run_briefly(key_of, self._directory)
+            self._project = await run_blocking(key_of, self._directory)
         return parse_key({"project_key": self._project, "session_id": "any"}).project
 
 
@@ -389,7 +389,7 @@ class _SessionCopy(PrivateDirectory):
     """A configuration directory that contains one session."""
 
     def make(self, session: RestoredSession) -> str:
-        directory = self._open("pilothouse-copy-")
+        directory = self._create("pilothouse-copy-")
         # A store may have any project name.
         write_session(Path(directory), session._replace(transcript=session.transcript._replace(project="copy")))
         return directory
@@ -403,7 +403,7 @@ class _SessionCopy(PrivateDirectory):
 
 async def _remove_copy(copy: _SessionCopy) -> None:
     with anyio.CancelScope(shield=True):
-        await run_briefly(copy.remove)
+        await run_blocking(copy.remove)
 
 
 class _TemporaryLease:

@@ -18,7 +18,7 @@ from pilothouse.client import configure
 from pilothouse.client.agent import restore_defaults
 from pilothouse.errors import CassetteError
 from pilothouse.transports import Cassette, CliTransport, Player, Recorder, Transport
-from pilothouse.transports.cassettes.comparison import difference
+from pilothouse.transports.cassettes.comparison import diff_cassettes
 
 Mode = Literal["record", "replay", "verify"]
 DIRECTORY = "cassettes"
@@ -70,7 +70,7 @@ class CassetteUse:
             self._new_path.replace(self.path)
 
     def _compare(self) -> None:
-        found = difference(Cassette.load(self.path), Cassette.load(self._new_path), ignore=self._ignore)
+        found = diff_cassettes(Cassette.load(self.path), Cassette.load(self._new_path), ignore=self._ignore)
         if found:
             words = "the real thing does not do any more what was recorded; if that is right, record again"
             raise CassetteError(f"{self.path}: {words}:\n{found}", path=str(self.path))

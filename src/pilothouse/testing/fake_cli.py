@@ -22,7 +22,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from pilothouse.testing import frames
 from pilothouse.testing.frames import Frame
-from pilothouse.transports.cassettes.form import Entry, read_cassette
+from pilothouse.transports.cassettes.format import CassetteEntry, read_cassette
 
 Output: TypeAlias = Mapping[str, Any] | str | bytes
 
@@ -410,7 +410,7 @@ def make_transcript_steps(data: bytes, name: str = "the recording") -> list[Fake
     return [*steps, *_make_end_steps(entries)]
 
 
-def _make_end_steps(entries: tuple[Entry, ...]) -> list[FakeStep]:
+def _make_end_steps(entries: tuple[CassetteEntry, ...]) -> list[FakeStep]:
     """Make the steps for the end of the recorded process; a healthy one waited for the end of its stdin."""
     events = {entry.event.get("event"): entry.event for entry in entries if entry.direction == "meta"}
     how = events.get("exit", {})
@@ -424,12 +424,12 @@ def _make_end_steps(entries: tuple[Entry, ...]) -> list[FakeStep]:
     return [("wait_eof", [], {}), ("exit", [code], {})] if waited else [("exit", [code], {})]
 
 
-def _has_output(entries: tuple[Entry, ...], kind: str) -> bool:
+def _has_output(entries: tuple[CassetteEntry, ...], kind: str) -> bool:
     frames = (entry.frame for entry in entries if entry.direction == "out")
     return any(frame is not None and frame["type"] == kind for frame in frames)
 
 
-def _make_input_steps(entry: Entry) -> list[FakeStep]:
+def _make_input_steps(entry: CassetteEntry) -> list[FakeStep]:
     """Wait for a frame like the one written to the CLI. Lines that were not frames are skipped."""
     frame = entry.frame or {}
     match frame.get("type"):
@@ -444,20 +444,20 @@ def _make_input_steps(entry: Entry) -> list[FakeStep]:
             return []
 
 
-def _make_output_steps(entry: Entry) -> list[FakeStep]:
+def _make_output_steps(entry: CassetteEntry) -> list[FakeStep]:
     frame = entry.frame
     return [("raw", [entry.data.decode("latin-1")], {})] if frame is None else [("emit", [frame], {})]
 
 
-def _make_stderr_steps(entry: Entry) -> list[FakeStep]:
+def _make_stderr_steps(entry: CassetteEntry) -> list[FakeStep]:
     return [("stderr", [entry.text.rstrip("\n") + "\n"], {})]
 
 
-def _make_no_steps(entry: Entry) -> list[FakeStep]:
+def _make_no_steps(entry: CassetteEntry) -> list[FakeStep]:
     return []
 
 
-_STEP_MAKERS: dict[str, Callable[[Entry], list[FakeStep]]] = {
+_STEP_MAKERS: dict[str, Callable[[CassetteEntry], list[FakeStep]]] = {
     "in": _make_input_steps,
     "out": _make_output_steps,
     "err": _make_stderr_steps,

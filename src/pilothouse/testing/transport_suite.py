@@ -111,7 +111,7 @@ class TransportSuite(ABC):
         lines = [b"%d" % number for number in range(50)]
         async with self.running("echo") as transport:
             for line in lines:
-                if not transport.send_at_once(line + b"\n"):
+                if not transport.try_send(line + b"\n"):
                     await transport.send(line + b"\n")
             assert await _read_lines(transport, len(lines)) == lines
 
@@ -122,28 +122,28 @@ class TransportSuite(ABC):
         async with self.running("deaf") as transport, anyio.create_task_group() as group:
             group.start_soon(transport.send, large)
             await anyio.wait_all_tasks_blocked()
-            assert not transport.send_at_once(b"quick\n")
+            assert not transport.try_send(b"quick\n")
             group.cancel_scope.cancel()
 
     async def test_sending_at_once_refuses_and_never_raises(self) -> None:
         transport, _ = self.make("echo")
-        assert not transport.send_at_once(b"early\n")
+        assert not transport.try_send(b"early\n")
         async with self.running("echo") as transport:
             await transport.end_input()
-            assert not transport.send_at_once(b"late\n")
+            assert not transport.try_send(b"late\n")
             await transport.close()
-            assert not transport.send_at_once(b"later\n")
+            assert not transport.try_send(b"later\n")
         async with self.running("fail") as transport:
             await _read_all(transport)
-            await transport.ending()
-            assert not all(transport.send_at_once(b"hello?\n") for _ in range(100))
+            await transport.exit_info()
+            assert not all(transport.try_send(b"hello?\n") for _ in range(100))
 
     async def test_input_may_end_at_once_after_what_was_sent(self) -> None:
         async with self.running("echo") as transport:
             await transport.send(b"last\n")
-            if not transport.end_input_at_once():
+            if not transport.try_end_input():
                 await transport.end_input()
-            assert not transport.send_at_once(b"late\n")
+            assert not transport.try_send(b"late\n")
             assert await _read_all(transport) == b"last\n"
 
     async def test_output_ends_after_input_ended(self) -> None:
@@ -201,7 +201,7 @@ class TransportSuite(ABC):
     async def test_ending_says_how(self) -> None:
         async with self.running("fail") as transport:
             assert await _read_all(transport) == b"bye\n"
-            ending = await transport.ending()
+            ending = await transport.exit_info()
             if self.has_exit_code:
                 assert (ending.exit_code, ending.signal) == (3, None)
             if self.has_stderr:
@@ -211,7 +211,7 @@ class TransportSuite(ABC):
         async with self.running("echo") as transport:
             await transport.end_input()
             assert await _read_all(transport) == b""
-            ending = await transport.ending()
+            ending = await transport.exit_info()
             if self.has_exit_code:
                 assert (ending.exit_code, ending.signal) == (0, None)
 
@@ -219,7 +219,7 @@ class TransportSuite(ABC):
         async with self.running("mute") as transport:
             assert await transport.receive() == b""
             began = time.monotonic()
-            ending = await transport.ending()
+            ending = await transport.exit_info()
             assert time.monotonic() - began < 3
             if self.has_exit_code:
                 assert (ending.exit_code, ending.signal) == (None, None)
@@ -229,7 +229,7 @@ class TransportSuite(ABC):
         lines: list[str] = []
         async with self.running("fail", on_stderr=lines.append) as transport:
             await _read_all(transport)
-            ending = await transport.ending()
+            ending = await transport.exit_info()
             await transport.close()
         assert SECRET not in ending.stderr
         if self.has_stderr:
@@ -241,12 +241,12 @@ class TransportSuite(ABC):
 
         async with self.running("fail", on_stderr=fail) as transport:
             assert await _read_all(transport) == b"bye\n"
-            assert "it broke" in (await transport.ending()).stderr or not self.has_stderr
+            assert "it broke" in (await transport.exit_info()).stderr or not self.has_stderr
 
     async def test_send_to_a_peer_that_is_gone_breaks(self) -> None:
         async with self.running("fail") as transport:
             await _read_all(transport)
-            await transport.ending()
+            await transport.exit_info()
             with pytest.raises(anyio.BrokenResourceError):
                 await _send_often(transport)
 
@@ -324,7 +324,7 @@ class TransportSuite(ABC):
             await transport.end_input()
             assert transport.health().state != "healthy"
             await _read_all(transport)
-            await transport.ending()
+            await transport.exit_info()
             health = transport.health()
             assert health.state == "unhealthy"
             assert health.reason

@@ -32,7 +32,7 @@ class Health(Struct, frozen=True):
     reason: str = ""
 
 
-class Ending(Struct, frozen=True):
+class ExitInfo(Struct, frozen=True):
     """How the other side ended.
 
     Attributes:
@@ -50,7 +50,7 @@ class Ending(Struct, frozen=True):
     error: Any = None
 
 
-_AT_ONCE = {"send": "send_at_once", "end_input": "end_input_at_once"}
+_NON_WAITING = {"send": "try_send", "end_input": "try_end_input"}
 
 
 class Transport(ABC):
@@ -67,7 +67,7 @@ class Transport(ABC):
     async def send(self, data: bytes) -> None:
         """Send all of `data`, in order with other calls. Concurrent calls never interleave their bytes."""
 
-    def send_at_once(self, data: bytes) -> bool:
+    def try_send(self, data: bytes) -> bool:
         """Send all of `data` if that needs no waiting and everything before it is sent. Optional.
 
         If a class overrides `send` but not this method, everything goes through `send`, whatever its base class does.
@@ -79,7 +79,7 @@ class Transport(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, quick in _AT_ONCE.items():
+        for name, quick in _NON_WAITING.items():
             nearest = next(base for base in cls.__mro__ if not vars(base).keys().isdisjoint((name, quick)))
             if quick not in vars(nearest):  # the fast method must not bypass an overridden slow one
                 setattr(cls, quick, getattr(Transport, quick))
@@ -92,13 +92,13 @@ class Transport(ABC):
     async def end_input(self) -> None:
         """Signal the end of input: nothing more will be sent. Idempotent."""
 
-    def end_input_at_once(self) -> bool:
-        """Signal the end of input, as `end_input` does, if that needs no waiting; see `send_at_once`."""
+    def try_end_input(self) -> bool:
+        """Signal the end of input, as `end_input` does, if that needs no waiting; see `try_send`."""
         return False
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """Return how the other side ended. Call it after `receive` returned b""; it waits at most about a second."""
-        return Ending()
+        return ExitInfo()
 
     @abstractmethod
     async def close(self) -> None:

@@ -19,28 +19,28 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from pilothouse.transports.exits import KILL, Exit, ExitWatch, end_group_blocking, signal_group
-from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe, selector_loop
+from pilothouse.transports.exit_status import KILL, ExitStatus, ExitWatcher, end_group_blocking, signal_group
+from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe, find_selector_loop
 from pilothouse.transports.watchdog import watchdog
 
 if TYPE_CHECKING:
-    from pilothouse.transports.accounts import Account
-    from pilothouse.transports.asyncio_watch import Announcement
+    from pilothouse.transports.asyncio_reader import DelayedReadCallback
+    from pilothouse.transports.isolation import UserAccount
 
-STDOUT_PIPE_SIZE = 256 * 1024
+STDOUT_PIPE_BYTES = 256 * 1024
 """Bytes. One read empties the pipe. Doubles the throughput of the usual 64 KiB; larger sizes gain nothing."""
-ENLARGED_PIPES = 32
+MAX_ENLARGED_PIPES = 32
 """Number of children up to which output pipes are enlarged.
 
 Linux allows a user 64 MiB of pipe buffers; all pipes opened beyond that shrink to 8 KiB.
 """
-DISCARD_READS = 16
+MAX_DISCARD_READS = 16
 """Reads per call, so that a child that never stops writing does not block the loop."""
-ABANDON_GRACE = 2.0
+ABANDON_GRACE_SECONDS = 2.0
 """Seconds between SIGTERM and SIGKILL for a child that was dropped without `close`."""
 
 
-class Child(ABC):
+class ChildProcess(ABC):
     """A running child: three streams, its exit, and signals to it and to everything it started."""
 
     pid: int
@@ -53,12 +53,12 @@ class Child(ABC):
     async def read_stderr(self) -> bytes:
         """Return the next bytes of its standard error; b"" at the end, and on every later call."""
 
-    def take_stderr(self) -> bytes:
+    def read_stderr_available(self) -> bytes:
         """Return the part of its standard error that can be read without waiting; b"" if there is none."""
         return b""
 
-    async def stderr_end(self) -> None:  # noqa: B027 - only a child whose pipes are not ours has to wait
-        """Wait until its reader has seen the end of standard error, for children without `take_stderr`."""
+    async def wait_stderr_end(self) -> None:  # noqa: B027 - only a child whose pipes are not ours has to wait
+        """Wait until its reader has seen the end of standard error, for children without `read_stderr_available`."""
 
     def discard_output(self) -> None:  # noqa: B027 - only a child whose pipes are ours can do it
         """Discard output that will not be read, so that the child can run to its end."""
@@ -67,7 +67,7 @@ class Child(ABC):
     async def write(self, data: bytes) -> None:
         """Write all of `data` to its input. Concurrent calls do not mix."""
 
-    def write_at_once(self, data: bytes) -> bool:
+    def try_write(self, data: bytes) -> bool:
         """Write all of `data` if that needs no waiting and all before it is written; False: nothing was written."""
         return False
 
@@ -75,36 +75,36 @@ class Child(ABC):
     async def end_input(self) -> None:
         """Close its input once earlier writes are complete. Idempotent."""
 
-    def end_input_at_once(self) -> bool:
+    def try_end_input(self) -> bool:
         """Close its input if all writes are complete; False: the input is still open."""
         return False
 
     @property
-    def write_was_cut(self) -> bool:
-        """Whether a write was cancelled half-way, so that `finish_cut_writes` has work."""
+    def has_partial_write(self) -> bool:
+        """Whether a write was cancelled half-way, so that `finish_partial_writes` has work."""
         return False
 
-    async def finish_cut_writes(self) -> None:  # noqa: B027 - not every kind of child needs it
+    async def finish_partial_writes(self) -> None:  # noqa: B027 - not every kind of child needs it
         """Send the rest of writes that were cancelled half-way. Run it concurrently with the streams."""
 
     @abstractmethod
-    def poll(self) -> Exit | None:
+    def poll(self) -> ExitStatus | None:
         """Return its exit status; None while it runs."""
 
     @abstractmethod
-    async def wait(self) -> Exit:
+    async def wait(self) -> ExitStatus:
         """Wait until it has exited."""
 
     @abstractmethod
-    def finish(self) -> None:
+    def finish_streams(self) -> None:
         """After the exit: end its streams after their present content, even if a grandchild holds them open."""
 
-    def finish_after_exit(self, seconds: float) -> bool:
+    def schedule_finish(self, seconds: float) -> bool:
         """Schedule `finish` for `seconds` after the exit, if that needs no task; False: the caller must call it."""
         return False
 
     @abstractmethod
-    async def hang_up(self) -> None:
+    async def close_input_and_stop(self) -> None:
         """Close its input, stop reading; tasks inside `read` and `write` get ClosedResourceError. Bounded."""
 
     @abstractmethod
@@ -120,170 +120,170 @@ class Child(ABC):
         """End it and free everything, without waiting. No effect after `release`. Needs its loop, or no loop."""
 
 
-class PosixChild(Child):
+class PosixChild(ChildProcess):
     """A child made by `spawn`; leader of its own session and process group."""
 
-    def __init__(self, pid: int, watch: ExitWatch, stdin: PipeWriter, stdout: PipeReader, stderr: PipeReader) -> None:
+    def __init__(self, pid: int, watch: ExitWatcher, stdin: PipeWriter, stdout: PipeReader, stderr: PipeReader) -> None:
         self.pid = pid
-        self._watch = watch
+        self._exit_watcher = watch
         self._stdin = stdin
         self._stdout = stdout
         self._stderr = stderr
-        self._announcement: Announcement | None = None
-        self._owner = os.getpid()
-        self._gone = False
-        _living.add(self)
+        self._finish_callback: DelayedReadCallback | None = None
+        self._owner_pid = os.getpid()
+        self._is_released = False
+        _live_children.add(self)
 
     async def read(self) -> bytes:
-        """See `Child`."""
+        """See `ChildProcess`."""
         return await self._stdout.read()
 
     async def read_stderr(self) -> bytes:
-        """See `Child`."""
+        """See `ChildProcess`."""
         return await self._stderr.read()
 
-    def take_stderr(self) -> bytes:
-        """See `Child`."""
-        return b"" if self._stderr.closed else self._stderr.take() or b""
+    def read_stderr_available(self) -> bytes:
+        """See `ChildProcess`."""
+        return b"" if self._stderr.is_closed else self._stderr.read_available() or b""
 
     def discard_output(self) -> None:
-        """See `Child`."""
-        for _ in range(DISCARD_READS):
-            if self._stdout.closed or not self._stdout.take():
+        """See `ChildProcess`."""
+        for _ in range(MAX_DISCARD_READS):
+            if self._stdout.is_closed or not self._stdout.read_available():
                 break
 
     async def write(self, data: bytes) -> None:
-        """See `Child`."""
+        """See `ChildProcess`."""
         await self._stdin.write(data)
 
-    def write_at_once(self, data: bytes) -> bool:
-        """See `Child`."""
-        return self._stdin.write_at_once(data)
+    def try_write(self, data: bytes) -> bool:
+        """See `ChildProcess`."""
+        return self._stdin.try_write(data)
 
     async def end_input(self) -> None:
-        """See `Child`."""
+        """See `ChildProcess`."""
         await self._stdin.end()
 
-    def end_input_at_once(self) -> bool:
-        """See `Child`."""
-        return self._stdin.end_at_once()
+    def try_end_input(self) -> bool:
+        """See `ChildProcess`."""
+        return self._stdin.try_end()
 
     @property
-    def write_was_cut(self) -> bool:
-        """See `Child`."""
-        return self._stdin.was_cut
+    def has_partial_write(self) -> bool:
+        """See `ChildProcess`."""
+        return self._stdin.has_partial_write
 
-    async def finish_cut_writes(self) -> None:
-        """See `Child`."""
-        await self._stdin.finish_cut_writes()
+    async def finish_partial_writes(self) -> None:
+        """See `ChildProcess`."""
+        await self._stdin.finish_partial_writes()
 
-    def poll(self) -> Exit | None:
-        """See `Child`."""
-        return self._watch.poll()
+    def poll(self) -> ExitStatus | None:
+        """See `ChildProcess`."""
+        return self._exit_watcher.poll()
 
-    async def wait(self) -> Exit:
-        """See `Child`."""
-        return await self._watch.wait()
+    async def wait(self) -> ExitStatus:
+        """See `ChildProcess`."""
+        return await self._exit_watcher.wait()
 
-    def finish(self) -> None:
-        """See `Child`."""
-        self._stdin.break_()
+    def finish_streams(self) -> None:
+        """See `ChildProcess`."""
+        self._stdin.mark_broken()
         self._stdout.finish()
         self._stderr.finish()
 
-    def finish_after_exit(self, seconds: float) -> bool:
-        """See `Child`."""
-        loop = selector_loop()
+    def schedule_finish(self, seconds: float) -> bool:
+        """See `ChildProcess`."""
+        loop = find_selector_loop()
         if loop is None:
             return False
-        from pilothouse.transports.asyncio_watch import Announcement  # loads asyncio, which trio does not need
+        from pilothouse.transports.asyncio_reader import DelayedReadCallback  # loads asyncio, which trio does not need
 
-        finish = weakref.WeakMethod(self.finish)  # the loop must not keep a child that has no other references
+        finish = weakref.WeakMethod(self.finish_streams)  # the loop must not keep a child that has no other references
 
         def call() -> None:
             if (found := finish()) is not None:
                 found()
 
-        self._announcement = Announcement(loop, self._watch.fileno(), seconds, call)
+        self._finish_callback = DelayedReadCallback(loop, self._exit_watcher.fileno(), seconds, call)
         return True
 
-    async def hang_up(self) -> None:
-        """See `Child`."""
+    async def close_input_and_stop(self) -> None:
+        """See `ChildProcess`."""
         self._stdin.close()
         self._stdout.stop()
 
     def signal(self, number: int) -> None:
-        """See `Child`."""
-        if not self._gone:
+        """See `ChildProcess`."""
+        if not self._is_released:
             signal_group(self.pid, number)
 
     async def release(self) -> None:
-        """See `Child`."""
-        if self._gone:
+        """See `ChildProcess`."""
+        if self._is_released:
             return
         if self.poll() is None:  # the kernel cannot end it now; a thread waits for it
             self.abandon()
             return
-        self._gone = True
+        self._is_released = True
         self._close()
         signal_group(self.pid, KILL)
         watchdog.release(self.pid)
-        self._watch.reap()
-        self._watch.close()
+        self._exit_watcher.reap()
+        self._exit_watcher.close()
         for _ in range(100):  # a task that waited on a pipe closes it when it wakes, in the next cycle of the loop
-            if not any(end.waiting for end in self._ends()):
+            if not any(end.is_waiting for end in self._pipe_ends()):
                 break
             await anyio.lowlevel.cancel_shielded_checkpoint()
 
     def abandon(self) -> None:
-        """See `Child`."""
-        if self._gone:
+        """See `ChildProcess`."""
+        if self._is_released:
             return
-        self._gone = True
+        self._is_released = True
         self._close()
-        bury(self.pid, self._watch)
+        end_group_in_thread(self.pid, self._exit_watcher)
 
-    def forget(self) -> None:
+    def release_after_fork(self) -> None:
         """After a fork, in the child: close the descriptors' copies and leave the process to the parent."""
-        self._gone = True
-        for end in self._ends():
-            end.drop()
-        self._watch.close()
+        self._is_released = True
+        for end in self._pipe_ends():
+            end.close_after_fork()
+        self._exit_watcher.close()
 
     def _close(self) -> None:
-        for end in self._ends():
+        for end in self._pipe_ends():
             end.close()
-        if self._announcement is not None:
-            self._announcement.end()
+        if self._finish_callback is not None:
+            self._finish_callback.cancel()
 
-    def _ends(self) -> tuple[PipeEnd, ...]:
+    def _pipe_ends(self) -> tuple[PipeEnd, ...]:
         return self._stdin, self._stdout, self._stderr
 
     def __del__(self) -> None:
         # No warning: the usual reason is an event loop that was closed during a query.
         with contextlib.suppress(Exception):
-            if self._owner == os.getpid():
+            if self._owner_pid == os.getpid():
                 self.abandon()
 
 
-_living: weakref.WeakSet[PosixChild] = weakref.WeakSet()
+_live_children: weakref.WeakSet[PosixChild] = weakref.WeakSet()
 
 
-def _forget_living() -> None:
-    for child in list(_living):
-        child.forget()
-    _living.clear()
+def _release_after_fork() -> None:
+    for child in list(_live_children):
+        child.release_after_fork()
+    _live_children.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_living)
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 
-def bury(pid: int, watch: ExitWatch) -> None:
-    """End a group without an owner, in a thread of its own: SIGTERM, `ABANDON_GRACE`, SIGKILL, reap."""
+def end_group_in_thread(pid: int, watcher: ExitWatcher) -> None:
+    """End a group without an owner, in a thread of its own: SIGTERM, `ABANDON_GRACE_SECONDS`, SIGKILL, reap."""
 
     def end() -> None:
-        end_group_blocking(pid, watch, grace=ABANDON_GRACE, release=watchdog.release)
+        end_group_blocking(pid, watcher, grace=ABANDON_GRACE_SECONDS, release=watchdog.release)
 
     if not sys.is_finalizing():  # at that time, a new thread would never run, and starting it would block for ever
         with contextlib.suppress(RuntimeError):
@@ -293,7 +293,7 @@ def bury(pid: int, watch: ExitWatch) -> None:
 
 
 async def spawn(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, account: Account | None = None
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, account: UserAccount | None = None
 ) -> PosixChild:
     """Start a child in its own session. No shell, no checkpoint; blocks for fork and exec, about a millisecond.
 
@@ -310,7 +310,7 @@ async def spawn(
     return _spawn_now(argv, env, cwd, account)
 
 
-def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, account: Account | None) -> PosixChild:
+def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, account: UserAccount | None) -> PosixChild:
     fds: list[int] = []
     try:
         for _ in range(3):
@@ -318,7 +318,7 @@ def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, acc
         child_in, stdin, stdout, child_out, stderr, child_err = fds
         process = subprocess.Popen(
             argv, stdin=child_in, stdout=child_out, stderr=child_err, env=env, cwd=cwd, start_new_session=True,
-            **_identity(account),
+            **_make_user_arguments(account),
         )  # fmt: skip
     except BaseException:
         for fd in fds:
@@ -328,19 +328,19 @@ def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, acc
     for fd in (child_in, child_out, child_err):
         os.close(fd)
     watchdog.guard(process.pid)
-    watch = _watch(process.pid, stdin, stdout, stderr)
-    if len(_living) < ENLARGED_PIPES:  # while the child starts up
-        enlarge_pipe(stdout, STDOUT_PIPE_SIZE)
+    watch = _make_exit_watcher(process.pid, stdin, stdout, stderr)
+    if len(_live_children) < MAX_ENLARGED_PIPES:  # while the child starts up
+        enlarge_pipe(stdout, STDOUT_PIPE_BYTES)
     return PosixChild(process.pid, watch, PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr))
 
 
-def _identity(account: Account | None) -> dict[str, Any]:
+def _make_user_arguments(account: UserAccount | None) -> dict[str, Any]:
     return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
 
 
-def _watch(pid: int, *fds: int) -> ExitWatch:
+def _make_exit_watcher(pid: int, *fds: int) -> ExitWatcher:
     try:
-        return ExitWatch(pid)
+        return ExitWatcher(pid)
     except BaseException:
         for fd in fds:
             os.close(fd)

@@ -17,36 +17,34 @@ import anyio
 from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.transports.base import Ending, Health, Transport
-from pilothouse.transports.child import Child
-from pilothouse.transports.discovery import forget_cli, known_cli
-from pilothouse.transports.errands import run_briefly
-from pilothouse.transports.exits import KILL, Exit
-from pilothouse.transports.first_starts import FirstStart, await_turn
+from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.child import ChildProcess
+from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.discovery import cached_cli, drop_cached_cli
+from pilothouse.transports.exit_status import KILL, ExitStatus
+from pilothouse.transports.first_start import FirstStartLock, wait_for_first_start
 from pilothouse.transports.stderr import StderrLog
 
 if TYPE_CHECKING:
     from pilothouse.options.secrets import Redactor
-    from pilothouse.transports.accounts import Account
-    from pilothouse.transports.private_files import PrivateFiles
-    from pilothouse.transports.private_home import PrivateHome
+    from pilothouse.transports.isolation import PrivateFiles, PrivateHome, UserAccount
 
-CLOSE_GRACE = 0.3
+CLOSE_GRACE_SECONDS = 0.3
 """Seconds to exit after the end of input. An idle CLI takes 40 ms; a busy one first completes its turn."""
-ENDED_GRACE = 1.0
+ENDED_GRACE_SECONDS = 1.0
 """Seconds to exit for a child that has closed its output: it is exiting already."""
-TERM_GRACE = 5.0
+TERM_GRACE_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL."""
-KILL_GRACE = 5.0
+KILL_GRACE_SECONDS = 5.0
 """Seconds after SIGKILL. A thread waits for a process that the kernel cannot end by then."""
-DRAIN_INTERVAL = 0.05
+DRAIN_INTERVAL_SECONDS = 0.05
 """Seconds between two reads that empty the pipes of a child that is being closed."""
-LATE_OUTPUT = 0.25
+LATE_OUTPUT_SECONDS = 0.25
 """Seconds after the exit during which output of processes that the child left behind is still read."""
-ENDING_WAIT = 1.0
-"""Seconds that `ending` waits for the exit."""
+EXIT_WAIT_SECONDS = 1.0
+"""Seconds that `exit_info` waits for the exit."""
 
-Spawn = Callable[..., Awaitable[Child]]
+Spawn = Callable[..., Awaitable[ChildProcess]]
 
 _SIGNAL_HINTS = {
     "SIGKILL": "killed from outside; most often by the kernel because memory ran out",
@@ -87,24 +85,28 @@ class CliTransport(Transport):
     """
 
     def __init__(
-        self, *, close_grace: float = CLOSE_GRACE, term_grace: float = TERM_GRACE, spawn: Spawn | None = None
+        self,
+        *,
+        close_grace: float = CLOSE_GRACE_SECONDS,
+        term_grace: float = TERM_GRACE_SECONDS,
+        spawn: Spawn | None = None,
     ) -> None:
         self.close_grace = close_grace
         self.term_grace = term_grace
         self.executable: str | None = None
-        self._spawn = spawn or default_spawn()
+        self._spawn = spawn or find_spawn()
         self._started = False
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._files: PrivateFiles | None = None
         self._home: PrivateHome | None = None
-        self._first: FirstStart | None = None
+        self._first_start: FirstStartLock | None = None
         self._stderr: StderrLog  # set by `start`; there is no child before
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
         self._input_ended = False
         self._output_ended = False
-        self._lingers = False
-        self._broken = False
+        self._is_lingering = False
+        self._is_input_broken = False
         self._sending = 0
         self._draining: anyio.CancelScope | None = None
         self._serving: anyio.abc.TaskGroup | None = None
@@ -128,7 +130,7 @@ class CliTransport(Transport):
         if self._started:
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
-        self._stderr = StderrLog(partial(_redactor_of, invocation), invocation.on_stderr)
+        self._stderr = StderrLog(partial(_make_redactor, invocation), invocation.on_stderr)
         reason = "unknown system error"
         try:
             self._child = await self._launch(invocation)
@@ -143,33 +145,33 @@ class CliTransport(Transport):
             # fails.
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
 
-    async def _launch(self, invocation: Invocation) -> Child:
-        account = None if invocation.user is None else await run_briefly(_account_of, invocation.user)
+    async def _launch(self, invocation: Invocation) -> ChildProcess:
+        account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
         file_flags = await self._write_files(invocation, account)
         arguments = [*invocation.argv, *file_flags, *invocation.trailing_args]
         env = await self._child_env(invocation, account)
         if not invocation.is_isolated:
-            self._first = await await_turn(env)
+            self._first_start = await wait_for_first_start(env)
         return await self._start_child(invocation, arguments, env, account)
 
-    async def _write_files(self, invocation: Invocation, account: Account | None) -> list[str]:
+    async def _write_files(self, invocation: Invocation, account: UserAccount | None) -> list[str]:
         if not invocation.files:
             return []
-        from pilothouse.transports.private_files import PrivateFiles  # slow to import; most queries have none
+        from pilothouse.transports.isolation import PrivateFiles  # slow to import; most queries have none
 
         self._files = PrivateFiles()
         try:
             owner = None if account is None else (account.uid, account.gid)
-            return await run_briefly(self._files.write, invocation.files, owner)
+            return await run_blocking(self._files.write, invocation.files, owner)
         except OSError as error:
-            from pilothouse.transports.start_errors import files_error
+            from pilothouse.transports.start_errors import make_files_error
 
-            raise files_error(error) from error
+            raise make_files_error(error) from error
 
-    async def _child_env(self, invocation: Invocation, account: Account | None) -> Mapping[str, str]:
+    async def _child_env(self, invocation: Invocation, account: UserAccount | None) -> Mapping[str, str]:
         if not invocation.is_isolated:
             return invocation.env
-        from pilothouse.transports.private_home import PrivateHome, home_variables  # few children have one
+        from pilothouse.transports.isolation import PrivateHome, make_home_variables  # few children have one
 
         if invocation.home is None:
             self._home = PrivateHome()
@@ -177,38 +179,40 @@ class CliTransport(Transport):
         assert home is not None
         owner = None if account is None else (account.uid, account.gid)
         try:
-            places = home_variables(await run_briefly(home.make, owner))
+            places = make_home_variables(await run_blocking(home.ensure, owner))
             return ChildEnvironment({**invocation.env, **places})
         except OSError as error:
-            from pilothouse.transports.start_errors import files_error
+            from pilothouse.transports.start_errors import make_files_error
 
-            raise files_error(error) from error
+            raise make_files_error(error) from error
 
     async def _start_child(
-        self, invocation: Invocation, arguments: list[str], env: Mapping[str, str], account: Account | None
-    ) -> Child:
+        self, invocation: Invocation, arguments: list[str], env: Mapping[str, str], account: UserAccount | None
+    ) -> ChildProcess:
         spawn = self._spawn if account is None else partial(self._spawn, account=account)
-        executable = self.executable = known_cli(invocation.cli, invocation.env)
+        executable = self.executable = cached_cli(invocation.cli, invocation.env)
         if executable is not None:
             try:
                 return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
             except (OSError, ValueError):
-                forget_cli(invocation.cli, invocation.env)  # it may have been removed; search again and report that
-        from pilothouse.transports.obtain import obtain_cli  # not needed for a known path
+                drop_cached_cli(
+                    invocation.cli, invocation.env
+                )  # it may have been removed; search again and report that
+        from pilothouse.transports.installation import find_or_install_cli  # not needed for a known path
 
-        executable = self.executable = await obtain_cli(invocation.cli, invocation.env)
+        executable = self.executable = await find_or_install_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
         try:
             return await spawn(argv, env=env, cwd=invocation.cwd)
         except (OSError, ValueError) as error:
-            from pilothouse.transports.start_errors import start_error
+            from pilothouse.transports.start_errors import make_start_error
 
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
-            typed = await run_briefly(start_error, error, executable, invocation.cwd, size)
+            typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
             if account is not None and isinstance(error, PermissionError):
-                from pilothouse.transports.accounts import denied
+                from pilothouse.transports.isolation import make_account_error
 
-                typed = denied(account, executable, invocation.cwd)
+                typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
 
@@ -217,7 +221,7 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return
-        if child.finish_after_exit(LATE_OUTPUT):
+        if child.schedule_finish(LATE_OUTPUT_SECONDS):
             with anyio.CancelScope() as self._draining:
                 await self._drain_stderr(child)
                 if child.poll() is not None:
@@ -227,14 +231,14 @@ class CliTransport(Transport):
             self._serving = group
             try:
                 group.start_soon(self._drain_stderr, child)
-                self._mend(child)
+                self._resume_partial_write(child)
                 await child.wait()
-                await anyio.sleep(LATE_OUTPUT)
-                child.finish()
+                await anyio.sleep(LATE_OUTPUT_SECONDS)
+                child.finish_streams()
             finally:
                 self._serving = None
 
-    async def _drain_stderr(self, child: Child) -> None:
+    async def _drain_stderr(self, child: ChildProcess) -> None:
         try:
             while data := await child.read_stderr():
                 self._stderr.feed(data)
@@ -244,77 +248,77 @@ class CliTransport(Transport):
 
     async def send(self, data: bytes) -> None:
         """Write all of `data` to the child's input. A cancelled call has sent nothing, or its rest is sent later."""
-        child = self._running()
+        child = self._require_child()
         if self._input_ended:
             raise anyio.ClosedResourceError
         self._sending += 1
         try:
             await child.write(data)
         except anyio.BrokenResourceError:
-            self._broken = True
+            self._is_input_broken = True
             raise
         finally:
             self._sending -= 1
-            self._mend(child)
+            self._resume_partial_write(child)
 
-    def send_at_once(self, data: bytes) -> bool:
+    def try_send(self, data: bytes) -> bool:
         """See `Transport`."""
         child = self._child
-        return child is not None and self._closed is None and not self._input_ended and child.write_at_once(data)
+        return child is not None and self._closed is None and not self._input_ended and child.try_write(data)
 
-    def _mend(self, child: Child) -> None:
-        if not child.write_was_cut:  # rare, so no permanent task waits for it
+    def _resume_partial_write(self, child: ChildProcess) -> None:
+        if not child.has_partial_write:  # rare, so no permanent task waits for it
             return
         if self._serving is not None:
-            self._serving.start_soon(child.finish_cut_writes)
+            self._serving.start_soon(child.finish_partial_writes)
         elif self._draining is not None:
             self._draining.cancel()
 
     async def receive(self) -> bytes:
         """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""
-        data = await self._running().read()
-        if self._first is not None:
+        data = await self._require_child().read()
+        if self._first_start is not None:
             self._end_first_start(answered=bool(data))
         if not data:
             self._output_ended = True
         return data
 
     def _end_first_start(self, *, answered: bool) -> None:
-        first, self._first = self._first, None
+        first, self._first_start = self._first_start, None
         if first is not None:
-            first.over(answered=answered)
+            first.release(has_started=answered)
 
     async def end_input(self) -> None:
         """Close the child's input once pending writes are complete."""
-        child = self._running()
+        child = self._require_child()
         self._input_ended = True
         await child.end_input()
 
-    def end_input_at_once(self) -> bool:
+    def try_end_input(self) -> bool:
         """See `Transport`."""
         child = self._child
-        if child is None or self._closed is not None or not child.end_input_at_once():
+        if child is None or self._closed is not None or not child.try_end_input():
             return False
         self._input_ended = True
         return True
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """Return how the child ended: exit code or signal, the tail of standard error, a hint."""
         child = self._child
         if child is None:
-            return Ending(detail="not started")
-        with anyio.move_on_after(ENDING_WAIT):
+            return ExitInfo(detail="not started")
+        with anyio.move_on_after(EXIT_WAIT_SECONDS):
             await child.wait()
-            await child.stderr_end()
+            await child.wait_stderr_end()
         self._take_stderr(child)
         status = child.poll()
-        self._lingers = status is None
-        return self._describe(status)
+        self._is_lingering = status is None
+        return self._make_exit_info(status)
 
-    def _describe(self, status: Exit | None) -> Ending:
+    def _make_exit_info(self, status: ExitStatus | None) -> ExitInfo:
         tail = self._stderr.tail()
         if status is None:
-            return Ending(stderr=tail, detail="still running: it closed its output but did not exit")
+            return ExitInfo(stderr=tail, detail="still running: it closed its output but did not exit")
         if self._ended_by_close:
             detail = "ended by close"
         elif status.signal is not None:
@@ -323,7 +327,7 @@ class CliTransport(Transport):
             detail = "other code in this process collected its exit status (or SIGCHLD is ignored)"
         else:
             detail = _CODE_HINTS.get(status.code, "")
-        return Ending(exit_code=status.code, signal=status.signal, stderr=tail, detail=detail)
+        return ExitInfo(exit_code=status.code, signal=status.signal, stderr=tail, detail=detail)
 
     async def close(self) -> None:
         """Shut the child down: end of input, `close_grace`, SIGTERM to its group, `term_grace`, SIGKILL."""
@@ -337,10 +341,10 @@ class CliTransport(Transport):
         try:
             with anyio.CancelScope(shield=True):
                 if child is not None:
-                    await self._shut_down(child)
+                    await self._end_child(child)
                 for place in (files, self._home):
                     if place is not None:
-                        await run_briefly(place.remove)
+                        await run_blocking(place.remove)
         finally:
             # There is work left here only if a native cancellation got through the shield.
             if child is not None:
@@ -348,10 +352,10 @@ class CliTransport(Transport):
             self._remove_files()
             self._closed.set()
 
-    async def _shut_down(self, child: Child) -> None:
-        await child.hang_up()
-        grace = ENDED_GRACE if self._output_ended and not self._lingers else self.close_grace
-        ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (KILL, KILL_GRACE))
+    async def _end_child(self, child: ChildProcess) -> None:
+        await child.close_input_and_stop()
+        grace = ENDED_GRACE_SECONDS if self._output_ended and not self._is_lingering else self.close_grace
+        ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (KILL, KILL_GRACE_SECONDS))
         for number, seconds in ladder:
             if number is not None:
                 self._ended_by_close = True
@@ -360,7 +364,7 @@ class CliTransport(Transport):
                 break
         await child.release()
 
-    async def _exits_within(self, child: Child, seconds: float) -> bool:
+    async def _exits_within(self, child: ChildProcess, seconds: float) -> bool:
         # A child blocked on a full pipe neither exits nor handles SIGTERM, and its reader may be gone.
         deadline = anyio.current_time() + seconds
         while True:
@@ -372,7 +376,7 @@ class CliTransport(Transport):
             left = deadline - anyio.current_time()
             if left <= 0:
                 return False
-            with anyio.move_on_after(min(left, DRAIN_INTERVAL)):
+            with anyio.move_on_after(min(left, DRAIN_INTERVAL_SECONDS)):
                 await child.wait()
 
     def health(self) -> Health:
@@ -384,17 +388,17 @@ class CliTransport(Transport):
         if status is not None:
             how = f"by {status.signal}" if status.signal else f"with code {status.code}"
             return Health("unhealthy", f"the child exited {how}")
-        state = self._broken, self._output_ended, self._input_ended, self._sending > 0
+        state = self._is_input_broken, self._output_ended, self._input_ended, self._sending > 0
         return _HEALTH[state.index(True)] if True in state else _HEALTHY
 
-    def _running(self) -> Child:
+    def _require_child(self) -> ChildProcess:
         if self._child is None or self._closed is not None:
             raise anyio.ClosedResourceError
         return self._child
 
-    def _take_stderr(self, child: Child) -> None:
+    def _take_stderr(self, child: ChildProcess) -> None:
         for _ in range(64):  # at most 4 MiB per call, so that other tasks can run
-            data = child.take_stderr()
+            data = child.read_stderr_available()
             if not data:
                 break
             self._stderr.feed(data)
@@ -407,22 +411,22 @@ class CliTransport(Transport):
             self._home.remove()
 
 
-def _redactor_of(invocation: Invocation) -> Redactor:
+def _make_redactor(invocation: Invocation) -> Redactor:
     from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write no stderr that is read
 
     return Redactor(invocation_secrets(invocation))
 
 
-def _account_of(user: str | int) -> Account | None:
-    from pilothouse.transports.accounts import account_of  # few children run as another user
+def _find_account(user: str | int) -> UserAccount | None:
+    from pilothouse.transports.isolation import find_account  # few children run as another user
 
-    return account_of(user)
+    return find_account(user)
 
 
-def default_spawn() -> Spawn:
+def find_spawn() -> Spawn:
     """Return the function that starts children on this system: own pipes on POSIX, else those of the event loop."""
     if os.name == "posix":
         from pilothouse.transports.child import spawn
     else:
-        from pilothouse.transports.portable import spawn_portable as spawn
+        from pilothouse.transports.anyio_child import spawn_portable as spawn
     return spawn

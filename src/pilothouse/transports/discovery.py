@@ -7,8 +7,8 @@ What each value of `cli` stands for, in order:
 
     ========== ============================================================================
     "auto"     `PILOTHOUSE_CLI`; the managed copy, if it is the pinned one; the first on `PATH`, then in the usual
-               places, that runs and is not too old; else `obtain_cli` installs the managed copy
-    "bundled"  the managed copy, if it is the pinned one; else `obtain_cli` installs it
+               places, that runs and is not too old; else `find_or_install_cli` installs the managed copy
+    "bundled"  the managed copy, if it is the pinned one; else `find_or_install_cli` installs it
     "global"   the first on `PATH`, then in the usual places, whatever its version; nothing is ever installed
     a path     that file
     ========== ============================================================================
@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError, ProvisionError
 from pilothouse.options.value_types import FALSE_WORDS
-from pilothouse.transports.versions import OLDEST as OLDEST
-from pilothouse.transports.versions import OLDEST_VERSION as OLDEST_VERSION
+from pilothouse.transports.versions import OLDEST_SUPPORTED as OLDEST_SUPPORTED
+from pilothouse.transports.versions import OLDEST_SUPPORTED_TEXT as OLDEST_SUPPORTED_TEXT
 from pilothouse.transports.versions import is_old
 from pilothouse.transports.versions import parse_version as parse_version
 
@@ -36,7 +36,7 @@ CLI_VARIABLE = "PILOTHOUSE_CLI"
 INSTALL_VARIABLE = "PILOTHOUSE_INSTALL"
 """Set it to 0 to forbid installing Claude Code on the way to a query."""
 
-FAULT_AGE = 5.0
+FAULT_CACHE_SECONDS = 5.0
 """Seconds for which the result of a probe is reused: hundreds of queries may start at once."""
 
 INSTALL_INSTRUCTIONS = """Install Claude Code in one of these ways:
@@ -44,7 +44,7 @@ INSTALL_INSTRUCTIONS = """Install Claude Code in one of these ways:
   npm install -g @anthropic-ai/claude-code        for every program on this machine
 or give its path: Options(cli="/path/to/claude"), or the environment variable PILOTHOUSE_CLI."""
 
-USUAL_PLACES = (
+USUAL_DIRECTORIES = (
     "~/.npm-global/bin",
     "/usr/local/bin",
     "~/.local/bin",
@@ -56,15 +56,15 @@ USUAL_PLACES = (
 _NAMES = ("claude.exe",) if sys.platform == "win32" else ("claude",)
 
 _log = logging.getLogger("pilothouse.transports")
-_found: dict[tuple[str, ...], str] = {}
-_warned: set[str] = set()
-_asked: set[tuple[str, int]] = set()
+_found_paths: dict[tuple[str, ...], str] = {}
+_warned_versions: set[str] = set()
+_checked_files: set[tuple[str, int]] = set()
 _faults: dict[str, tuple[float, str]] = {}
 """Path of an executable → when it was last probed, and what was wrong with it."""
-_probing = threading.Lock()
+_probe_lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
     # The thread that held the lock does not exist in the child.
-    os.register_at_fork(after_in_child=lambda: globals().update(_probing=threading.Lock()))
+    os.register_at_fork(after_in_child=lambda: globals().update(_probe_lock=threading.Lock()))
 
 
 def find_cli(cli: str, env: Mapping[str, str]) -> str:
@@ -77,92 +77,96 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
     Raises:
         CLINotFoundError: lists what was tried and how to install the CLI.
     """
-    key = _key(cli, env)
-    known = _found.get(key)
-    if known is not None and _runnable(known):
+    key = _make_cache_key(cli, env)
+    known = _found_paths.get(key)
+    if known is not None and _is_executable(known):
         return known
     tried: list[str] = []
-    kind = _kind(cli, env)
-    for source in _SOURCES.get(kind, (_explicit,)):
+    kind = _resolve_kind(cli, env)
+    for source in _FINDERS.get(kind, (_find_explicit,)):
         path = source(kind, env, tried)
         if path is not None:
-            if cli in _SOURCES:  # a path needs no search, and may depend on the working directory
-                _found[key] = path
+            if cli in _FINDERS:  # a path needs no search, and may depend on the working directory
+                _found_paths[key] = path
             return path
-    _found.pop(key, None)
-    raise not_found(cli, tried, _not_installed(kind, env))
+    _found_paths.pop(key, None)
+    raise make_not_found_error(cli, tried, _explain_not_installed(kind, env))
 
 
 def may_install(cli: str, env: Mapping[str, str]) -> bool:
     """Return whether the managed copy may be installed when `find_cli` finds nothing."""
-    return _installs(_kind(cli, env), env) and not _is_forbidden(env)
+    return _installs_managed(_resolve_kind(cli, env), env) and not _is_install_forbidden(env)
 
 
-def _installs(kind: str, env: Mapping[str, str]) -> bool:
-    return kind == "bundled" or (kind == "auto" and not _named_file(env))
+def _installs_managed(kind: str, env: Mapping[str, str]) -> bool:
+    return kind == "bundled" or (kind == "auto" and not _find_named_file(env))
 
 
-def _is_forbidden(env: Mapping[str, str]) -> bool:
-    return _variable(INSTALL_VARIABLE, env).strip().lower() in FALSE_WORDS
+def _is_install_forbidden(env: Mapping[str, str]) -> bool:
+    return _read_variable(INSTALL_VARIABLE, env).strip().lower() in FALSE_WORDS
 
 
-def _not_installed(kind: str, env: Mapping[str, str]) -> str:
-    forbidden = _installs(kind, env) and _is_forbidden(env)
+def _explain_not_installed(kind: str, env: Mapping[str, str]) -> str:
+    forbidden = _installs_managed(kind, env) and _is_install_forbidden(env)
     return f", and {INSTALL_VARIABLE} forbids to install it now" if forbidden else ""
 
 
-def _kind(cli: str, env: Mapping[str, str]) -> str:
+def _resolve_kind(cli: str, env: Mapping[str, str]) -> str:
     """Return `cli`, or the value of `PILOTHOUSE_CLI` if `cli` is "auto" and that value is not a path."""
-    chosen = _variable(CLI_VARIABLE, env)
-    return chosen if cli == "auto" and chosen in _SOURCES else cli
+    chosen = _read_variable(CLI_VARIABLE, env)
+    return chosen if cli == "auto" and chosen in _FINDERS else cli
 
 
-def _named_file(env: Mapping[str, str]) -> str:
-    chosen = _variable(CLI_VARIABLE, env)
-    return "" if chosen in _SOURCES else chosen
+def _find_named_file(env: Mapping[str, str]) -> str:
+    chosen = _read_variable(CLI_VARIABLE, env)
+    return "" if chosen in _FINDERS else chosen
 
 
-def known_cli(cli: str, env: Mapping[str, str]) -> str | None:
+def cached_cli(cli: str, env: Mapping[str, str]) -> str | None:
     """Return what `find_cli` would, without reading the disk (the file may be gone). None: `find_cli` must search."""
-    return cli if os.path.isabs(cli) else _found.get(_key(cli, env))
+    return cli if os.path.isabs(cli) else _found_paths.get(_make_cache_key(cli, env))
 
 
-def forget_cli(cli: str, env: Mapping[str, str]) -> None:
+def drop_cached_cli(cli: str, env: Mapping[str, str]) -> None:
     """Make the next `find_cli` search again."""
-    _found.pop(_key(cli, env), None)
+    _found_paths.pop(_make_cache_key(cli, env), None)
 
 
-def _key(cli: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    return (cli, *(_variable(name, env) for name in _KEY_VARIABLES), *(_variable(name, {}) for name in _HOST_VARIABLES))
+def _make_cache_key(cli: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        cli,
+        *(_read_variable(name, env) for name in _KEY_VARIABLES),
+        *(_read_variable(name, {}) for name in _HOST_VARIABLES),
+    )
 
 
 _KEY_VARIABLES = (CLI_VARIABLE, "PATH")
 _HOST_VARIABLES = ("HOME", "PILOTHOUSE_CACHE", "XDG_CACHE_HOME")
 
 
-def _variable(name: str, env: Mapping[str, str]) -> str:
+def _read_variable(name: str, env: Mapping[str, str]) -> str:
     return env.get(name) or os.environ.get(name) or ""
 
 
-def _explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+def _find_explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     path = os.path.abspath(os.path.expanduser(cli))
     tried.append(path)
     return path if os.path.lexists(path) else None  # starting it shows whether it can run
 
 
-def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    value = _named_file(env)
+def _find_from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+    value = _find_named_file(env)
     if not value:
         return None
-    path = _explicit(value, env, tried)
+    path = _find_explicit(value, env, tried)
     if path is None:  # no fallback for a file that was named explicitly
-        raise not_found(value, [f"{tried[-1]} (from {CLI_VARIABLE})"])
+        raise make_not_found_error(value, [f"{tried[-1]} (from {CLI_VARIABLE})"])
     return path
 
 
-def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+def _find_managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     # Imported here because an explicit path needs no search.
-    from pilothouse.provision.cli import PINNED_VERSION, managed_cli, managed_cli_path
+    from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
 
     try:
         path = managed_cli(hashing=True)
@@ -176,44 +180,44 @@ def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     return None
 
 
-def _on_path(env: Mapping[str, str], tried: list[str]) -> list[str]:
-    value = _variable("PATH", env)
+def _list_path_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:
+    value = _read_variable("PATH", env)
     tried.append(f"PATH ({value or 'empty'})")
     return [os.path.join(place, name) for place in value.split(os.pathsep) if place for name in _NAMES]
 
 
-def _in_usual_places(env: Mapping[str, str], tried: list[str]) -> list[str]:
-    paths = [os.path.join(os.path.expanduser(place), name) for place in USUAL_PLACES for name in _NAMES]
+def _list_usual_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:
+    paths = [os.path.join(os.path.expanduser(place), name) for place in USUAL_DIRECTORIES for name in _NAMES]
     tried.extend(path for path in paths if not os.path.lexists(path))
     return paths
 
 
-_Places = Callable[[Mapping[str, str], list[str]], list[str]]
-_Source = Callable[[str, Mapping[str, str], list[str]], str | None]
+_CandidateLister = Callable[[Mapping[str, str], list[str]], list[str]]
+_Finder = Callable[[str, Mapping[str, str], list[str]], str | None]
 
 
-def _first_of(places: _Places) -> _Source:
+def _make_first_finder(places: _CandidateLister) -> _Finder:
     """Return a source that finds the first executable file of `places`."""
 
     def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-        for path in _present(places(env, tried), tried):
+        for path in _filter_executables(places(env, tried), tried):
             return os.path.abspath(path)  # a symbolic link to the executable is not resolved
         return None
 
     return search
 
 
-def _supported_of(places: _Places) -> _Source:
+def _make_supported_finder(places: _CandidateLister) -> _Finder:
     """Return a source that finds the first executable of `places` that reports its version and is not too old."""
 
     def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
         seen: set[str] = set()
-        for path in map(os.path.abspath, _present(places(env, tried), tried)):
+        for path in map(os.path.abspath, _filter_executables(places(env, tried), tried)):
             real = os.path.realpath(path)
             if real in seen:
                 continue
             seen.add(real)
-            fault = _fault(path, env)
+            fault = _find_fault(path, env)
             if not fault:
                 return path
             tried.append(f"{path}: {fault}")
@@ -222,9 +226,9 @@ def _supported_of(places: _Places) -> _Source:
     return search
 
 
-def _present(paths: Iterable[str], tried: list[str]) -> Iterable[str]:
+def _filter_executables(paths: Iterable[str], tried: list[str]) -> Iterable[str]:
     for path in paths:
-        if _runnable(path):
+        if _is_executable(path):
             yield path
         elif os.path.isfile(path):
             tried.append(f"{path}: it is not executable; run `chmod +x {path}`")
@@ -232,44 +236,52 @@ def _present(paths: Iterable[str], tried: list[str]) -> Iterable[str]:
             tried.append(f"{path}: it is not a file")
 
 
-def _fault(path: str, env: Mapping[str, str]) -> str:
+def _find_fault(path: str, env: Mapping[str, str]) -> str:
     """Return why the executable at `path` is not usable; "" if it is."""
-    from pilothouse.transports.version_cache import known_version, remember_version
+    from pilothouse.transports.version_cache import cache_version, cached_version
 
-    known = known_version(path)
+    known = cached_version(path)
     if known is not None and not is_old(known):  # an old one may be a script around an updated executable
         return ""
-    with _probing:
-        asked_at, fault = _faults.get(path, (-FAULT_AGE, ""))
-        if time.monotonic() - asked_at < FAULT_AGE:
+    with _probe_lock:
+        asked_at, fault = _faults.get(path, (-FAULT_CACHE_SECONDS, ""))
+        if time.monotonic() - asked_at < FAULT_CACHE_SECONDS:
             return fault
-        from pilothouse.transports.probe import probe
+        from pilothouse.transports.version_probe import probe_version
 
-        found = probe(path, {**os.environ, **env})
+        found = probe_version(path, {**os.environ, **env})
         fault = found.reason
         if is_old(found.version):
-            fault = f"version {found.version} is older than {OLDEST}, the oldest that is supported; update it"
+            fault = (
+                f"version {found.version} is older than {OLDEST_SUPPORTED_TEXT},"
+                " the oldest that is supported; update it"
+            )
         if not fault:
-            remember_version(path, found.version)
+            cache_version(path, found.version)
         _faults[path] = (time.monotonic(), fault)
     return fault
 
 
-_SOURCES: dict[str, tuple[_Source, ...]] = {
-    "auto": (_from_variable, _managed, _supported_of(_on_path), _supported_of(_in_usual_places)),
-    "global": (_first_of(_on_path), _first_of(_in_usual_places)),
-    "bundled": (_managed,),
+_FINDERS: dict[str, tuple[_Finder, ...]] = {
+    "auto": (
+        _find_from_variable,
+        _find_managed,
+        _make_supported_finder(_list_path_candidates),
+        _make_supported_finder(_list_usual_candidates),
+    ),
+    "global": (_make_first_finder(_list_path_candidates), _make_first_finder(_list_usual_candidates)),
+    "bundled": (_find_managed,),
 }
 
 
-def _runnable(path: str) -> bool:
+def _is_executable(path: str) -> bool:
     return os.access(path, os.X_OK) and os.path.isfile(path)
 
 
-def not_found(cli: str, tried: Iterable[str], why: str = "") -> CLINotFoundError:
+def make_not_found_error(cli: str, searched: Iterable[str], why: str = "") -> CLINotFoundError:
     """Build the error for a CLI that was not found. `why` continues its first sentence."""
-    lines = "\n".join(f"  {place}" for place in tried)
-    if not why and cli not in _SOURCES:
+    lines = "\n".join(f"  {place}" for place in searched)
+    if not why and cli not in _FINDERS:
         why = ": there is no such file"
     return CLINotFoundError(f"Claude Code was not found (cli={cli!r}){why}. Tried:\n{lines}\n{INSTALL_INSTRUCTIONS}")
 
@@ -280,9 +292,9 @@ def check_version(path: str, env: Mapping[str, str]) -> str:
     Raises:
         CLIVersionError: the executable does not run or does not report its version; says why.
     """
-    from pilothouse.transports.probe import probe
+    from pilothouse.transports.version_probe import probe_version
 
-    found = probe(path, env)
+    found = probe_version(path, env)
     if found.reason:
         raise CLIVersionError(f"{path} does not work: {found.reason}", exit_code=found.exit_code, stderr=found.stderr)
     warn_if_old(found.version)
@@ -299,21 +311,21 @@ def warn_if_executable_is_old(path: str) -> None:
         key = (path, os.stat(path).st_mtime_ns)  # noqa: PTH116 - as above
     except OSError:
         return
-    if key not in _asked:
-        _asked.add(key)
-        threading.Thread(target=_ask_version, args=(path,), name="pilothouse version", daemon=True).start()
+    if key not in _checked_files:
+        _checked_files.add(key)
+        threading.Thread(target=_warn_if_version_is_old, args=(path,), name="pilothouse version", daemon=True).start()
 
 
-def _ask_version(path: str) -> None:
-    from pilothouse.transports.version_cache import known_version, remember_version
+def _warn_if_version_is_old(path: str) -> None:
+    from pilothouse.transports.version_cache import cache_version, cached_version
 
-    version = known_version(path)
+    version = cached_version(path)
     if version is None:
-        from pilothouse.transports.probe import probe
+        from pilothouse.transports.version_probe import probe_version
 
-        version = probe(path, os.environ).version
+        version = probe_version(path, os.environ).version
         if version:
-            remember_version(path, version)
+            cache_version(path, version)
     warn_if_old(version)
 
 
@@ -321,11 +333,11 @@ def warn_if_old(version: str) -> bool:
     """Log a warning, once per version, if `version` is older than supported. Returns whether it is."""
     if not is_old(version):
         return False
-    if version not in _warned:
-        _warned.add(version)
+    if version not in _warned_versions:
+        _warned_versions.add(version)
         _log.warning(
             "Claude Code %s is older than %s, the oldest supported version; things may not work. Update it.",
             version,
-            OLDEST,
+            OLDEST_SUPPORTED_TEXT,
         )
     return True

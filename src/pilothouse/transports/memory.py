@@ -18,71 +18,71 @@ from msgspec.structs import replace
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import Ending, Health, Transport
-from pilothouse.transports.changes import Changes
+from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.concurrency import LoopCondition
 from pilothouse.transports.stderr import StderrLog
 
-BUFFER = 256 * 1024
+BUFFER_BYTES = 256 * 1024
 """Bytes that may be unread in one direction, as with a pipe."""
-CHUNK = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 """Bytes that `receive` returns at most."""
 
 Frame = bytes | str | dict[str, Any]
 """Bytes are sent unchanged, text as UTF-8, a dict as one line of JSON."""
 
 
-class _Flow:
+class _ByteStream:
     """Bytes in one direction: bounded, and ended by either side."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._changes = Changes()
+        self._condition = LoopCondition()
         self._lock = anyio.Lock()
-        self.ended = False
-        self.unread = False
-        self.interrupted = False
+        self.is_ended = False
+        self.is_read_closed = False
+        self.is_closed = False
 
     async def put(self, data: bytes) -> None:
         await checkpoint()
         async with self._lock:
-            await self._room()
+            await self._wait_for_space()
             self._data += data  # whole, so that a call cancelled in its second wait leaves no partial frame
-            self._changes.tell()
-            await self._room()
+            self._condition.notify_all()
+            await self._wait_for_space()
 
-    async def _room(self) -> None:
-        await self._changes.until(lambda: not self.full or self.unread or self.interrupted)
-        if self.interrupted:
+    async def _wait_for_space(self) -> None:
+        await self._condition.wait_until(lambda: not self.is_full or self.is_read_closed or self.is_closed)
+        if self.is_closed:
             raise anyio.ClosedResourceError
-        if self.unread:
+        if self.is_read_closed:
             raise anyio.BrokenResourceError
 
     async def take(self, limit: int, *, line: bool = False) -> bytes:
         await checkpoint()
-        await self._changes.until(lambda: self._length(line, limit) > 0 or self.ended or self.interrupted)
-        if self.interrupted:
+        await self._condition.wait_until(lambda: self._length(line, limit) > 0 or self.is_ended or self.is_closed)
+        if self.is_closed:
             raise anyio.ClosedResourceError
         length = self._length(line, limit) or len(self._data)
         data = bytes(self._data[:length])
         del self._data[:length]
-        self._changes.tell()
+        self._condition.notify_all()
         return data
 
     def _length(self, line: bool, limit: int) -> int:
         return self._data.find(b"\n") + 1 if line else min(len(self._data), limit)
 
-    def set(self, **state: bool) -> None:
+    def set_state(self, **state: bool) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self._changes.tell()
+        self._condition.notify_all()
 
     def append(self, data: bytes) -> None:
         self._data += data
-        self._changes.tell()
+        self._condition.notify_all()
 
     @property
-    def full(self) -> bool:
-        return len(self._data) >= BUFFER
+    def is_full(self) -> bool:
+        return len(self._data) >= BUFFER_BYTES
 
 
 class MemoryPeer:
@@ -98,7 +98,7 @@ class MemoryPeer:
 
     async def read_line(self) -> bytes:
         """Return the next line that was sent, with its newline; b"" once input has ended."""
-        return await self._transport.flow_in.take(0, line=True)
+        return await self._transport.input_stream.take(0, line=True)
 
     async def read_frame(self) -> dict[str, Any] | None:
         """Return the next line as JSON; None once input has ended."""
@@ -106,8 +106,8 @@ class MemoryPeer:
         return json.loads(line) if line else None
 
     async def write(self, frame: Frame) -> None:
-        """Send a frame; waits while `BUFFER` bytes are unread."""
-        await self._transport.flow_out.put(_encode(frame))
+        """Send a frame; waits while `BUFFER_BYTES` bytes are unread."""
+        await self._transport.output_stream.put(_encode(frame))
 
     def stderr(self, text: str) -> None:
         """Write to standard error."""
@@ -115,11 +115,11 @@ class MemoryPeer:
 
     def close_input(self) -> None:
         """Stop reading: the transport's `send` fails from now on."""
-        self._transport.flow_in.set(unread=True)
+        self._transport.input_stream.set_state(unread=True)
 
     def close_output(self) -> None:
         """End the output, but keep running."""
-        self._transport.flow_out.set(ended=True)
+        self._transport.output_stream.set_state(ended=True)
 
     def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
         """End like a process: by an exit code, or by a signal such as "SIGKILL". Later calls have no effect."""
@@ -155,19 +155,19 @@ class MemoryTransport(Transport):
     """
 
     def __init__(
-        self, script: Script | None = None, *, chunk: int = CHUNK, start_error: ProcessError | None = None
+        self, script: Script | None = None, *, chunk: int = CHUNK_BYTES, start_error: ProcessError | None = None
     ) -> None:
         self.sent: list[bytes] = []
         self.script_error: Exception | None = None
-        self.flow_in = _Flow()
-        self.flow_out = _Flow()
+        self.input_stream = _ByteStream()
+        self.output_stream = _ByteStream()
         self._script = script
         self._chunk = chunk
         self._start_error = start_error
         self._invocation: Invocation | None = None
         self._started = False
         self._closed = False
-        self._ending: Ending | None = None
+        self._exit_info: ExitInfo | None = None
         self._exited = anyio.Event()
         self._receive_error: Exception | None = None
         self._stderr = StderrLog(partial(Redactor, ()))
@@ -203,41 +203,41 @@ class MemoryTransport(Transport):
                 pass  # the transport was closed meanwhile
             except Exception as error:  # noqa: BLE001 - reported as for a process
                 self.script_error = error
-                if self._ending is None:
+                if self._exit_info is None:
                     said = f"the script of the peer raised {type(error).__name__}: {error}"
-                    self._finish(Ending(1, detail=said, error=error))
+                    self._set_exit(ExitInfo(1, detail=said, error=error))
             self.end()
 
     async def send(self, data: bytes) -> None:
         """Send `data` to the script."""
-        self._check()
-        if self.flow_in.ended:
+        self._require_open()
+        if self.input_stream.is_ended:
             raise anyio.ClosedResourceError
-        await self.flow_in.put(data)
+        await self.input_stream.put(data)
         self.sent.append(data)
 
     async def receive(self) -> bytes:
         """Return the next bytes from the script, at most `chunk`."""
-        self._check()
-        data = await self.flow_out.take(self._chunk)
+        self._require_open()
+        data = await self.output_stream.take(self._chunk)
         if not data and self._receive_error is not None:
             raise self._receive_error
         return data
 
     async def end_input(self) -> None:
         """End the script's input."""
-        self._check()
-        self.flow_in.set(ended=True)
+        self._require_open()
+        self.input_stream.set_state(ended=True)
         await checkpoint()
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """Return what `end` was called with; waits for it at most a second."""
         with anyio.move_on_after(1.0):
             await self._exited.wait()
         stderr = self._stderr.tail()
-        if self._ending is None:
-            return Ending(stderr=stderr, detail="still running: it closed its output but did not exit")
-        return replace(self._ending, stderr=stderr)
+        if self._exit_info is None:
+            return ExitInfo(stderr=stderr, detail="still running: it closed its output but did not exit")
+        return replace(self._exit_info, stderr=stderr)
 
     async def close(self) -> None:
         """End the script."""
@@ -245,9 +245,9 @@ class MemoryTransport(Transport):
             self._closed = True
             if self._scope is not None:
                 self._scope.cancel()
-            self.flow_in.set(interrupted=True)
-            self.flow_out.set(interrupted=True)
-            self._finish(Ending(signal="SIGTERM", detail="ended by close"))
+            self.input_stream.set_state(interrupted=True)
+            self.output_stream.set_state(interrupted=True)
+            self._set_exit(ExitInfo(signal="SIGTERM", detail="ended by close"))
         with anyio.CancelScope(shield=True):
             await checkpoint()
 
@@ -256,16 +256,19 @@ class MemoryTransport(Transport):
         states = (
             (self._closed, Health("unhealthy", "closed")),
             (self._invocation is None, Health("unhealthy", "not started")),
-            (self._ending is not None, Health("unhealthy", "the peer ended")),
-            (self.flow_out.ended or self.flow_in.unread, Health("unhealthy", "the peer closed a stream")),
-            (self.flow_in.ended, Health("degraded", "input ended")),
-            (self.flow_in.full, Health("degraded", "the peer is slow to read its input")),
+            (self._exit_info is not None, Health("unhealthy", "the peer ended")),
+            (
+                self.output_stream.is_ended or self.input_stream.is_read_closed,
+                Health("unhealthy", "the peer closed a stream"),
+            ),
+            (self.input_stream.is_ended, Health("degraded", "input ended")),
+            (self.input_stream.is_full, Health("degraded", "the peer is slow to read its input")),
         )
         return next((health for applies, health in states if applies), Health("healthy"))
 
     def feed(self, frame: Frame) -> None:
         """Make the peer send a frame, from outside of a script. Does not wait."""
-        self.flow_out.append(_encode(frame))
+        self.output_stream.append(_encode(frame))
 
     def feed_stderr(self, text: str) -> None:
         """Make the peer write to standard error."""
@@ -273,24 +276,24 @@ class MemoryTransport(Transport):
 
     def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
         """Make the peer end, as `MemoryPeer.end` does."""
-        if self._ending is None:
+        if self._exit_info is None:
             self.feed_stderr(stderr)
-            self._finish(Ending(None if signal else exit_code, signal))
+            self._set_exit(ExitInfo(None if signal else exit_code, signal))
 
     def fail_receive(self, error: Exception) -> None:
         """Make `receive` raise `error` once it has returned the pending data."""
         self._receive_error = error
-        self.flow_out.set(ended=True)
+        self.output_stream.set_state(ended=True)
 
-    def _finish(self, ending: Ending) -> None:
-        if self._ending is None:
+    def _set_exit(self, exit_info: ExitInfo) -> None:
+        if self._exit_info is None:
             self._stderr.finish()
-            self._ending = ending
-            self.flow_in.set(unread=True)
-            self.flow_out.set(ended=True)
+            self._exit_info = exit_info
+            self.input_stream.set_state(unread=True)
+            self.output_stream.set_state(ended=True)
             self._exited.set()
 
-    def _check(self) -> None:
+    def _require_open(self) -> None:
         if self._invocation is None or self._closed:
             raise anyio.ClosedResourceError
 
@@ -301,6 +304,6 @@ def _encode(frame: Frame) -> bytes:
     return frame.encode() if isinstance(frame, str) else frame
 
 
-async def silent(peer: MemoryPeer) -> None:
+async def run_silently(peer: MemoryPeer) -> None:
     """A script that never sends anything."""
     await anyio.sleep(math.inf)

@@ -19,16 +19,16 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 if TYPE_CHECKING:
     import asyncio
 
-    from pilothouse.transports.asyncio_watch import DescriptorWatch
+    from pilothouse.transports.asyncio_reader import ReadWatcher
 
-SMALL_READ = 64 * 1024
+SMALL_READ_BYTES = 64 * 1024
 """Bytes per read while the pipe is quiet. Above 128 KiB, malloc maps fresh pages, which costs 20 µs per read."""
-LARGE_READ = 192 * 1024
+LARGE_READ_BYTES = 192 * 1024
 """Bytes per read after a full read. A larger size, once parsed, would start the garbage collector each time."""
-WHOLE_WRITE = getattr(select, "PIPE_BUF", 512)
+ATOMIC_WRITE_BYTES = getattr(select, "PIPE_BUF", 512)
 """Bytes that are written all together or not at all (POSIX guarantees 512)."""
-_NOTHING = memoryview(b"")
-LAST_BYTES = 1024 * 1024
+_EMPTY = memoryview(b"")
+MAX_LAST_BYTES = 1024 * 1024
 """Bytes still read after the writer exited: the capacity of a pipe, and a limit on a grandchild's output."""
 
 
@@ -38,41 +38,41 @@ class PipeEnd:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self.closed = False
-        self.waiting = False
+        self.is_closed = False
+        self.is_waiting = False
 
-    async def _wait(self, news: Awaitable[None]) -> None:
-        self.waiting = True
+    async def _wait(self, wakeup: Awaitable[None]) -> None:
+        self.is_waiting = True
         try:
-            await news
+            await wakeup
         except anyio.ClosedResourceError:
             pass  # `wake` was called: the caller checks its state again
         finally:
-            self.waiting = False
-            if self.closed:
-                self._free()
+            self.is_waiting = False
+            if self.is_closed:
+                self._close_descriptor()
 
     def wake(self) -> None:
         """Make the waiting task check the state of this end again. Call it on the loop of that task."""
-        if self.waiting:
+        if self.is_waiting:
             anyio.notify_closing(self._fd)
 
     def close(self) -> None:
         """Close this end. A task that waits on it wakes and gets `ClosedResourceError`. Idempotent."""
-        if self.closed:
+        if self.is_closed:
             return
-        self.closed = True
-        if self.waiting:
+        self.is_closed = True
+        if self.is_waiting:
             self.wake()
         else:
-            self._free()
+            self._close_descriptor()
 
-    def drop(self) -> None:
+    def close_after_fork(self) -> None:
         """Close the descriptor although its loop may be gone. Only when no task can wait on it any more."""
-        self.closed = True
-        self._free()
+        self.is_closed = True
+        self._close_descriptor()
 
-    def _free(self) -> None:
+    def _close_descriptor(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):
@@ -84,13 +84,13 @@ class PipeReader(PipeEnd):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self.ended = False
-        self._stopped = False
-        self._size = SMALL_READ
+        self.is_ended = False
+        self._is_stopped = False
+        self._size = SMALL_READ_BYTES
         self._held: bytes | None = None
         self._is_empty = False  # according to the last read
         self._remaining: int | None = None
-        self._watch: DescriptorWatch | None = None
+        self._watcher: ReadWatcher | None = None
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" at the end, and on every later call.
@@ -101,72 +101,72 @@ class PipeReader(PipeEnd):
         # Reading a pipe that the last read has emptied would cost a system call per message.
         waited = self._is_empty and self._held is None
         if waited:
-            self._check()
-            await self._wait(self._readable())
+            self._require_open()
+            await self._wait(self._wait_readable())
         else:
             await checkpoint_if_cancelled()
-        while (data := self._taken()) is None:
+        while (data := self._read_available_checked()) is None:
             waited = True
-            await self._wait(self._readable())
+            await self._wait(self._wait_readable())
         if data and not waited:
             # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
             # interrupt even a shielded pause.
             self._held = data
             await cancel_shielded_checkpoint()
-            return self._let_go() or await self.read()  # read again if `take` was faster
+            return self._take_held() or await self.read()  # read again if `read_available` was faster
         return data
 
-    def _let_go(self) -> bytes | None:
+    def _take_held(self) -> bytes | None:
         data, self._held = self._held, None
         return data
 
-    def _taken(self) -> bytes | None:
-        self._check()
-        return self.take()
+    def _read_available_checked(self) -> bytes | None:
+        self._require_open()
+        return self.read_available()
 
-    def _check(self) -> None:
-        if self._stopped or self.closed:
+    def _require_open(self) -> None:
+        if self._is_stopped or self.is_closed:
             raise anyio.ClosedResourceError
 
-    def _readable(self) -> Awaitable[None]:
-        if self._watch is None:
-            loop = selector_loop()
+    def _wait_readable(self) -> Awaitable[None]:
+        if self._watcher is None:
+            loop = find_selector_loop()
             if loop is None:
                 return anyio.wait_readable(self._fd)
-            from pilothouse.transports.asyncio_watch import DescriptorWatch  # loads asyncio, which trio does not need
+            from pilothouse.transports.asyncio_reader import ReadWatcher  # loads asyncio, which trio does not need
 
-            self._watch = DescriptorWatch(loop, self._fd, self._fetch)
-        return self._watch.news()
+            self._watcher = ReadWatcher(loop, self._fd, self._hold_available)
+        return self._watcher.wait_readable()
 
-    def _fetch(self) -> bool:
-        self._held = self.take()
+    def _hold_available(self) -> bool:
+        self._held = self.read_available()
         return self._held is not None
 
     def wake(self) -> None:
         """See `PipeEnd`."""
-        if self._watch is None:
+        if self._watcher is None:
             super().wake()
         else:
-            self._watch.wake()
+            self._watcher.wake()
 
-    def drop(self) -> None:
+    def close_after_fork(self) -> None:
         """See `PipeEnd`."""
-        self._watch = None  # after a fork, its loop belongs to the parent
-        super().drop()
+        self._watcher = None  # after a fork, its loop belongs to the parent
+        super().close_after_fork()
 
-    def _free(self) -> None:
-        if self._watch is not None:
-            self._watch.end()
-        super()._free()
+    def _close_descriptor(self) -> None:
+        if self._watcher is not None:
+            self._watcher.unregister()
+        super()._close_descriptor()
 
-    def take(self) -> bytes | None:
+    def read_available(self) -> bytes | None:
         """Return what can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
         if self._held is not None:
             data, self._held = self._held, None
             return data
-        if self.closed:
+        if self.is_closed:
             raise anyio.ClosedResourceError
-        if self.ended:
+        if self.is_ended:
             return b""
         try:
             data = os.read(self._fd, self._size)
@@ -178,26 +178,26 @@ class PipeReader(PipeEnd):
         except OSError:
             data = b""
         self._is_empty = 0 < len(data) < self._size
-        self._size = LARGE_READ if len(data) == self._size else SMALL_READ
-        self._count(len(data))
+        self._size = LARGE_READ_BYTES if len(data) == self._size else SMALL_READ_BYTES
+        self._count_remaining(len(data))
         return data
 
-    def _count(self, length: int) -> None:
+    def _count_remaining(self, length: int) -> None:
         if length == 0:
-            self.ended = True
+            self.is_ended = True
         elif self._remaining is not None:
             self._remaining -= length
-            self.ended = self._remaining <= 0
+            self.is_ended = self._remaining <= 0
 
     def stop(self) -> None:
-        """End `read`, including a waiting call; `take` still works until `close`."""
-        self._stopped = True
+        """End `read`, including a waiting call; `read_available` still works until `close`."""
+        self._is_stopped = True
         self.wake()
 
     def finish(self) -> None:
         """The writer is gone: end after the pipe's present content, even if another process holds it open."""
-        if self._remaining is None and not self.closed:
-            self._remaining = LAST_BYTES
+        if self._remaining is None and not self.is_closed:
+            self._remaining = MAX_LAST_BYTES
             self._is_empty = False  # no event will announce more data
             self.wake()
 
@@ -205,16 +205,16 @@ class PipeReader(PipeEnd):
 class PipeWriter(PipeEnd):
     """The write end. Any number of tasks may write; each call's bytes stay together.
 
-    A cancelled write has sent either nothing or a part. The next call, or `finish_cut_writes`, sends the rest of such
-    a part before anything else.
+    A cancelled write has sent either nothing or a part. The next call, or `finish_partial_writes`, sends the rest of
+    such a part before anything else.
     """
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self.broken = False
+        self.is_broken = False
         self._lock: anyio.Lock | None = None  # created on demand: most writes fit into the pipe and need no lock
-        self._rest = _NOTHING
-        self.was_cut = False  # a write was cancelled half-way: `finish_cut_writes` has work
+        self._rest = _EMPTY
+        self.has_partial_write = False  # a write was cancelled half-way: `finish_partial_writes` has work
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`.
@@ -223,90 +223,90 @@ class PipeWriter(PipeEnd):
             anyio.ClosedResourceError: this end is closed.
             anyio.BrokenResourceError: the read end is closed.
         """
-        if self.write_at_once(data):
+        if self.try_write(data):
             return
         await checkpoint_if_cancelled()
-        async with self._turn():
+        async with self._write_lock():
             await self._flush()
-            self._check()
+            self._require_writable()
             self._rest = memoryview(data)
             try:
                 await self._flush()
             except BaseException:
                 if len(self._rest) == len(data):
-                    self._rest = _NOTHING
+                    self._rest = _EMPTY
                 else:
-                    self.was_cut = True
+                    self.has_partial_write = True
                 raise
 
-    def write_at_once(self, data: bytes) -> bool:
+    def try_write(self, data: bytes) -> bool:
         """Write all of `data` if no other write is pending and no waiting is needed; False: nothing was written."""
-        if len(data) > WHOLE_WRITE or self.closed or self.broken or self._is_at_work():
+        if len(data) > ATOMIC_WRITE_BYTES or self.is_closed or self.is_broken or self._is_writing():
             return False
         try:
             os.write(self._fd, data)
         except BlockingIOError:
             return False
         except OSError:
-            self.broken = True
+            self.is_broken = True
             return False
         return True
 
     async def end(self) -> None:
         """Close this end once earlier writes are complete. Idempotent."""
-        if not self.end_at_once():
-            async with self._turn():
+        if not self.try_end():
+            async with self._write_lock():
                 with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await self._flush()
             self.close()
 
-    def end_at_once(self) -> bool:
+    def try_end(self) -> bool:
         """Close this end unless a write is still pending. Returns whether it was closed."""
-        if self._is_at_work():
+        if self._is_writing():
             return False
         self.close()
         return True
 
-    async def finish_cut_writes(self) -> None:
-        """Send the rest of writes that were cancelled half-way. Run it concurrently when `was_cut` is set."""
-        self.was_cut = False
+    async def finish_partial_writes(self) -> None:
+        """Send the rest of writes that were cancelled half-way. Run it concurrently when `has_partial_write` is set."""
+        self.has_partial_write = False
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async with self._turn():
+            async with self._write_lock():
                 await self._flush()
 
-    def _turn(self) -> anyio.Lock:
+    def _write_lock(self) -> anyio.Lock:
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
-    def _is_at_work(self) -> bool:
+    def _is_writing(self) -> bool:
         return bool(self._rest) or (self._lock is not None and self._lock.locked())
 
-    def break_(self) -> None:
+    def mark_broken(self) -> None:
         """The reader is gone, even if another process holds the pipe open: fail writes, now and later."""
-        self.broken = True
+        self.is_broken = True
         self.wake()
 
     async def _flush(self) -> None:
         while self._rest:
-            self._check()
+            self._require_writable()
             try:
                 sent = os.write(self._fd, self._rest)
             except BlockingIOError:
                 await self._wait(anyio.wait_writable(self._fd))
             except OSError:
-                self.broken = True
+                self.is_broken = True
             else:
                 self._rest = self._rest[sent:]
 
-    def _check(self) -> None:
-        if self.closed:
+    def _require_writable(self) -> None:
+        if self.is_closed:
             raise anyio.ClosedResourceError
-        if self.broken:
+        if self.is_broken:
             raise anyio.BrokenResourceError
 
 
-def selector_loop() -> asyncio.AbstractEventLoop | None:
+def find_selector_loop() -> asyncio.AbstractEventLoop | None:
     """Return the asyncio loop that runs this task, if that loop can watch descriptors."""
     asyncio = sys.modules.get("asyncio")
     try:

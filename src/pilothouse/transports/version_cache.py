@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from pilothouse.provision.paths import cache_root
+from pilothouse.provision.artifacts import cache_root
 
-KEPT_ENTRIES = 32
+MAX_ENTRIES = 32
 """Paths in the cache; a machine has a few."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class CachedVersion(msgspec.Struct, frozen=True):
     """The version of a file, with the size and time that identify the file."""
 
     version: str
@@ -25,12 +25,12 @@ class Known(msgspec.Struct, frozen=True):
     mtime_ns: int
 
 
-_KNOWN_FILES = msgspec.json.Decoder(dict[str, Known])
+_decoder = msgspec.json.Decoder(dict[str, CachedVersion])
 
 
-def known_version(path: str) -> str | None:
+def cached_version(path: str) -> str | None:
     """Return the cached version of `path`, if the file is unchanged."""
-    known = _read().get(path)
+    known = _read_cache().get(path)
     if known is None:
         return None
     try:
@@ -40,19 +40,19 @@ def known_version(path: str) -> str | None:
     return known.version if (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns) else None
 
 
-def remember_version(path: str, version: str) -> None:
+def cache_version(path: str, version: str) -> None:
     """Cache the version of `path`, if the cache is writable."""
     import tempfile
 
-    file = _file()
+    file = _cache_file()
     if not file.is_absolute():  # there is no home directory
         return
     temporary = ""
     try:
         status = os.stat(path)  # noqa: PTH116 - the path is a str
-        entries = {name: known for name, known in _read().items() if name != path}
-        entries[path] = Known(version, status.st_size, status.st_mtime_ns)
-        newest = dict(list(entries.items())[-KEPT_ENTRIES:])
+        entries = {name: known for name, known in _read_cache().items() if name != path}
+        entries[path] = CachedVersion(version, status.st_size, status.st_mtime_ns)
+        newest = dict(list(entries.items())[-MAX_ENTRIES:])
         file.parent.mkdir(parents=True, exist_ok=True)
         fd, temporary = tempfile.mkstemp(prefix=".versions-", dir=file.parent)
         with os.fdopen(fd, "wb") as out:
@@ -63,12 +63,12 @@ def remember_version(path: str, version: str) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _read() -> dict[str, Known]:
+def _read_cache() -> dict[str, CachedVersion]:
     try:
-        return _KNOWN_FILES.decode(_file().read_bytes())
+        return _decoder.decode(_cache_file().read_bytes())
     except (OSError, msgspec.DecodeError):
         return {}
 
 
-def _file() -> Path:
+def _cache_file() -> Path:
     return cache_root() / "versions.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-OLDEST_VERSION = (2, 0, 0)
-OLDEST = ".".join(map(str, OLDEST_VERSION))
+OLDEST_SUPPORTED = (2, 0, 0)
+OLDEST_SUPPORTED_TEXT = ".".join(map(str, OLDEST_SUPPORTED))
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
@@ -19,4 +19,4 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
 def is_old(version: str) -> bool:
     """Return whether `version` is known and older than the oldest supported version."""
     parsed = parse_version(version)
-    return parsed is not None and parsed < OLDEST_VERSION
+    return parsed is not None and parsed < OLDEST_SUPPORTED

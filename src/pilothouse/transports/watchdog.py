@@ -27,9 +27,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pilothouse.transports.exits import signal_group
+from pilothouse.transports.exit_status import signal_group
 
-EXIT_GRACE = 1.0
+EXIT_GRACE_SECONDS = 1.0
 """Seconds between SIGTERM and SIGKILL for groups left at interpreter exit."""
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
@@ -64,7 +64,7 @@ for d in $dirs; do rm -rf -- "$d"; done
 _log = logging.getLogger("pilothouse.transports")
 
 
-class _Ledger:
+class _GuardFile:
     """Lines in an unnamed file, written in place.
 
     The first byte of a line is its kind. It is written last and cleared first, so a process killed in between leaves
@@ -75,12 +75,12 @@ class _Ledger:
     """
 
     def __init__(self) -> None:
-        self.fd = _unnamed_file()
+        self.fd = _create_unnamed_file()
         self._end = 0
         self._free: dict[int, list[int]] = {}  # offsets of cleared lines, by length
 
     def add(self, kind: bytes, text: bytes) -> tuple[int, int]:
-        """Write a line; returns its place, for `strike`."""
+        """Write a line; returns its place, for `remove`."""
         line = b"-%s\n" % text
         free = self._free.get(len(line))
         if free:
@@ -91,14 +91,14 @@ class _Ledger:
         os.pwrite(self.fd, kind, at)
         return at, len(line)
 
-    def strike(self, place: tuple[int, int]) -> None:
+    def remove(self, place: tuple[int, int]) -> None:
         """Make a line invalid."""
         at, length = place
         os.pwrite(self.fd, b"-", at)
         self._free.setdefault(length, []).append(at)
 
 
-def _unnamed_file() -> int:
+def _create_unnamed_file() -> int:
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):  # some sandboxes forbid it
             return os.memfd_create("pilothouse-watchdog")
@@ -109,7 +109,7 @@ def _unnamed_file() -> int:
     return fd
 
 
-_Places = dict[Any, tuple[int, int] | None]
+_Entries = dict[Any, tuple[int, int] | None]
 
 
 class Watchdog:
@@ -118,12 +118,12 @@ class Watchdog:
     def __init__(self) -> None:
         # Re-entrant: garbage collection may call `release` while the same thread holds the lock.
         self._lock = threading.RLock()
-        self._groups: _Places = {}
-        self._directories: _Places = {}
-        self._ledger: _Ledger | None = None
+        self._groups: _Entries = {}
+        self._directories: _Entries = {}
+        self._file: _GuardFile | None = None
         self._fd = -1
-        self._news: Callable[[int], list[Any]] | None = None  # reports, within a timeout in ms, a dead shell
-        self._shell = 0
+        self._poll: Callable[[int], list[Any]] | None = None  # reports, within a timeout in ms, a dead shell
+        self._shell_pid = 0
 
     @property
     def groups(self) -> frozenset[int]:
@@ -131,80 +131,80 @@ class Watchdog:
         return frozenset(self._groups)
 
     @property
-    def shell(self) -> int:
+    def shell_pid(self) -> int:
         """The pid of the shell; 0 while there is none."""
-        return self._shell
+        return self._shell_pid
 
     def guard(self, pgid: int) -> None:
         """End this group when the host ends."""
-        self._note(self._groups, pgid, b"g", b"%d" % pgid)
+        self._add_entry(self._groups, pgid, b"g", b"%d" % pgid)
 
     def release(self, pgid: int) -> None:
         """Stop guarding this group. Call it before the leader is reaped."""
-        self._strike(self._groups, pgid)
+        self._remove_entry(self._groups, pgid)
 
     def guard_directory(self, path: str) -> None:
         """Remove this directory when the host ends."""
         if "\n" not in path:  # the line format has no newlines
-            self._note(self._directories, path, b"d", os.fsencode(path))
+            self._add_entry(self._directories, path, b"d", os.fsencode(path))
 
     def release_directory(self, path: str) -> None:
         """Stop guarding this directory."""
-        self._strike(self._directories, path)
+        self._remove_entry(self._directories, path)
 
-    def _note(self, places: _Places, key: object, kind: bytes, text: bytes) -> None:
+    def _add_entry(self, places: _Entries, key: object, kind: bytes, text: bytes) -> None:
         with self._lock:
             places[key] = None
             if not hasattr(os, "pwrite"):  # as on Windows, which has no shell either
                 return
             try:
-                if self._ledger is None:
-                    self._ledger = _Ledger()
-                places[key] = self._ledger.add(kind, text)
-                if self._news is None or self._news(0):
-                    self._start(self._ledger.fd)
+                if self._file is None:
+                    self._file = _GuardFile()
+                places[key] = self._file.add(kind, text)
+                if self._poll is None or self._poll(0):
+                    self._start(self._file.fd)
             except OSError as error:  # `atexit` still works, and the next group tries again
                 _log.debug("no watchdog for child processes: %s", error)
 
-    def _strike(self, places: _Places, key: object) -> None:
+    def _remove_entry(self, places: _Entries, key: object) -> None:
         with self._lock:
             place = places.pop(key, None)
-            if place is not None and self._ledger is not None:
+            if place is not None and self._file is not None:
                 with contextlib.suppress(OSError):
-                    self._ledger.strike(place)
+                    self._file.remove(place)
 
-    def _start(self, ledger: int) -> None:
-        self._let_go()
+    def _start(self, file_fd: int) -> None:
+        self._release_shell()
         read_end, self._fd = os.pipe()
         poll = select.poll()
         poll.register(self._fd, 0)  # reports only that the reader closed its end
-        self._news = poll.poll
+        self._poll = poll.poll
         # The lines wait in the file. The shell starts in parallel with the first child, so as not to delay it: only a
         # host that is killed within those few milliseconds leaves that child behind.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(
-                    target=self._start_shell, args=(read_end, ledger), name="pilothouse-watchdog", daemon=True
+                    target=self._start_shell, args=(read_end, file_fd), name="pilothouse-watchdog", daemon=True
                 ).start()
                 return
         os.close(read_end)
 
-    def _let_go(self) -> None:
+    def _release_shell(self) -> None:
         """Clean up after a shell that was killed."""
-        fd, self._fd, self._news = self._fd, -1, None
+        fd, self._fd, self._poll = self._fd, -1, None
         if fd >= 0:
             os.close(fd)
-        if self._shell:
+        if self._shell_pid:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._shell, os.WNOHANG)
-            self._shell = 0
+                os.waitpid(self._shell_pid, os.WNOHANG)
+            self._shell_pid = 0
 
-    def _start_shell(self, read_end: int, ledger: int) -> None:
+    def _start_shell(self, read_end: int, file_fd: int) -> None:
         try:
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SCRIPT, "pilothouse-watchdog"],
                 stdin=read_end,
-                stdout=ledger,
+                stdout=file_fd,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env={"PATH": "/usr/bin:/bin"},
@@ -215,16 +215,16 @@ class Watchdog:
             return
         finally:
             os.close(read_end)
-        self._shell = shell.pid
+        self._shell_pid = shell.pid
         shell.returncode = 0  # the shell outlives this process: `Popen` must neither wait for it nor warn
 
     def end_all(self) -> None:
-        """At exit: end every guarded group (SIGTERM, up to `EXIT_GRACE`, SIGKILL) and remove the directories."""
+        """At exit: end each group (SIGTERM, up to `EXIT_GRACE_SECONDS`, SIGKILL) and remove the directories."""
         groups = list(self._groups)
         for pgid in groups:
             signal_group(pgid, signal.SIGTERM)
-        deadline = time.monotonic() + EXIT_GRACE
-        while time.monotonic() < deadline and any(_alive(g) for g in groups):
+        deadline = time.monotonic() + EXIT_GRACE_SECONDS
+        while time.monotonic() < deadline and any(_is_alive(g) for g in groups):
             time.sleep(0.01)
         for pgid in groups:
             signal_group(pgid, signal.SIGKILL)
@@ -237,19 +237,19 @@ class Watchdog:
             shutil.rmtree(path, ignore_errors=True)
             self.release_directory(path)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork, in the child: drop all state; the groups, the file and the pipe belong to the parent."""
         self._lock = threading.RLock()
         self._groups.clear()
         self._directories.clear()
-        self._shell = 0
-        ledger, self._ledger = self._ledger, None
+        self._shell_pid = 0
+        ledger, self._file = self._file, None
         if ledger is not None:
             os.close(ledger.fd)
-        self._let_go()
+        self._release_shell()
 
 
-def _alive(pgid: int) -> bool:
+def _is_alive(pgid: int) -> bool:
     with contextlib.suppress(ChildProcessError):  # the leader is our child: as a zombie it would look alive
         os.waitpid(pgid, os.WNOHANG)
     try:
@@ -264,4 +264,4 @@ watchdog = Watchdog()
 
 atexit.register(watchdog.end_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=watchdog.forget)
+    os.register_at_fork(after_in_child=watchdog.reset_after_fork)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pilothouse.errors import OptionsError
 from pilothouse.options import Invocation
-from pilothouse.transports.base import Ending, Health, Transport
+from pilothouse.transports.base import ExitInfo, Health, Transport
 
 
 class TransportWrapper(Transport):
@@ -44,9 +44,9 @@ class TransportWrapper(Transport):
         """See `Transport`."""
         await self.inner.send(data)
 
-    def send_at_once(self, data: bytes) -> bool:
+    def try_send(self, data: bytes) -> bool:
         """See `Transport`."""
-        return self.inner.send_at_once(data)
+        return self.inner.try_send(data)
 
     async def receive(self) -> bytes:
         """See `Transport`."""
@@ -60,9 +60,9 @@ class TransportWrapper(Transport):
         """See `Transport`."""
         return await self.inner.detach()
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """See `Transport`."""
-        return await self.inner.ending()
+        return await self.inner.exit_info()
 
     async def close(self) -> None:
         """See `Transport`."""
@@ -74,7 +74,7 @@ class TransportWrapper(Transport):
 
 
 REQUIRED_METHODS: Final = tuple(sorted(Transport.__abstractmethods__))
-"""Methods that an object needs to serve as a transport; `serve`, `ending` and `detach` are optional."""
+"""Methods that an object needs to serve as a transport; `serve`, `exit_info` and `detach` are optional."""
 
 
 def adapt_transport(candidate: Any) -> Transport:
@@ -109,11 +109,11 @@ class _AdaptedTransport(TransportWrapper):
         if hasattr(self.inner, "serve"):
             await self.inner.serve()
 
-    def send_at_once(self, data: bytes) -> bool:
+    def try_send(self, data: bytes) -> bool:
         return False
 
-    async def ending(self) -> Ending:
-        return await self.inner.ending() if hasattr(self.inner, "ending") else Ending()
+    async def exit_info(self) -> ExitInfo:
+        return await self.inner.exit_info() if hasattr(self.inner, "exit_info") else ExitInfo()
 
     async def detach(self) -> str:
         return await (self.inner.detach() if hasattr(self.inner, "detach") else Transport.detach(self))

@@ -25,7 +25,7 @@ from pilothouse.errors import ArtifactsError, StoreError, UsageError
 from pilothouse.fleet.workspaces.base import RunDirectory, Workspace, make_directory_name
 from pilothouse.stores.backend import find_address_secrets, find_setting_secrets, redact_address, remove_secrets
 from pilothouse.stores.objects import ObjectBucket, describe_object_failure, open_bucket
-from pilothouse.transports.errands import run_briefly, run_errand
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 log = logging.getLogger("pilothouse.fleet")
 
@@ -120,7 +120,7 @@ class Artifacts:
         Raises:
             ArtifactsError: it is not.
         """
-        await run_errand(self._check_writable)
+        await run_cancellable(self._check_writable)
 
     def _check_writable(self, check: CancelCheck) -> None:
         name = f"{self._prefix}.pilothouse-{uuid4().hex}"
@@ -140,15 +140,15 @@ class Artifacts:
             WorkspaceError: the patch cannot be made.
         """
         folder = f"{self._prefix}{make_directory_name(key)}/"
-        directory = await run_briefly(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
+        directory = await run_blocking(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
         try:
             patch = Path(directory.name) / PATCH_NAME
             if self.patch:
                 await workspace.patch(run_directory, patch)
-            return await run_errand(lambda check: tuple(self._save(key, folder, run_directory.path, patch, check)))
+            return await run_cancellable(lambda check: tuple(self._save(key, folder, run_directory.path, patch, check)))
         finally:
             with anyio.CancelScope(shield=True):
-                await run_briefly(directory.cleanup)
+                await run_blocking(directory.cleanup)
 
     def _save(self, key: str, folder: str, path: Path, patch: Path, check: CancelCheck) -> Iterator[str]:
         left, count = self._max_bytes, 0

@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.run import Run, RunState
-from pilothouse.provision.lock import exclusive
-from pilothouse.provision.paths import cache_root
-from pilothouse.transports.errands import run_briefly, run_errand
+from pilothouse.provision.artifacts import cache_root
+from pilothouse.provision.file_lock import lock_file
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class LocalWorkspace(ABC):
         """See `Workspace`."""
         await self._check()
         with _WorkspaceErrors("the directories of runs cannot be made", self._root):
-            names = await run_briefly(self._prepare)
+            names = await run_blocking(self._prepare)
         for name in names:
             with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
                 await self._clean(name, get_run)
@@ -193,7 +193,7 @@ class LocalWorkspace(ABC):
 
     async def _clean(self, name: str, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """Remove the directory of an ended run that a dead process has left."""
-        record = await run_briefly(self._read_record, name)
+        record = await run_blocking(self._read_record, name)
         run = None if record is None else await get_run(record.key)
         if record is not None and run is not None and run.state in self._removed_states:
             with suppress(TimeoutError):  # in use
@@ -212,8 +212,8 @@ class LocalWorkspace(ABC):
                     f"another process is at work in {path}; give each fleet its own root", path=str(path)
                 ) from None
             try:
-                record = await run_briefly(self._read_record, name)
-                if record is None or not (is_resumed and record.is_ready and await run_briefly(path.is_dir)):
+                record = await run_blocking(self._read_record, name)
+                if record is None or not (is_resumed and record.is_ready and await run_blocking(path.is_dir)):
                     record = await self._create(key, name, record)
                     return self._make_run_directory(path, record, is_new=True)
                 return self._make_run_directory(path, record, is_new=False)
@@ -230,10 +230,10 @@ class LocalWorkspace(ABC):
         await self._remove_directory(name, old_record)
         record = DirectoryRecord(key=key)
         try:
-            await run_briefly(self._write_record, name, record)
+            await run_blocking(self._write_record, name, record)
             record.facts = await self._fill(path)
             record.is_ready = True
-            await run_briefly(self._write_record, name, record)
+            await run_blocking(self._write_record, name, record)
         except BaseException:
             with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError, WorkspaceError):
                 await self._remove_directory(name, record)
@@ -255,15 +255,15 @@ class LocalWorkspace(ABC):
 
     async def _release_lock(self, path: Path) -> None:
         if (lock := self._locks.pop(path, None)) is not None:
-            await run_briefly(_unlock, self._get_admin_path(path.name, "lock"), lock)
+            await run_blocking(_unlock, self._get_admin_path(path.name, "lock"), lock)
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
         path = self._root / name
-        if record is not None or await run_briefly(os.path.lexists, path):
-            await run_errand(lambda check: remove_tree(path, check))
+        if record is not None or await run_blocking(os.path.lexists, path):
+            await run_cancellable(lambda check: remove_tree(path, check))
             await self._on_removed(path, {} if record is None else record.facts)
-        await run_briefly(self._get_admin_path(name, "json").unlink, True)
+        await run_blocking(self._get_admin_path(name, "json").unlink, True)
 
     # Records.
 
@@ -350,14 +350,14 @@ async def hold_lock(path: Path, timeout: float) -> AsyncGenerator[None]:
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            await run_briefly(_unlock, path, stack)
+            await run_blocking(_unlock, path, stack)
 
 
 async def _acquire_lock(path: Path, timeout: float) -> ExitStack:
     deadline = anyio.current_time() + timeout
     while True:
         try:
-            return await run_briefly(_try_lock, path)
+            return await run_blocking(_try_lock, path)
         except TimeoutError:
             if anyio.current_time() >= deadline:
                 raise
@@ -366,7 +366,7 @@ async def _acquire_lock(path: Path, timeout: float) -> ExitStack:
 
 def _try_lock(path: Path) -> ExitStack:
     stack = ExitStack()
-    stack.enter_context(exclusive(path, wait=0, waiting=lambda: None))
+    stack.enter_context(lock_file(path, wait=0, on_wait=lambda: None))
     return stack
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal, NamedTuple
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory
 from pilothouse.fleet.workspaces.git import GitRepository, run_git, write_patch
-from pilothouse.transports.errands import run_briefly, run_errand
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 MAX_BYTES = 16 * 1024**3
 """Maximum unpacked size of all files of an archive."""
@@ -323,13 +323,13 @@ class CopiedDirectory(LocalWorkspace):
 
     async def _check(self) -> None:
         source = self._source
-        if await run_briefly(source.is_dir):
+        if await run_blocking(source.is_dir):
             self._kind, self.has_patches = "directory", False  # whatever its name
             if self._root == source or self._root.resolve().is_relative_to(source.resolve()):
                 raise UsageError(f"the root {self._root} lies in {source}, which would be copied into itself")
             return
-        if self._kind == "directory" or not await run_briefly(source.is_file):
-            there = await run_briefly(os.path.lexists, source)
+        if self._kind == "directory" or not await run_blocking(source.is_file):
+            there = await run_blocking(os.path.lexists, source)
             raise UsageError(
                 f"{source} is neither a directory nor an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz) nor a "
                 ".bundle of git" if there else f"there is no directory or archive {source}"
@@ -340,18 +340,18 @@ class CopiedDirectory(LocalWorkspace):
             except WorkspaceError as error:
                 raise UsageError(f"{source} is not a git bundle: {error}") from error
             return
-        await run_errand(lambda check: check_archive(source, check))
+        await run_cancellable(lambda check: check_archive(source, check))
 
     async def _fill(self, path: Path) -> dict[str, str]:
         if self._kind == "bundle":
-            await run_briefly(lambda: path.parent.mkdir(parents=True, exist_ok=True))
+            await run_blocking(lambda: path.parent.mkdir(parents=True, exist_ok=True))
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent)
             return {
                 "base": await run_git("rev-parse", "HEAD", cwd=path),
                 "format": await run_git("rev-parse", "--show-object-format", cwd=path),
             }
         work = self._copy if self._kind == "directory" else unpack_archive
-        await run_errand(lambda check: work(self._source, path, check))
+        await run_cancellable(lambda check: work(self._source, path, check))
         return {}
 
     def _copy(self, source: Path, path: Path, check: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, hold_lock
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.concurrency import run_blocking
 
 MAX_ERROR_CHARS = 500
 """Maximum length of git's error text in an error."""
@@ -137,7 +137,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
         own = inside / "git"
         form = f"--object-format={repository.object_format}"
         await run_git("init", "--quiet", "--bare", "--template=", form, str(own), cwd=inside)
-        await run_briefly(_link_objects, repository, own)
+        await run_blocking(_link_objects, repository, own)
         env = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path), "GIT_INDEX_FILE": str(inside / "index")}
         env |= _build_config_variables((*repository.settings, ("core.bare", "false")))
         if not await _add_with_index(path, repository.directory / "index", inside / "index", env):
@@ -148,18 +148,18 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
             "diff", "--cached", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index",
             f"--output={changes}", base, "--", cwd=path, env=env,
         )  # fmt: skip
-        if await run_briefly(_get_file_size, changes):
-            await run_briefly(shutil.move, changes, target)
+        if await run_blocking(_get_file_size, changes):
+            await run_blocking(shutil.move, changes, target)
 
 
 async def _add_with_index(path: Path, index: Path, copy: Path, env: Mapping[str, str]) -> bool:
     """Add all files to a copy of an index, so that git only reads changed ones; False if the index is not usable."""
-    if not await run_briefly(_copy_regular, index, copy):
+    if not await run_blocking(_copy_regular, index, copy):
         return False
     try:
         await run_git("add", "--all", "--", ".", cwd=path, env=env)
     except WorkspaceError:
-        await run_briefly(copy.unlink, True)
+        await run_blocking(copy.unlink, True)
         return False
     return True
 
@@ -247,14 +247,14 @@ class GitWorktree(LocalWorkspace):
         self._repository = GitRepository(Path(), Path(), Path())
 
     async def _check(self) -> None:
-        await run_briefly(find_git)
-        if not await run_briefly(self._source.is_dir):
+        await run_blocking(find_git)
+        if not await run_blocking(self._source.is_dir):
             raise UsageError(f"there is no directory {self._source}")
         try:
             common = await run_git("rev-parse", "--git-common-dir", cwd=self._source)
         except WorkspaceError as error:
             raise UsageError(f"{self._source} is not a usable git repository: {error}") from error
-        self._common = await run_briefly((self._source / common).resolve)
+        self._common = await run_blocking((self._source / common).resolve)
         self._repository = GitRepository(
             directory=self._common,
             objects=self._common / "objects",

@@ -18,18 +18,18 @@ from anyio.lowlevel import checkpoint
 from pilothouse.errors import ReplayMismatch, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import Ending, Health, Transport
-from pilothouse.transports.cassettes.form import Cassette, Recorded, hide
-from pilothouse.transports.cassettes.playback import EndOfOutput, Playback, Say, mismatch
-from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.cassettes.format import Cassette, RecordedConnection, redact_line
+from pilothouse.transports.cassettes.playback import EmitEndOfOutput, EmitLine, PlaybackState, make_mismatch
+from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.stderr import StderrLog
 
-PATIENCE = 10.0
+PATIENCE_SECONDS = 10.0
 """Seconds to wait, in the middle of a turn, for a recorded message that the program does not send."""
-CHUNK = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 """Bytes that `receive` returns at most."""
 
-Source = str | os.PathLike[str] | Cassette
+CassetteSource = str | os.PathLike[str] | Cassette
 
 
 class Player:
@@ -53,12 +53,12 @@ class Player:
 
     def __init__(
         self,
-        cassette: Source,
+        cassette: CassetteSource,
         *,
         strict: bool | None = None,
         ignore: Iterable[str] = (),
         speed: float | None = None,
-        patience: float | None = PATIENCE,
+        patience: float | None = PATIENCE_SECONDS,
     ) -> None:
         for name, value in (("speed", speed), ("patience", patience)):
             if value is not None and not value > 0:
@@ -71,7 +71,7 @@ class Player:
         self._cassette = cassette if isinstance(cassette, Cassette) else None
         self._lock = threading.Lock()
         self._next = 0
-        self._playbacks: list[Playback] = []
+        self._playbacks: list[PlaybackState] = []
 
     def __call__(self) -> ReplayTransport:
         """A transport for one connection."""
@@ -90,7 +90,7 @@ class Player:
                 self._cassette = Cassette.load(Path(self._source))
             return self._cassette
 
-    def start(self, invocation: Invocation) -> Playback:
+    def start(self, invocation: Invocation) -> PlaybackState:
         """Start the next connection. Blocking.
 
         Raises:
@@ -103,16 +103,16 @@ class Player:
             self._next += 1
         if number >= len(cassette.connections):
             words = f"the program starts connection {number + 1}, but {len(cassette.connections)} were recorded"
-            raise mismatch(cassette, words)
+            raise make_mismatch(cassette, words)
         recorded = cassette.connections[number]
         redactor = Redactor(invocation_secrets(invocation))
-        playback = Playback(
+        playback = PlaybackState(
             cassette,
             recorded,
             strict=bool(cassette.version) if self._strict is None else self._strict,
             ignore=self._ignore,
-            here=_places(invocation, recorded),
-            hide=partial(hide, redactor=redactor),
+            moved_paths=_find_moved_paths(invocation, recorded),
+            redact=partial(redact_line, redactor=redactor),
         )
         self._playbacks.append(playback)
         files = (f"--{file.flag}" for file in invocation.files)
@@ -131,7 +131,7 @@ class Player:
         strict = bool(self.cassette.version) if self._strict is None else self._strict
         if strict and self._next < len(connections):
             words = f"the program has started {self._next} connections, but {len(connections)} were recorded"
-            raise mismatch(self.cassette, words, connections[self._next].entries[0].line)
+            raise make_mismatch(self.cassette, words, connections[self._next].entries[0].line)
         for playback in self._playbacks:
             playback.check_complete()
 
@@ -153,11 +153,11 @@ class ReplayTransport(Transport):
             positive.
     """
 
-    def __init__(self, cassette: Source | Player, **settings: Any) -> None:
+    def __init__(self, cassette: CassetteSource | Player, **settings: Any) -> None:
         if isinstance(cassette, Player) and settings:
             raise UsageError("a Player has its own settings: give them to it")
         self._player = cassette if isinstance(cassette, Player) else Player(cassette, **settings)
-        self._playback: Playback | None = None
+        self._playback: PlaybackState | None = None
         self._started = False
         self._closed = False
         self._input_ended = False
@@ -165,7 +165,7 @@ class ReplayTransport(Transport):
         self._failure: ReplayMismatch | None = None
         self._ready = bytearray()
         self._changed = anyio.Event()
-        self._mark = (0.0, 0.0)  # a moment now, and the same moment in the recording
+        self._clock_mark = (0.0, 0.0)  # a moment now, and the same moment in the recording
         self._stderr = StderrLog(partial(Redactor, ()))
 
     async def start(self, invocation: Invocation) -> None:
@@ -181,8 +181,8 @@ class ReplayTransport(Transport):
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
         self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
-        self._playback = await run_briefly(self._player.start, invocation)
-        self._mark = (anyio.current_time(), 0.0)
+        self._playback = await run_blocking(self._player.start, invocation)
+        self._clock_mark = (anyio.current_time(), 0.0)
 
     async def send(self, data: bytes) -> None:
         """Match `data` with the recording.
@@ -190,7 +190,7 @@ class ReplayTransport(Transport):
         Raises:
             ReplayMismatch: `data` differs from the recording; `receive` raises it as well.
         """
-        playback = self._running()
+        playback = self._require_playback()
         if self._input_ended:
             raise anyio.ClosedResourceError
         await checkpoint()
@@ -204,7 +204,7 @@ class ReplayTransport(Transport):
             self._failure = self._failure or error
             raise
         finally:
-            self._tell()
+            self._notify_changed()
 
     async def receive(self) -> bytes:
         """Return the next recorded output.
@@ -212,87 +212,92 @@ class ReplayTransport(Transport):
         Raises:
             ReplayMismatch: the program does not do what was recorded.
         """
-        playback = self._running()
+        playback = self._require_playback()
         await checkpoint()
         while not self._ready and not self._output_ended and self._failure is None:
             try:
-                await self._go_on(playback)
+                await self._advance(playback)
             except ReplayMismatch as error:
                 self._failure = error
-        data = bytes(self._ready[:CHUNK])
-        del self._ready[:CHUNK]
+        data = bytes(self._ready[:CHUNK_BYTES])
+        del self._ready[:CHUNK_BYTES]
         if not data and self._failure is not None:
             raise self._failure
         return data
 
-    async def _go_on(self, playback: Playback) -> None:
+    async def _advance(self, playback: PlaybackState) -> None:
         """Take the output that is due now; wait if there is none."""
         if self._closed:
             raise anyio.ClosedResourceError
         changed = self._changed
-        step = playback.next()
-        self._note_gate(playback)
+        step = playback.next_step()
+        self._update_clock(playback)
         if step is None:
             await self._wait_for_program(playback, changed)
-        elif wait := self._due(step):
+        elif wait := self._seconds_until_due(step):
             with anyio.move_on_after(wait):
                 await changed.wait()
         else:
-            while step is not None and not self._due(step) and len(self._ready) < CHUNK and not self._output_ended:
-                self._take(playback, step)
-                step = playback.next()
-                self._note_gate(playback)
+            while (
+                step is not None
+                and not self._seconds_until_due(step)
+                and len(self._ready) < CHUNK_BYTES
+                and not self._output_ended
+            ):
+                self._apply_step(playback, step)
+                step = playback.next_step()
+                self._update_clock(playback)
 
-    def _take(self, playback: Playback, step: Say | EndOfOutput) -> None:
-        data = playback.done(step)
-        if isinstance(step, EndOfOutput):
+    def _apply_step(self, playback: PlaybackState, step: EmitLine | EmitEndOfOutput) -> None:
+        data = playback.complete_step(step)
+        if isinstance(step, EmitEndOfOutput):
             self._output_ended = True
-        elif step.to == "err":
+        elif step.stream == "err":
             self._stderr.feed(data)
         else:
             self._ready += data
 
-    async def _wait_for_program(self, playback: Playback, changed: anyio.Event) -> None:
-        limited = playback.busy and not playback.waits_for_answer and self._player.patience is not None
+    async def _wait_for_program(self, playback: PlaybackState, changed: anyio.Event) -> None:
+        limited = playback.is_busy and not playback.is_awaiting_response and self._player.patience is not None
         with anyio.move_on_after(self._player.patience if limited else None) as patience:
             await changed.wait()
         if patience.cancelled_caught:
-            playback.give_up()
+            playback.on_timeout()
 
-    def _note_gate(self, playback: Playback) -> None:
-        if playback.passed > self._mark[1]:
-            self._mark = (anyio.current_time(), playback.passed)
+    def _update_clock(self, playback: PlaybackState) -> None:
+        if playback.last_input_time > self._clock_mark[1]:
+            self._clock_mark = (anyio.current_time(), playback.last_input_time)
 
-    def _due(self, step: Say | EndOfOutput) -> float:
+    def _seconds_until_due(self, step: EmitLine | EmitEndOfOutput) -> float:
         """Return the seconds until this step is due."""
         if self._player.speed is None:
             return 0.0
-        began, then = self._mark
+        began, then = self._clock_mark
         return max(0.0, began + (step.time - then) / self._player.speed - anyio.current_time())
 
     async def end_input(self) -> None:
         """End the input of the replay."""
-        playback = self._running()
+        playback = self._require_playback()
         self._input_ended = True
         playback.end_input()
-        self._tell()
+        self._notify_changed()
         await checkpoint()
 
-    async def ending(self) -> Ending:
+    async def exit_info(self) -> ExitInfo:
         """Return how the recorded CLI ended."""
         await checkpoint()
         if self._playback is None:
-            return Ending(detail="not started")
-        ending, rest = self._playback.ending()
+            return ExitInfo(detail="not started")
+        ending, rest = self._playback.exit_info()
         for line in rest:
             self._stderr.feed(line)
         self._stderr.finish()
-        return Ending(ending.exit_code, ending.signal, self._stderr.tail(), ending.detail)
+        return ExitInfo(ending.exit_code, ending.signal, self._stderr.tail(), ending.detail)
 
     async def close(self) -> None:
         """Close the replay; drop the rest of the recording."""
         self._closed = True
-        self._tell()
+        self._notify_changed()
         with anyio.CancelScope(shield=True):
             await checkpoint()
 
@@ -307,17 +312,17 @@ class ReplayTransport(Transport):
         )
         return next((health for applies, health in states if applies), Health("healthy"))
 
-    def _running(self) -> Playback:
+    def _require_playback(self) -> PlaybackState:
         if self._playback is None or self._closed:
             raise anyio.ClosedResourceError
         return self._playback
 
-    def _tell(self) -> None:
+    def _notify_changed(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
 
-def _places(invocation: Invocation, recorded: Recorded) -> dict[str, str]:
+def _find_moved_paths(invocation: Invocation, recorded: RecordedConnection) -> dict[str, str]:
     """Map the present working directory to the recorded one."""
     then = str(recorded.event("spawn").get("cwd") or "")
     now = invocation.cwd or os.getcwd()  # noqa: PTH109

@@ -1,0 +1,236 @@
+"""One WebSocket over an anyio byte stream, so that it works on asyncio and trio.
+
+Wraps the I/O-free part of the package `websockets` (extra `[websocket]`); no other module imports that package. Owns
+connecting, the opening handshake, messages and closing. Must not know what the messages mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from contextlib import suppress
+from typing import Final, Self
+
+import anyio
+import anyio.abc
+
+from pilothouse.errors import RemoteError, UsageError
+from pilothouse.remote.address import ConnectionLostError, HostAddress
+
+try:
+    from websockets.client import ClientProtocol
+    from websockets.exceptions import InvalidStatus
+    from websockets.frames import Frame, Opcode
+    from websockets.http11 import Response
+    from websockets.protocol import State
+    from websockets.typing import Subprotocol
+    from websockets.uri import parse_uri
+except ImportError as _error:  # pragma: no cover - the extra is installed where this is tested
+    raise UsageError("sessions on a host need the package websockets: pip install 'pilothouse[websocket]'") from _error
+
+_SILENT_LOGGER: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - outside the logger tree
+"""Logger for `websockets`, which would log headers (with the token) and messages."""
+READ_BYTES: Final = 256 * 1024
+"""Bytes per read."""
+CLOSE_HANDSHAKE_SECONDS: Final = 1.0
+"""Seconds that the closing handshake may take."""
+
+
+class WebSocketStream:
+    """An open connection. One task sends at a time, and one receives. Made by `connect`.
+
+    Attributes:
+        is_broken: nothing can be sent any more: the connection ended, or a call was cancelled in mid-message.
+    """
+
+    def __init__(self, stream: anyio.abc.ByteStream, protocol: ClientProtocol) -> None:
+        self._stream = stream
+        self._protocol = protocol
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._parts: list[bytes] = []
+        self._is_text = False
+        self._frames: list[Frame] = []
+        self.is_broken = False
+
+    @classmethod
+    async def connect(
+        cls,
+        address: HostAddress,
+        *,
+        subprotocol: str,
+        token: str | None,
+        max_message: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Connect, with the opening handshake.
+
+        Raises:
+            RemoteError: the host refuses ("unauthorized", "forbidden"), or does not speak this protocol.
+            ConnectionLostError: the host does not respond, or is unavailable for the moment.
+        """
+        subprotocols = [Subprotocol(subprotocol)]
+        protocol = ClientProtocol(
+            parse_uri(address.url), subprotocols=subprotocols, max_size=max_message, logger=_SILENT_LOGGER
+        )
+        try:
+            stream = await anyio.connect_tcp(
+                address.host, address.port, tls=address.is_secure, ssl_context=tls, tls_standard_compatible=False
+            )
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            raise ConnectionLostError(_describe_error(error)) from error
+        socket = cls(stream, protocol)
+        try:
+            await socket._open_handshake(token)
+            if protocol.subprotocol != subprotocol:
+                raise RemoteError(f"{address.url}: no pilothouse host answers there", code="protocol")
+        except BaseException:
+            await socket.abort()
+            raise
+        return socket
+
+    async def _open_handshake(self, token: str | None) -> None:
+        request = self._protocol.connect()
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        self._protocol.send_request(request)
+        async with self._sending:
+            await self._flush()
+        while not isinstance(response := await self._next_event(), Response):
+            pass
+        failure = self._protocol.handshake_exc
+        if failure is None:
+            return
+        if not isinstance(failure, InvalidStatus):
+            raise RemoteError(f"no WebSocket answers there: {failure}", code="protocol")
+        raise _make_status_error(response.status_code)
+
+    async def _next_event(self) -> Frame | Response:
+        while not self._frames:
+            if self._is_over:
+                raise self._make_lost_error()
+            try:
+                data = await self._stream.receive(READ_BYTES)
+            except anyio.EndOfStream:
+                self._protocol.receive_eof()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
+                self.is_broken = True
+                raise ConnectionLostError(_describe_error(error)) from error
+            else:
+                self._protocol.receive_data(data)
+            events = self._protocol.events_received()
+            self._frames.extend(event for event in events if isinstance(event, Frame | Response))  # pyright: ignore[reportArgumentType]
+            if not self._sending.locked() and not (
+                events and all(map(_is_data, events))
+            ):  # pongs, and the response to a close
+                async with self._sending:
+                    await self._flush()
+        return self._frames.pop(0)
+
+    @property
+    def _is_over(self) -> bool:
+        protocol = self._protocol
+        if protocol.handshake_exc is not None or protocol.state is State.CLOSED:
+            return True
+        return protocol.close_rcvd is not None and protocol.close_sent is not None  # either side may end TCP first
+
+    def _make_lost_error(self) -> ConnectionLostError:
+        self.is_broken = True
+        if self._protocol.handshake_exc is not None:
+            return ConnectionLostError(f"the opening handshake broke off: {self._protocol.handshake_exc}")
+        received, sent = self._protocol.close_rcvd, self._protocol.close_sent
+        if received is not None:
+            return ConnectionLostError(f"closed by the host ({received})")
+        return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a word")
+
+    async def _flush(self) -> None:
+        """Send all pending bytes of the protocol. Needs the lock; one flush serves all waiting callers."""
+        while pieces := self._protocol.data_to_send():
+            for data in filter(None, pieces):  # an empty piece means half-closing TCP, which TLS cannot do
+                try:
+                    await self._stream.send(data)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
+                    self.is_broken = True
+                    raise ConnectionLostError(_describe_error(error)) from error
+                except BaseException:
+                    self.is_broken = True  # half a frame was sent
+                    raise
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        async with self._sending:
+            if self.is_broken or self._protocol.state is not State.OPEN:
+                raise self._make_lost_error()
+            if isinstance(message, str):
+                self._protocol.send_text(message.encode())
+            else:
+                self._protocol.send_binary(message)
+            await self._flush()
+
+    async def receive(self) -> str | bytes:
+        """Return the next message.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        while True:
+            frame = await self._next_event()
+            if isinstance(frame, Response):
+                continue
+            if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+                self._is_text = frame.opcode is Opcode.TEXT
+            elif frame.opcode is not Opcode.CONT:
+                continue  # the protocol responds to pings; a close shows up as the end
+            self._parts.append(bytes(frame.data))
+            if not frame.fin:
+                continue
+            message = b"".join(self._parts)
+            self._parts.clear()
+            return message.decode("utf-8", "replace") if self._is_text else message
+
+    async def close(self) -> None:
+        """Close with the closing handshake; drops what still arrives. Bounded in time, shielded; raises nothing."""
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(CLOSE_HANDSHAKE_SECONDS), suppress(ConnectionLostError):
+                async with self._sending:
+                    if not self.is_broken and self._protocol.state is State.OPEN:
+                        self._protocol.send_close(1000)
+                        await self._flush()
+                while True:
+                    await self.receive()
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Close without a handshake; raises nothing."""
+        self.is_broken = True
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(CLOSE_HANDSHAKE_SECONDS), suppress(Exception):
+                await self._stream.aclose()
+
+
+def _is_data(event: object) -> bool:
+    return isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+
+
+_STATUS_ERRORS: Final = {
+    401: ("unauthorized", "the token is missing or wrong"),
+    403: ("forbidden", "it takes no clients from here"),
+}
+_TRANSIENT_STATUSES: Final = frozenset(
+    {408, 425, 429, 500, 502, 503, 504}
+)  # from a host, or a proxy before it, that may recover
+
+
+def _make_status_error(status: int) -> Exception:
+    if status in _TRANSIENT_STATUSES:
+        return ConnectionLostError(f"not for now (HTTP {status})")
+    code, why = _STATUS_ERRORS.get(status, ("protocol", "no pilothouse host answers there"))
+    return RemoteError(f"the host refuses: {why} (HTTP {status})", code=code)
+
+
+def _describe_error(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return str(cause) or type(cause).__name__

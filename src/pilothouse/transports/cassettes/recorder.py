@@ -1,0 +1,430 @@
+"""A transport around another transport that records what passes through it, and the file that it writes.
+
+The form of the entries is defined in `format`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import anyio
+from msgspec.structs import replace
+
+from pilothouse._version import __version__
+from pilothouse.errors import CassetteError, PilothouseError, UsageError
+from pilothouse.messages.json_lines import encode_json
+from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, invocation_secrets
+from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.cassettes.format import (
+    HEADER_START,
+    MAX_LINE_BYTES,
+    DeltaRedactor,
+    Direction,
+    encode_entry,
+    encode_event,
+    encode_header,
+    encode_wire_line,
+    redact_line,
+)
+from pilothouse.transports.cli import CliTransport
+from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.wrapper import TransportWrapper
+
+log = logging.getLogger("pilothouse.transports")
+
+if sys.platform == "win32":
+
+    def _lock_file(fd: int) -> None:
+        """No lock on Windows: a locked file could not be read during writing. Two writers are not detected."""
+
+else:
+    import fcntl
+
+    def _lock_file(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class CassetteWriter:
+    """A cassette open for writing. Nothing is changed until the first `write`.
+
+    Args:
+        path: the file; its directory is created.
+        replaces_content: whether the first `write` replaces the old content.
+
+    Raises:
+        CassetteError: the file is not writable, is not a cassette, or is being written by another recording.
+    """
+
+    def __init__(self, path: Path, *, replaces_content: bool) -> None:
+        self.path = path
+        self.failure: CassetteError | None = None
+        self._replaces_content = replaces_content
+        self._is_new = not path.exists()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        except OSError as error:
+            raise self._make_error("cannot be written", error) from None
+        try:
+            self._lock_and_check()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _lock_and_check(self) -> None:
+        try:
+            _lock_file(self._fd)
+        except BlockingIOError:
+            raise CassetteError(f"{self.path}: another recording is writing this file", path=str(self.path)) from None
+        except OSError:
+            log.debug("%s: this file system has no locks", self.path)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise CassetteError(f"{self.path}: the cassette cannot be written: it is no file", path=str(self.path))
+        if status.st_size and os.read(self._fd, len(HEADER_START)) != HEADER_START:
+            words = "it holds something that is no cassette, and a recording would replace it"
+            raise CassetteError(f"{self.path}: the cassette cannot be written: {words}", path=str(self.path))
+
+    def write(self, data: bytes) -> None:
+        """Append whole lines. After a failure nothing more is written; the file ends with a whole line.
+
+        Raises:
+            CassetteError: the lines could not be written.
+        """
+        if self.failure is not None:
+            raise self.failure
+        end, rest = 0, memoryview(data)
+        try:
+            if self._replaces_content:
+                self._truncate()
+            end = os.lseek(self._fd, 0, os.SEEK_END)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            self.failure = self._make_error("cannot be written any more", error)
+            written = len(data) - len(rest)
+            with suppress(OSError):
+                os.ftruncate(self._fd, end + data.rfind(b"\n", 0, written) + 1)
+            raise self.failure from None
+
+    def _truncate(self) -> None:
+        os.ftruncate(self._fd, 0)
+        self._replaces_content = False
+        with suppress(OSError, AttributeError):  # the file may be another user's; Windows has no such permissions
+            os.fchmod(self._fd, 0o600)
+
+    def close(self) -> None:
+        """Close the file; a file that was created but never written is removed."""
+        if self._replaces_content and self._is_new:
+            with suppress(OSError):
+                self.path.unlink()
+        os.close(self._fd)
+
+    def _make_error(self, what: str, error: OSError) -> CassetteError:
+        reason = error.strerror or type(error).__name__
+        return CassetteError(f"{self.path}: the cassette {what}: {reason}", path=str(self.path))
+
+
+class Recorder:
+    """Records all connections of a program to one cassette: `transport=Recorder("run.jsonl")`.
+
+    Each call makes a transport; the first connection that starts replaces the old content. The file is open while a
+    connection is. It holds the messages in clear text; keys are removed.
+
+    Args:
+        path: the file; only its user may read it (0600). Its directory is created.
+        inner: makes the transport that is recorded; default: the local CLI.
+        secrets: texts to remove in addition to the keys that pilothouse knows (those in the environment of the child,
+            and in the settings of its servers).
+
+    Attributes:
+        path: the file.
+        secrets: texts to remove.
+        connections: how many were started.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        inner: Callable[[], Transport] = CliTransport,
+        *,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.secrets = tuple(secrets)
+        self.connections = 0
+        self._inner = inner
+        self._lock = threading.Lock()  # the connections may run in several threads
+        self._file: CassetteWriter | None = None
+        self._open_connections = 0
+        self._has_begun = False
+        self._failure: CassetteError | None = None
+
+    def __call__(self) -> RecordingTransport:
+        """A transport for one connection."""
+        return RecordingTransport(self._inner(), self)
+
+    @property
+    def failure(self) -> CassetteError | None:
+        """Why the cassette is incomplete; None if it is complete."""
+        return self._failure
+
+    def open(self) -> None:
+        """Register one more connection; opens the file if needed. Blocking.
+
+        Raises:
+            CassetteError: the file cannot be written.
+        """
+        with self._lock:
+            if self._file is None:
+                self._file = CassetteWriter(self.path, replaces_content=not self._has_begun)
+            self._open_connections += 1
+
+    def write(self, lines: deque[bytes]) -> None:
+        """Write and empty `lines`. Blocking. The first failure is logged and kept; later lines are dropped."""
+        with self._lock:
+            found: list[bytes] = []
+            while lines:  # the event loop may append meanwhile
+                found.append(lines.popleft())
+            if self._file is None or self._failure is not None or not found:
+                return
+            if not self._has_begun:
+                now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+                found.insert(0, encode_header(__version__, now))
+            try:
+                self._file.write(b"".join(found))
+                self._has_begun = True
+            except CassetteError as error:
+                self._failure = error
+                log.error("%s; what follows is not recorded", error)
+
+    def close(self) -> None:
+        """Unregister a connection; the last one closes the file. Blocking."""
+        with self._lock:
+            self._open_connections -= 1
+            if self._open_connections == 0 and self._file is not None:
+                file, self._file = self._file, None
+                file.close()
+
+
+class RecordingTransport(TransportWrapper):
+    """Records one connection over another transport.
+
+    Received data is on disk before it is returned. When the file becomes unwritable, for example because the disk is
+    full, the run continues, health is "degraded", and `close` raises: an incomplete recording never passes as
+    complete.
+
+    Args:
+        inner: the transport that does the work, not started.
+        path: the file, which is replaced when the connection has started; or a `Recorder`, for several connections in
+            one file.
+        secrets: as for `Recorder`.
+    """
+
+    def __init__(
+        self, inner: Transport, path: str | os.PathLike[str] | Recorder, *, secrets: Iterable[str] = ()
+    ) -> None:
+        super().__init__(inner)
+        self._recorder = path if isinstance(path, Recorder) else Recorder(path)
+        self._extra = (*self._recorder.secrets, *secrets)
+        self._started = False
+        self._invocation: Invocation | None = None  # None while nothing is recorded
+        self._number = 0
+        self._began = 0.0
+        self._lines: deque[bytes] = deque()
+        self._partial_line = bytearray()  # an incomplete line of output
+        self._undelivered = b""  # recorded, not yet returned
+        self._input_ended = self._output_ended = self._is_exit_recorded = False
+        self._closing: anyio.Event | None = None
+
+    async def start(self, invocation: Invocation) -> None:
+        """Start the inner transport.
+
+        Raises:
+            CassetteError: the file cannot be written; nothing was started.
+            PilothouseError: what the inner transport raises; the file is unchanged.
+        """
+        if self._closing is not None:
+            raise anyio.ClosedResourceError
+        if self._started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._started, self._invocation = True, invocation
+        self._recorder.connections += 1
+        self._number = self._recorder.connections
+        try:
+            await run_blocking(self._recorder.open)
+        except CassetteError:
+            self._invocation = None
+            raise
+        try:
+            self._began = time.monotonic()
+            self._record_event("spawn", **_make_spawn_fields(invocation))
+            await self.inner.start(replace(invocation, on_stderr=self._record_stderr))
+        except BaseException:
+            self._invocation = None
+            self._lines.clear()
+            with anyio.CancelScope(shield=True):
+                await run_blocking(self._recorder.close)
+            raise
+        await self._flush()
+
+    async def send(self, data: bytes) -> None:
+        """Record and send; recorded first, because the response may arrive before the call returns."""
+        if self._invocation is not None and not self._input_ended:
+            *lines, rest = data.split(b"\n")
+            for line in lines:
+                self._record_line("in", line)
+            if rest:
+                self._record_line("in", rest, is_open=True)
+        await self.inner.send(data)
+        await self._flush()
+
+    async def receive(self) -> bytes:
+        """Return the next bytes, once they are recorded."""
+        if not self._undelivered:
+            self._undelivered = await self.inner.receive()
+            self._record_output(self._undelivered)
+        await self._flush()
+        data, self._undelivered = self._undelivered, b""
+        return data
+
+    async def end_input(self) -> None:
+        """End the input of the inner transport."""
+        if not self._input_ended and self._invocation is not None:
+            self._input_ended = True
+            self._record_event("stdin_eof")
+        await self.inner.end_input()
+        await self._flush()
+
+    async def detach(self) -> str:
+        """Detach, if the inner transport can; the recording ends there."""
+        found_as = await self.inner.detach()
+        await self.close()
+        return found_as
+
+    async def exit_info(self) -> ExitInfo:
+        """Return how the CLI ended."""
+        ending = await self.inner.exit_info()
+        self._record_exit(ending)
+        await self._flush()
+        return ending
+
+    async def close(self) -> None:
+        """Close the inner transport and complete the recording.
+
+        Raises:
+            CassetteError: the recording is incomplete, because it could not be written. Raised once.
+        """
+        if self._closing is not None:
+            with anyio.CancelScope(shield=True):
+                await self._closing.wait()
+            return
+        self._closing = anyio.Event()
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._output_ended and not self._is_exit_recorded:
+                    with suppress(PilothouseError, anyio.ClosedResourceError):
+                        self._record_exit(await self.inner.exit_info())
+            finally:
+                try:
+                    await self.inner.close()
+                finally:
+                    await self._finish()
+                    self._closing.set()
+        failure = self._recorder.failure
+        if failure is not None and self._invocation is not None:
+            raise failure
+
+    def health(self) -> Health:
+        """Return the health of the inner transport; degraded once the recording cannot be written."""
+        health, failure = self.inner.health(), self._recorder.failure
+        return Health("degraded", str(failure)) if failure is not None and health.state == "healthy" else health
+
+    async def _finish(self) -> None:
+        if self._invocation is None:
+            return
+        if self._partial_line:
+            self._record_line("out", bytes(self._partial_line), is_open=True)
+        if not self._output_ended:
+            self._record_event("closed")
+        await self._flush()
+        await run_blocking(self._recorder.close)
+
+    # Recording.
+
+    @cached_property
+    def _delta_redactor(self) -> DeltaRedactor:
+        return DeltaRedactor(self._redactor.values)
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        secrets = () if self._invocation is None else invocation_secrets(self._invocation)
+        return Redactor((*secrets, *self._extra))
+
+    async def _flush(self) -> None:
+        if self._lines:
+            await run_blocking(self._recorder.write, self._lines)
+
+    def _queue_entry(self, direction: Direction, message: bytes) -> None:
+        self._lines.append(encode_entry(time.monotonic() - self._began, self._number, direction, message))
+
+    def _record_line(self, direction: Direction, line: bytes, *, is_open: bool = False) -> None:
+        if direction == "out":
+            line = self._delta_redactor.redact(line)
+        self._queue_entry(direction, encode_wire_line(redact_line(line, self._redactor), is_open=is_open))
+
+    def _record_event(self, event: str, **fields: Any) -> None:
+        self._queue_entry("meta", redact_line(encode_event(event, fields), self._redactor))
+
+    def _record_output(self, data: bytes) -> None:
+        if not data:
+            if not self._output_ended:
+                self._output_ended = True
+                if self._partial_line:
+                    self._record_line("out", bytes(self._partial_line), is_open=True)
+                    self._partial_line.clear()
+                self._record_event("stdout_eof")
+            return
+        *lines, rest = data.split(b"\n")
+        if lines and self._partial_line:
+            lines[0] = bytes(self._partial_line) + lines[0]
+            self._partial_line.clear()
+        for line in lines:
+            self._record_line("out", line)
+        self._partial_line += rest
+        if len(self._partial_line) > MAX_LINE_BYTES:
+            self._record_line("out", bytes(self._partial_line), is_open=True)
+            self._partial_line.clear()
+
+    def _record_stderr(self, line: str) -> None:
+        self._queue_entry("err", encode_json(self._redactor.redact(line)))
+        if self._invocation is not None and self._invocation.on_stderr is not None:
+            self._invocation.on_stderr(line)
+
+    def _record_exit(self, exit_info: ExitInfo) -> None:
+        if not self._is_exit_recorded:
+            self._is_exit_recorded = True
+            self._record_event("exit", returncode=exit_info.exit_code, signal=exit_info.signal, detail=exit_info.detail)
+
+
+def _make_spawn_fields(invocation: Invocation) -> dict[str, Any]:
+    """Describe how the CLI was started; no environment values except HOME."""
+    return {
+        "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.trailing_args],
+        "cwd": invocation.cwd or os.getcwd(),  # noqa: PTH109
+        "home": invocation.env.get("HOME", ""),
+        "handshake": invocation.initialize is not None,
+    }

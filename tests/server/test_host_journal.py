@@ -1,0 +1,158 @@
+"""The journal: what is kept, in which order, for how long, and what a failing disk does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pilothouse.errors import UsageError
+from pilothouse.server.journal import (
+    RESTARTED_DETAIL,
+    JournalError,
+    OutputJournal,
+    OutputLog,
+    OutputPrunedError,
+    SessionRecord,
+    SqliteWorker,
+)
+from pilothouse.transports import ExitInfo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+
+def record(name: str, **more: object) -> SessionRecord:
+    now = time.time()
+    return SessionRecord(name, "wire", "live", "c", now, now, {"cwd": "/x"}, **more)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJournal, list[SessionRecord]]]:
+    chosen = {"keep_bytes": 10, "keep_seconds": 1000.0, "keep_total": 10**9, **limits}
+    journal = OutputJournal(path, **chosen)  # type: ignore[arg-type]
+    found = await journal.open()
+    try:
+        yield journal, found
+    finally:
+        await journal.close()
+
+
+async def test_output_is_read_from_any_position(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j") as (journal, found):
+        assert found == []
+        await journal.create(record("a"))
+        await journal.create(record("b"))
+        said = bytes(range(256)) * 4
+        places = [0, 1, 100, 101, 500, 1024]
+        for begin, end in pairwise(places):
+            await journal.append("a", begin, said[begin:end])
+            await journal.append("b", begin, b"x" * (end - begin))
+        for place in range(0, 1024, 7):
+            for limit in (1, 99, 5000):
+                assert await journal.read("a", place, limit) == said[place : place + limit]
+        assert await journal.read("a", 1024, 10) == b""
+        await journal.append("none", 0, b"of a session that was forgotten")
+        assert await journal.read("none", 0, 10) == b""
+    async with opened(tmp_path / "j") as (journal, found):
+        assert [(r.id, r.state, r.output_end, r.start) for r in found] == [
+            ("a", "ended", 1024, {"cwd": "/x"}),
+            ("b", "ended", 1024, {"cwd": "/x"}),
+        ]
+        assert found[0].ending == ExitInfo(detail=RESTARTED_DETAIL)
+        await journal.forget("a")
+        assert await journal.read("a", 0, 10) == b""
+        assert await journal.read("b", 0, 10) == b"x" * 10
+
+
+async def test_changes_are_there_after_the_next_start(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j") as (journal, _):
+        await journal.create(record("a"))
+        ending = ExitInfo(3, "SIGTERM", "stderr", "detail")
+        await journal.update("a", input_end=7, input_ended=True, client="d", conversation="e", acknowledged=2)
+        await journal.update("a", state="ended", ending=ending)
+    async with opened(tmp_path / "j") as (_, [found]):
+        assert (found.input_end, found.input_ended, found.client, found.conversation) == (7, True, "d", "e")
+        assert (found.acknowledged, found.ending) == (2, ending)
+
+
+async def test_old_sessions_go_and_the_oldest_when_there_is_too_much(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j", keep_total=250) as (journal, _):
+        for name in "abcd":
+            await journal.create(record(name))
+            await journal.append(name, 0, b"x" * 100)
+        for name in "bca":
+            await journal.update(name, state="ended")
+        assert await journal.sweep() == ["b", "c"]
+        assert await journal.sweep() == []
+        await journal._run("UPDATE session SET changed = ?", (time.time() - 2000,))
+        assert await journal.sweep() == ["a"]  # one that is live stays
+
+
+async def test_pruning_keeps_what_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.server.journal.PRUNE_STEP_BYTES", 1)
+    monkeypatch.setattr("pilothouse.server.journal.TAIL_BYTES", 1)
+    async with opened(tmp_path / "j") as (journal, _):
+        made = record("a")
+        await journal.create(made)
+        output = OutputLog(journal, made, acknowledged=True)
+        for number in range(10):
+            await output.append(b"%d" % number * 10)
+        assert output.start == 0
+        await output.acknowledge(55)
+        assert output.start == 40  # ten bytes below, in whole pieces
+        assert await output.read(45, 100) == b"4" * 5 + b"5" * 10 + b"6" * 10 + b"7" * 10 + b"8" * 10 + b"9" * 10
+        with pytest.raises(OutputPrunedError) as gone:
+            await output.read(39, 1)
+        assert gone.value.available_from == 40
+        await output.acknowledge(10)  # an old one changes nothing
+        assert made.acknowledged == 55
+        output.finish()
+        assert await output.read(100, 1) == b""
+
+
+async def test_one_call_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+    database = SqliteWorker(tmp_path / "d", "CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY)", 1)
+    await database.open()
+
+    def insert(number: int) -> asyncio.Future[None]:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO t VALUES (?)", (number,))
+
+        return database.call(work)
+
+    def broken(connection: sqlite3.Connection) -> None:
+        raise ZeroDivisionError("by mistake")
+
+    calls = [insert(1), insert(2), insert(1), database.call(broken), insert(3)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), type(None), JournalError, JournalError, type(None)]
+    rows = await database.call(lambda connection: connection.execute("SELECT n FROM t").fetchall())
+    assert rows == [(1,), (2,), (3,)]
+    await database.close()
+    await database.close()
+    with pytest.raises(JournalError, match="closed"):
+        await insert(4)
+
+
+async def test_files_that_cannot_be_the_journal(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j"):
+        with pytest.raises(UsageError, match="in use by another host"):
+            async with opened(tmp_path / "j"):
+                pass
+    connection = sqlite3.connect(tmp_path / "newer")
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(UsageError, match="newer pilothouse"):
+        async with opened(tmp_path / "newer"):
+            pass
+    (tmp_path / "a directory").mkdir()
+    with pytest.raises(JournalError, match="cannot be opened"):
+        async with opened(tmp_path / "a directory"):
+            pass
+    assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,260 @@
+"""A host that is killed, stopped, or cannot write: what clients find afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from itertools import accumulate, count, takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_host import LIMIT, TOKEN, Dialled, Program, Served, prompt
+
+import pilothouse as ph
+from pilothouse.remote import on_host
+from pilothouse.testing import FakeCLI, frames
+
+MakeHost = Callable[..., Served]
+RESULT = b'"type": "result"'
+
+
+def numbers(size: int) -> bytes:
+    """The first bytes of all numbers, a line each."""
+    lengths = accumulate(len(f"{n}\n") for n in count())
+    lines = sum(1 for _ in takewhile(lambda total: total < size, lengths)) + 1
+    return b"".join(b"%d\n" % n for n in range(lines))[:size]
+
+
+def read_past(client: Dialled, size: int) -> None:
+    while len(client.output) < size:
+        client.next()
+        client.say("ack", received=len(client.output) // 2)
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").exists() and ") Z " in Path(f"/proc/{pid}/stat").read_text():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.requirement("E84")
+def test_a_host_that_is_killed_loses_nothing_that_was_seen(tmp_path: Path) -> None:
+    with FakeCLI.shell('echo $$ >"$PWD/pid"; i=0; while :; do echo $i; i=$((i+1)); done') as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served, served.dial() as client:
+            client.start()
+            read_past(client, 100_000)
+            program.kill()
+            client.until_closed()
+        assert client.output == numbers(len(client.output))
+        assert gone(int((tmp_path / "work" / "pid").read_text()))
+        have = len(client.output) - 777
+        with Program(tmp_path, fake.path) as served:
+            for received in (have, len(client.output)):
+                with served.dial() as again:
+                    ready = again.attach(client.session, received, client.client)
+                    assert ready["op"] == "ready"
+                    ended = again.until("ended")
+                    whole = client.output[:received] + again.output
+                    assert ended["at"] == len(whole)
+                    assert ended["detail"] == "the host was restarted"
+                    assert whole == numbers(len(whole))
+                    assert len(whole) >= len(client.output)
+            with served.dial() as last:
+                last.attach(client.session, have, client.client)
+                last.say("close")
+                assert last.until_closed() == 1000
+            assert served.request("GET", f"/v1/sessions/{client.session}")[0] == 404
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E84")
+async def test_a_prompt_that_a_killed_host_did_not_take_is_sent_again(tmp_path: Path) -> None:
+    """The next query of an idle session is asked before the client knows that its host was killed."""
+    with FakeCLI().text("one").forever() as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            transport = on_host(served.url, token=TOKEN)
+            async with ph.session(transport=transport, timeout=LIMIT) as session:
+                assert (await session.query("hi")).text == "one"
+                program.kill()
+                with Program(tmp_path, fake.path, "--port", str(served.port)):
+                    assert (await session.query("ho")).text == "one"
+                    assert (await session.query("and on")).text == "one"
+                first, second = fake.calls
+                assert first.prompts == ["hi"]
+                assert second.prompts == ["ho", "and on"]
+                assert any(argument.startswith("--resume=") for argument in second.argv)
+
+
+@pytest.mark.anyio
+async def test_a_prompt_that_a_killed_host_handed_on_is_not_sent_again(tmp_path: Path) -> None:
+    with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            async with ph.session(transport=on_host(served.url, token=TOKEN), timeout=LIMIT) as session:
+                query = session.query("hi")
+                assert (await anext(aiter(query))).type == "system"
+                program.kill()
+                with Program(tmp_path, fake.path, "--port", str(served.port)):
+                    with pytest.raises(ph.CLIExitedError, match="the host was restarted"):
+                        await query.result()
+                    assert [call.prompts for call in fake.calls] == [["hi"]]
+
+
+def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:
+    with FakeCLI().text("one") as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            _, made = served.request("POST", "/v1/sessions", {"options": {"model": "opus"}, "prompt": "hi"})
+            deadline = time.monotonic() + LIMIT
+            while not (told := served.request("GET", f"/v1/sessions/{made['id']}")[1])["last_result"]:
+                assert time.monotonic() < deadline
+            with served.events(made["id"]) as events:
+                before = [next(events)]
+                while before[-1]["data"]["type"] != "result":
+                    before.append(next(events))
+            program.kill()
+        with Program(tmp_path, fake.path) as served:
+            _, found = served.request("GET", f"/v1/sessions/{made['id']}")
+            assert (found["state"], found["conversation"]) == ("dormant", told["conversation"])
+            assert found["ending"]["detail"] == "the host was restarted"
+            with served.events(made["id"]) as events:
+                assert [next(events) for _ in before] == before
+                assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "ho"})[0] == 202
+                after = next(events)
+                while after["data"]["type"] != "result":
+                    after = next(events)
+                assert after["id"] > before[-1]["id"]
+        first, second = fake.calls
+        assert "--model=opus" in first.argv
+        assert {"--model=opus", f"--resume={told['conversation']}"} <= set(second.argv)
+        assert second.prompts == ["ho"]
+
+
+def until_draining(served: Served) -> None:
+    deadline = time.monotonic() + LIMIT
+    while served.request("GET", "/healthz", token=None)[0] != 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with FakeCLI.shell("sleep 600") as fake:
+        program = Program(tmp_path, fake.path, "--drain", "600")
+        with program as served, served.dial() as client:
+            client.start()
+            client.send(0, prompt("hi"))
+            assert client.until("ack")["received"] > 0
+            program.process.send_signal(signal.SIGTERM)
+            until_draining(served)
+            assert program.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.requirement("E84")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_turns_end(tmp_path: Path, number: int) -> None:
+    wait = "while [ ! -e go ]; do sleep 0.02; done"
+    with FakeCLI.shell(f"read line; {wait}; echo '{RESULT.decode()}'; sleep 600") as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served, served.dial() as client, served.dial() as late:
+            client.start()
+            client.send(0, prompt("hi"))
+            client.say("ping", t=1)
+            client.until("pong")
+            program.process.send_signal(number)
+            until_draining(served)
+            refused = late.start()
+            assert (refused["op"], refused["code"]) == ("refused", "draining")
+            (tmp_path / "work" / "go").touch()
+            client.until_output(RESULT)
+            assert client.until("ended")["detail"] == "the host was stopped"
+            code, said = program.end()
+        assert code == 0, said
+        assert "Traceback" not in said
+
+
+def test_a_turn_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with FakeCLI.shell("sleep 600") as fake:
+        program = Program(tmp_path, fake.path, "--drain", "0.2")
+        with program as served, served.dial() as client:
+            client.start()
+            client.send(0, prompt("hi"))
+            assert client.until("ack")["received"] > 0
+            program.process.send_signal(signal.SIGTERM)
+            assert client.until("ended")["detail"] == "the host was stopped"
+            assert program.end()[0] == 0
+
+
+def fill(served: Served, pages: int | None) -> None:
+    """Let the journal grow by so many pages of 4 KiB and no more; None: as it likes."""
+
+    def work(connection: Any) -> None:
+        (now,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count={1_000_000 if pages is None else now + pages}")
+
+    async def call() -> None:
+        await served.host.journal._database.call(work)
+
+    served.call(call)
+
+
+@pytest.mark.requirement("E84")
+def test_a_full_disk_ends_the_session_and_not_the_host(serve_host: MakeHost) -> None:
+    with FakeCLI.shell("exec yes 01234567890123456789") as flood:
+        served = serve_host(cli=flood.path)
+        with served.dial() as client:
+            client.start()
+            client.next()
+            fill(served, 50)
+            while (op := client.next())["op"] != "ended":
+                client.say("ack", received=len(client.output))
+            assert "database or disk is full" in op["detail"]
+            assert op["at"] == len(client.output)
+        assert served.request("GET", "/healthz") == (204, None)
+        fill(served, None)
+        with served.dial() as again:
+            again.attach(client.session, len(client.output), client.client)
+            assert "full" in again.until("ended")["detail"]
+        with served.dial() as other:
+            assert other.start()["op"] == "ready"
+
+
+def test_a_full_disk_and_a_session_of_the_host(serve_host: MakeHost) -> None:
+    with FakeCLI().text("x" * 50_000).text("short") as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {})
+
+        def answered(prompt: str) -> dict[str, Any]:
+            assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": prompt})[0] == 202
+            deadline = time.monotonic() + LIMIT
+            while (told := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            return told
+
+        fill(served, 0)
+        assert "database or disk is full" in answered("one")["error"]
+        status, told = served.request("POST", "/v1/sessions", {"prompt": "x" * 5000, "options": {"title": "t" * 9000}})
+        assert (status, told["error"]["code"]) == (507, "journal")
+        fill(served, None)
+        told = answered("two")
+        assert (told["error"], told["last_result"]["is_success"]) == (None, True)
+
+
+def test_one_journal_has_one_host(tmp_path: Path) -> None:
+    with FakeCLI() as fake, Program(tmp_path, fake.path):
+        code, said = Program(tmp_path, fake.path).end()
+        assert code == 2
+        assert "is in use by another host" in said
+        assert "Traceback" not in said

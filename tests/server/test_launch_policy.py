@@ -1,0 +1,373 @@
+"""Which wishes of clients a host takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilothouse.errors import ProtocolError, UsageError
+from pilothouse.options import Options, PrivateFile, render
+from pilothouse.options.table import TABLE
+from pilothouse.options.targets import list_flags
+from pilothouse.server.policy import (
+    ALLOWED_FLAGS,
+    DEFAULT_ENV,
+    TOKEN_VARIABLE,
+    ClientLimits,
+    ControlRequestRefusedError,
+    HostPolicy,
+    InputFilter,
+    LaunchRequest,
+    RefusedRequestError,
+)
+
+ARGV = ("--print", "--verbose")
+BASE = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host", TOKEN_VARIABLE: "x" * 20, "CLAUDECODE": "1"}
+
+
+def _plain(file: PrivateFile) -> Any:
+    return json.loads(file.content) if file.suffix == ".json" else file.content
+
+
+def changed(policy: HostPolicy, **limits: Any) -> HostPolicy:
+    return msgspec.structs.replace(policy, limits=ClientLimits(**limits))
+
+
+def settings_file(**settings: Any) -> dict[str, Any]:
+    return {"argv": ARGV, "files": (PrivateFile("settings", ".json", json.dumps(settings).encode()),)}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> HostPolicy:
+    for name in ("root/sub", "root-too", "second"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "root" / "out").symlink_to("/")
+    (tmp_path / "root" / "beside").symlink_to(tmp_path / "second")
+    return HostPolicy("/bin/claude", (str(tmp_path / "root"), str(tmp_path / "second")), DEFAULT_ENV, BASE)
+
+
+def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> None:
+    options = Options(
+        model="opus",
+        allowed_tools=["Read", "Bash(git log:*)"],
+        system_prompt="x" * 20_000,
+        mcp_servers={"s": {"type": "stdio", "command": "server"}},
+        settings='{"a": 1}',
+        add_dirs=[str(tmp_path / "second")],
+        resume="0b0c0d0e-0000-4000-8000-000000000000",
+        cwd=str(tmp_path / "root" / "sub"),
+    )
+    made = render(options, {})
+    admitted = policy.admit(
+        LaunchRequest(made.argv, made.trailing_args, made.files, {"ANTHROPIC_MODEL": "x"}, made.cwd)
+    )
+    assert (admitted.argv, admitted.cwd) == (made.argv, made.cwd)
+    read = [(file.flag, file.suffix, _plain(file)) for file in made.files]
+    assert [(file.flag, file.suffix, _plain(file)) for file in admitted.files] == read
+    assert admitted.cli == "/bin/claude"
+    assert dict(admitted.env) == {
+        "PATH": "/bin",
+        "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host",
+        "ANTHROPIC_MODEL": "x",
+    }
+    prompt = render(Options(prompt_via="argv"), {}, prompt="-what is this?")
+    assert policy.admit(LaunchRequest(prompt.argv, prompt.trailing_args)).trailing_args == (
+        "--print",
+        "--",
+        "-what is this?",
+    )
+
+
+@pytest.mark.requirement("E84")
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"argv": ("--verbose",)}, "no --print"),
+        ({"argv": (*ARGV, "update")}, "--flag=value alone"),
+        ({"argv": (*ARGV, "-c")}, "--flag=value alone"),
+        ({"argv": (*ARGV, "--worktree=x")}, "--worktree: this host does not take it"),
+        ({"argv": (*ARGV, "--bg")}, "--bg: this host does not take it"),
+        ({"argv": (*ARGV, "--plugin-url=https://x/y.zip")}, "--allow-flag plugin-url"),
+        ({"argv": (*ARGV, "--add-dir=/etc")}, "--add-dir: '/etc' is not below"),
+        ({"argv": (*ARGV, "--add-dir=out/etc")}, "is not below"),
+        ({"argv": (*ARGV, "--add-dir=../root-too")}, "is not below"),
+        ({"argv": (*ARGV, "--settings=/etc/passwd")}, "is not below"),
+        ({"argv": (*ARGV, "--debug-file=../../x")}, "is not below"),
+        ({"argv": (*ARGV, "--resume=../../secret.jsonl")}, "and no path"),
+        ({"argv": (*ARGV, "--model=" + "x" * 200_000)}, "too long"),
+        ({"argv": (*ARGV, "--model=a\0b")}, "NUL"),
+        *(
+            ({"argv": (*ARGV, f"--{flag}")}, "this host does not take it")
+            for flag in (
+                "remote=x",
+                "rc",
+                "attach-serve",
+                "messaging-socket-path=/tmp/x",
+                "client-data-url=http://x",
+                "forward-home-settings",
+                "dangerously-skip-permissions",
+                "Model=x",
+            )
+        ),
+        ({"argv": (*ARGV, "--mcp-config= /outside.json")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir= /")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=/\n")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=~")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=~root/x")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=\u00a0/etc")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir")}, "expected --add-dir=value"),
+        ({"argv": (*ARGV, "--settings", "--model=/../../../etc/passwd")}, "expected --settings=value"),
+        ({"argv": (*ARGV, "--input-format", "--bg")}, "--bg: this host"),
+        ({"argv": (*ARGV, "--settings={}/../../outside.json")}, "is not below"),
+        ({"argv": (*ARGV, "--managed-settings=/etc/passwd")}, "is not below"),
+        ({"argv": (*ARGV, "--settings=sub")}, "--settings: 'sub'"),
+        ({"argv": (*ARGV, "--settings=[]")}, "expected a JSON object"),
+        ({"argv": ARGV, "files": (PrivateFile("settings", ".json", b'{"a": '),)}, "expected a JSON object"),
+        ({"argv": ARGV, "files": (PrivateFile("managed-settings", ".json", b"{}"),)}, "reads none from a file"),
+        ({"argv": ARGV, "files": (PrivateFile("plugin-dir", ".zip", b""),)}, "does not take it as a file"),
+        (settings_file(env={"PATH": "/tmp"}), "--settings: env: this host does not take 'PATH'"),
+        (settings_file(env={"NODE_OPTIONS": "-r /x"}), "does not take 'NODE_OPTIONS'"),
+        ({"argv": ARGV, "initialize": {"managedSettings": {"env": {"LD_PRELOAD": "x"}}}}, "does not take 'LD_PRELOAD'"),
+        ({"argv": ARGV, "tail": ("--print", "update")}, "could be a command"),
+        ({"argv": ARGV, "tail": ("--print", "--worktree")}, "one prompt"),
+        ({"argv": ARGV, "tail": ("mcp", "list")}, "one prompt"),
+        ({"argv": ARGV, "cwd": "/"}, "cwd: '/' is not below"),
+        ({"argv": ARGV, "cwd": "out"}, "is not below"),
+        ({"argv": ARGV, "cwd": ".."}, "is not below"),
+        ({"argv": ARGV, "cwd": "a\0b"}, "no plain path"),
+        ({"argv": ARGV, "cwd": "no/where"}, "there is no directory"),
+        ({"argv": ARGV, "env": {"PATH": "/tmp"}}, "env: this host does not take 'PATH'"),
+        ({"argv": ARGV, "env": {"LD_PRELOAD": None}}, "does not take 'LD_PRELOAD'"),
+        ({"argv": ARGV, "env": {"ANTHROPIC_A=B": "x"}}, "cannot be set"),
+        ({"argv": ARGV, "env": {"ANTHROPIC_A": "x\0"}}, "cannot be set"),
+        ({"argv": ARGV, "files": (PrivateFile("settings", "/../x", b""),)}, "cannot be written"),
+        ({"argv": ARGV, "files": (PrivateFile("a=b", ".json", b""),)}, "cannot be written"),
+        (
+            {"argv": ARGV, "files": (PrivateFile("plugin-url", ".json", b""),)},
+            "--plugin-url: this host does not take it",
+        ),
+    ],
+)
+def test_what_is_refused(policy: HostPolicy, wish: dict[str, Any], words: str) -> None:
+    with pytest.raises(RefusedRequestError) as refused:
+        policy.admit(LaunchRequest(**wish))
+    assert words in str(refused.value)
+    assert "sk-ant" not in str(refused.value)
+
+
+def test_links_between_roots_and_relative_places(policy: HostPolicy, tmp_path: Path) -> None:
+    assert policy.admit(LaunchRequest(ARGV, cwd="beside")).cwd == str(tmp_path / "second")
+    assert policy.admit(LaunchRequest(ARGV)).cwd == str(tmp_path / "root")
+    for spelled, real in (("sub", "root/sub"), ("beside", "second"), ("sub/../beside/.", "second")):
+        assert policy.admit(LaunchRequest((*ARGV, f"--add-dir={spelled}"))).argv[-1] == f"--add-dir={tmp_path / real}"
+
+
+def test_the_key_of_the_host_does_not_go_to_another_api(policy: HostPolicy) -> None:
+    elsewhere = {"ANTHROPIC_BASE_URL": "https://elsewhere.example"}
+    assert dict(policy.admit(LaunchRequest(ARGV, env=elsewhere)).env) == {"PATH": "/bin", **elsewhere}
+    own = {**elsewhere, "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-client"}
+    assert policy.admit(LaunchRequest(ARGV, env=own)).env["ANTHROPIC_API_KEY"] == "sk-ant-the-key-of-the-client"
+    assert "ANTHROPIC_API_KEY" not in policy.admit(LaunchRequest(ARGV, env={"ANTHROPIC_API_KEY": None})).env
+
+
+ELSEWHERE = {"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/"}}
+SERVER = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${ANTHROPIC_API_KEY}"}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ELSEWHERE,
+        *(
+            {"env": {name: "x"}}
+            for name in ("ANTHROPIC_UNIX_SOCKET", "ANTHROPIC_FOUNDRY_RESOURCE", "CLAUDE_CODE_API_BASE")
+        ),
+        *({"env": {name: "x"}} for name in ("CLAUDE_CODE_HTTPS_PROXY", "CLAUDE_CODE_CLIENT_CERT")),
+        {"apiKeyHelper": "echo sk-ant-of-the-client"},
+        {
+            "hooks": {
+                "Stop": [{"hooks": [{"type": "http", "url": "http://x/", "allowedEnvVars": ["ANTHROPIC_API_KEY"]}]}]
+            }
+        },
+    ],
+)
+def test_settings_that_redirect_do_not_get_the_key(
+    policy: HostPolicy, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    text = json.dumps(settings)
+    (tmp_path / "root" / "settings.json").write_text(text)
+    for wish in (
+        LaunchRequest((*ARGV, f"--settings={text}")),
+        LaunchRequest((*ARGV, "--settings=settings.json")),
+        LaunchRequest((*ARGV, f"--managed-settings={text}")),
+        LaunchRequest(**settings_file(**settings)),
+        LaunchRequest(ARGV, initialize={"managedSettings": settings}),
+    ):
+        admitted = policy.admit(wish)
+        assert "ANTHROPIC_API_KEY" not in admitted.env
+        given = [file.content.decode() for file in admitted.files]
+        given += [argument.partition("=")[2] for argument in admitted.argv if "settings=" in argument]
+        assert [json.loads(one) for one in given] == [settings] or wish.initialize
+    assert (
+        "ANTHROPIC_API_KEY"
+        in policy.admit(LaunchRequest(**settings_file(model="x", env={"ANTHROPIC_BASE_URL": ""}))).env
+    )
+
+
+def test_servers_that_name_the_key_do_not_get_it(policy: HostPolicy) -> None:
+    servers = {"mcpServers": {"s": SERVER}}
+    agents = {"a": {"description": "d", "prompt": "p", "mcpServers": [{"s": SERVER}]}}
+    for wish in (
+        LaunchRequest((*ARGV, f"--mcp-config={json.dumps(servers)}")),
+        LaunchRequest((*ARGV, f"--agents={json.dumps(agents)}")),
+        LaunchRequest(ARGV, initialize={"agents": agents}),
+    ):
+        assert "ANTHROPIC_API_KEY" not in policy.admit(wish).env
+    other = {"mcpServers": {"s": {"command": "x", "env": {"BASE_URL": "http://x", "A": "${HOME}"}}}}
+    assert "ANTHROPIC_API_KEY" in policy.admit(LaunchRequest((*ARGV, f"--mcp-config={json.dumps(other)}"))).env
+
+
+def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path: Path) -> None:
+    sdk = {"mcpServers": {"mine": {"type": "sdk", "name": "mine"}}}
+    low = changed(policy, permission_mode="default", programs=False, mcp_servers=False, settings=False)
+    low.admit(LaunchRequest((*ARGV, "--permission-mode=plan", f"--mcp-config={json.dumps(sdk)}")))
+    (tmp_path / "root" / "plugin").mkdir()
+    for wish, words in (
+        (LaunchRequest((*ARGV, "--permission-mode=acceptEdits")), "permission modes up to 'default'"),
+        (LaunchRequest((*ARGV, "--permission-mode=newMode")), "permission modes up to 'default'"),
+        (LaunchRequest((*ARGV, "--allow-dangerously-skip-permissions")), "permission modes up to"),
+        (LaunchRequest((*ARGV, "--plugin-dir=plugin")), "takes no plugins of clients"),
+        (
+            LaunchRequest((*ARGV, f"--mcp-config={json.dumps({'mcpServers': {'s': SERVER}})}")),
+            "takes no MCP servers of clients",
+        ),
+        (LaunchRequest((*ARGV, '--settings={"model": "x"}')), "takes no settings of clients"),
+        (LaunchRequest(ARGV, initialize={"agents": {"a": {"permissionMode": "auto"}}}), "permission modes up to"),
+        (LaunchRequest(ARGV, initialize={"agents": {"a": {"hooks": {"Stop": []}}}}), "takes no hooks of clients"),
+    ):
+        with pytest.raises(RefusedRequestError, match=words):
+            low.admit(wish)
+        policy.admit(wish)
+    some = changed(policy, permission_mode="acceptEdits", programs=False)
+    for settings, words in (
+        ({"permissions": {"defaultMode": "bypassPermissions"}}, "up to 'acceptEdits'"),
+        ({"hooks": {"Stop": [1]}}, "takes no hooks"),
+        ({"statusLine": {"type": "command"}, "apiKeyHelper": "x"}, "takes no apiKeyHelper, statusLine"),
+    ):
+        with pytest.raises(RefusedRequestError, match=words):
+            some.admit(LaunchRequest(**settings_file(**settings)))
+    some.admit(LaunchRequest(**settings_file(permissions={"defaultMode": "acceptEdits"}, hooks={})))
+
+
+def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
+    forced = {"permissions": {"deny": ["Bash"]}}
+    held = changed(policy, managed_settings=forced)
+    name, _, value = held.admit(LaunchRequest(ARGV)).argv[-1].partition("=")
+    assert (name, json.loads(value)) == ("--managed-settings", forced)
+    for wish in (
+        LaunchRequest((*ARGV, "--managed-settings={}")),
+        LaunchRequest((*ARGV, "--managed-settings-in-initialize")),
+        LaunchRequest(ARGV, initialize={"managedSettings": {"a": 1}}),
+    ):
+        with pytest.raises(RefusedRequestError, match="of this host hold"):
+            held.admit(wish)
+
+
+def test_flags_that_an_operator_allows(policy: HostPolicy) -> None:
+    with pytest.raises(RefusedRequestError, match="--allow-flag brief"):
+        policy.admit(LaunchRequest((*ARGV, "--brief")))
+    assert changed(policy, flags=("brief",)).admit(LaunchRequest((*ARGV, "--brief"))).argv[-1] == "--brief"
+    for wrong in (
+        {"flags": ("--brief",)},
+        {"permission_mode": "root"},
+        {"managed_settings": {"a": "x" * 70_000}},
+        {"managed_settings": {"a": object()}},
+    ):
+        with pytest.raises(UsageError):
+            ClientLimits(**wrong)  # type: ignore[arg-type]
+
+
+# What a client says while its session runs.
+
+
+def line(subtype: str, **body: Any) -> bytes:
+    request = {"subtype": subtype, **body}
+    return json.dumps({"type": "control_request", "request_id": "r1", "request": request}).encode() + b"\n"
+
+
+def test_requests_that_would_send_the_key_elsewhere(policy: HostPolicy) -> None:
+    check = InputFilter(policy).check_line
+    for said in (
+        line("apply_flag_settings", settings=ELSEWHERE),
+        line("update_settings", source="userSettings", settings=ELSEWHERE),
+        line("initialize", managedSettings=ELSEWHERE),
+        line("mcp_set_servers", servers={"s": SERVER}),
+        line("apply_flag_settings", settings={"env": {"PATH": "/tmp"}}),
+        line("apply_flag_settings", settings=ELSEWHERE).replace(b"control_request", b"control\\u005frequest"),
+    ):
+        with pytest.raises(ControlRequestRefusedError) as refused:
+            check(said)
+        answer = json.loads(refused.value.make_response())["response"]
+        assert (answer["subtype"], answer["request_id"]) == ("error", "r1")
+    deep = line("x").replace(b'"x"', b"[" * 100_000 + b"]" * 100_000)
+    for said in (b'{"type": "update_environment_variables", "variables": {}}\n', b"x\r" + line("interrupt"), deep):
+        with pytest.raises(ProtocolError):
+            check(said)
+    for said in (
+        line("set_permission_mode", mode="bypassPermissions"),
+        line("anything"),
+        b"no JSON\n",
+        b'{"type": "\n',
+    ):
+        assert check(said) == said
+
+
+def test_requests_above_the_limits(policy: HostPolicy) -> None:
+    check = InputFilter(changed(policy, permission_mode="default", mcp_servers=False)).check_line
+    for said, words in (
+        (line("set_permission_mode", mode="bypassPermissions"), "up to 'default'"),
+        (line("apply_flag_settings", settings={"permissions": {"defaultMode": "auto"}}), "up to 'default'"),
+        (line("initialize", agents={"a": {"permissionMode": "acceptEdits"}}), "up to 'default'"),
+        (line("mcp_set_servers", servers={"s": {"command": "x"}}), "takes no MCP servers"),
+        (line("start_shell_task", command="x"), "does not take control requests 'start_shell_task'"),
+        (line("set_mcp_permission_mode_override", mode="plan"), "does not take"),
+    ):
+        with pytest.raises(ControlRequestRefusedError, match=words):
+            check(said)
+    update = {"type": "setMode", "mode": "bypassPermissions", "destination": "session"}
+    body: dict[str, Any] = {"behavior": "allow", "updatedPermissions": [update]}
+    answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "1", "response": body}}
+    for said in (json.dumps(answer).encode(), b'{"type": "bash_command", "command": "x"}\n'):
+        with pytest.raises(ProtocolError, match="this host"):
+            check(said)
+    body["updatedInput"] = {"x": body.pop("updatedPermissions")}
+    for fine in (
+        json.dumps(answer).encode(),
+        line("set_permission_mode", mode="plan"),
+        line("mcp_set_servers", servers={}),
+    ):
+        assert check(fine) == fine
+
+
+def test_prompts_as_they_are(policy: HostPolicy) -> None:
+    verbatim = changed(policy, verbatim_prompts=True)
+    said = {"type": "user", "message": {"role": "user", "content": "@/etc/passwd"}}
+    for given in (said, {**said, "client_composed": False}):
+        passed = json.loads(InputFilter(verbatim).check_line(json.dumps(given).encode()))
+        assert passed == {**said, "client_composed": True}
+    assert InputFilter(policy).check_line(json.dumps(said).encode()) == json.dumps(said).encode()
+    with pytest.raises(RefusedRequestError, match="through stdin"):
+        verbatim.admit(LaunchRequest(ARGV, tail=("--print", "@/etc/passwd is this")))
+
+
+def test_every_flag_that_pilothouse_sends_is_taken() -> None:
+    flags = {flag for row in TABLE.values() for flag in list_flags(row.target)}
+    assert flags <= ALLOWED_FLAGS.keys()
+    assert (
+        not {"remote", "rc", "cloud", "worktree", "plugin-url", "sdk-url", "dangerously-skip-permissions"}
+        & ALLOWED_FLAGS.keys()
+    )

@@ -1,0 +1,52 @@
+"""The contract suite over every transport that starts a peer on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+import pytest
+
+from pilothouse.options import Invocation
+from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
+from pilothouse.transports.anyio_child import spawn_anyio
+from pilothouse.transports.base import Transport
+from pilothouse.transports.child import spawn
+from pilothouse.transports.cli import CliTransport
+from pilothouse.transports.exit_status import ExitWatcher
+from pilothouse.transports.memory import MemoryTransport
+
+
+def invocation(code: str, **changes: object) -> Invocation:
+    return Invocation(cli=sys.executable, argv=("-S", "-E", "-c", code), env={"PATH": os.environ["PATH"]}, **changes)  # type: ignore[arg-type]
+
+
+class TestCliTransport(TransportSuite):
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        return CliTransport(close_grace=0.05, spawn=spawn), invocation(PEER_PROGRAMS[behaviour])
+
+
+class TestPortableChild(TransportSuite):
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        return CliTransport(close_grace=0.05, spawn=spawn_anyio), invocation(PEER_PROGRAMS[behaviour])
+
+
+class TestWithoutPidfd(TransportSuite):
+    @pytest.fixture(autouse=True)
+    def _no_pidfd(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pilothouse.transports.child.ExitWatcher", partial(ExitWatcher, use_pidfd=False))
+
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        return CliTransport(close_grace=0.05, spawn=spawn), invocation(PEER_PROGRAMS[behaviour])
+
+
+class TestMemoryTransport(TransportSuite):
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        return MemoryTransport(MEMORY_PEERS[behaviour]), Invocation(cli="auto", argv=(), env={})
+
+
+class TestMemoryTransportInSmallChunks(TransportSuite):
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        chunk = 1000 if behaviour in ("flood", "echo") else 1
+        return MemoryTransport(MEMORY_PEERS[behaviour], chunk=chunk), Invocation(cli="auto", argv=(), env={})
