@@ -289,7 +289,7 @@ async def test_what_cannot_be_swapped_is_reported_and_changes_nothing() -> None:
             await session.update(model="opus")
         with pytest.raises(UsageError, match="NoSuchEvent"):
             await session.update(hooks={"NoSuchEvent": [HookMatcher(None, [lambda event: None])]})  # pyright: ignore[reportArgumentType]
-        with pytest.raises(UsageError, match="nothing to leave"):
+        with pytest.raises(UsageError, match="the session is not running"):
             await session.detach()
         await session.close()
         with pytest.raises(SessionClosedError):

@@ -537,7 +537,7 @@ class SessionChild(OwnedTask):
             if turn.pending_prompts:
                 receipt = await self.request("interrupt", {"cancel_queued": True})
                 turn.pending_prompts.discard(receipt.get("cancelled") or ())
-            await self._state_changes.until(lambda: not turn.pending_prompts or self.is_finished)
+            await self._state_changes.wait_until(lambda: not turn.pending_prompts or self.is_finished)
             return
         self.stop(CLIExitedError(f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"))
 
@@ -732,7 +732,7 @@ class SessionChild(OwnedTask):
 
     def _notify_state_changed(self) -> None:
         self._woken_until = anyio.current_time() + WAKE_SECONDS
-        self._state_changes.tell()
+        self._state_changes.notify_all()
 
     # The owner task.
 

@@ -126,7 +126,7 @@ class NativeTransport(Transport):
             await anyio.sleep_forever()
         finally:
             if not self._has_ended:
-                self._memory.output_stream.set_state(unread=True)
+                self._memory.output_stream.set_state(is_read_closed=True)
 
     async def send(self, data: bytes) -> None:
         """Send `data` to the engine."""

@@ -71,9 +71,10 @@ class _ByteStream:
     def _length(self, line: bool, limit: int) -> int:
         return self._data.find(b"\n") + 1 if line else min(len(self._data), limit)
 
-    def set_state(self, **state: bool) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+    def set_state(self, *, is_ended: bool = False, is_read_closed: bool = False, is_closed: bool = False) -> None:
+        self.is_ended |= is_ended
+        self.is_read_closed |= is_read_closed
+        self.is_closed |= is_closed
         self._condition.notify_all()
 
     def append(self, data: bytes) -> None:
@@ -115,11 +116,11 @@ class MemoryPeer:
 
     def close_input(self) -> None:
         """Stop reading: the transport's `send` fails from now on."""
-        self._transport.input_stream.set_state(unread=True)
+        self._transport.input_stream.set_state(is_read_closed=True)
 
     def close_output(self) -> None:
         """End the output, but keep running."""
-        self._transport.output_stream.set_state(ended=True)
+        self._transport.output_stream.set_state(is_ended=True)
 
     def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
         """End like a process: by an exit code, or by a signal such as "SIGKILL". Later calls have no effect."""
@@ -227,7 +228,7 @@ class MemoryTransport(Transport):
     async def end_input(self) -> None:
         """End the script's input."""
         self._require_open()
-        self.input_stream.set_state(ended=True)
+        self.input_stream.set_state(is_ended=True)
         await checkpoint()
 
     async def exit_info(self) -> ExitInfo:
@@ -245,8 +246,8 @@ class MemoryTransport(Transport):
             self._closed = True
             if self._scope is not None:
                 self._scope.cancel()
-            self.input_stream.set_state(interrupted=True)
-            self.output_stream.set_state(interrupted=True)
+            self.input_stream.set_state(is_closed=True)
+            self.output_stream.set_state(is_closed=True)
             self._set_exit(ExitInfo(signal="SIGTERM", detail="ended by close"))
         with anyio.CancelScope(shield=True):
             await checkpoint()
@@ -283,14 +284,14 @@ class MemoryTransport(Transport):
     def fail_receive(self, error: Exception) -> None:
         """Make `receive` raise `error` once it has returned the pending data."""
         self._receive_error = error
-        self.output_stream.set_state(ended=True)
+        self.output_stream.set_state(is_ended=True)
 
     def _set_exit(self, exit_info: ExitInfo) -> None:
         if self._exit_info is None:
             self._stderr.finish()
             self._exit_info = exit_info
-            self.input_stream.set_state(unread=True)
-            self.output_stream.set_state(ended=True)
+            self.input_stream.set_state(is_read_closed=True)
+            self.output_stream.set_state(is_ended=True)
             self._exited.set()
 
     def _require_open(self) -> None:
