@@ -54,6 +54,7 @@ PUBLIC_MODULES = (
     "tools",
     "errors",
     "transports",
+    "remote",
     "transcripts",
     "stores",
     "fleet",

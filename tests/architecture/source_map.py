@@ -46,7 +46,7 @@ ABOUT = {
     "options": "every setting, in one table",
     "provision": "installs the CLI",
     "protocol": "the wire, as a state machine",
-    "remote": "the link to a host",
+    "remote": "sessions on a host",
     "events": "what happens in a run",
     "messages": "typed messages",
     "errors": "one tree of errors",

@@ -18,30 +18,27 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pilothouse.options import Invocation, PrivateFile
-from pilothouse.remote import (
+from pilothouse.remote.address import ConnectionLostError
+from pilothouse.remote.link import CompleteLines, Link, ReceiveWindow, SendBuffer
+from pilothouse.remote.messages import (
     MAX_MESSAGE_BYTES,
     SUBPROTOCOL,
     Ack,
     Attach,
     Close,
-    CompleteLines,
     DataChunk,
     Detach,
     Ended,
     EndInput,
     LaunchMessage,
-    Link,
     LinkError,
     Ready,
-    ReceiveWindow,
     Refused,
-    SendBuffer,
     Start,
     StderrLine,
     decode_item,
     encode_item,
 )
-from pilothouse.remote.address import ConnectionLostError
 from pilothouse.remote.websocket import WebSocketStream
 from pilothouse.transports import Transport
 

@@ -10,7 +10,8 @@ import anyio
 from memory_host import Proxy, SmallHost, invocation_of
 
 from pilothouse.options import Invocation
-from pilothouse.remote import Backoff, LaunchMessage
+from pilothouse.remote import Backoff
+from pilothouse.remote.messages import LaunchMessage
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryTransport, Transport

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import UsageError
-from pilothouse.remote import Backoff, CompleteLines, LineOffsets, ReplayFilter
-from pilothouse.remote.link import is_control
+from pilothouse.remote import Backoff
+from pilothouse.remote.link import CompleteLines, LineOffsets, ReplayFilter, is_control
 
 REQUEST = json.dumps({"request_id": "1", "type": "control_request", "request": {"subtype": "can_use_tool"}}).encode()
 ANSWER = b'{"type":"control_response","response":{"subtype":"success","request_id":"ph_1"}}'

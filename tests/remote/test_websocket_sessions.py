@@ -18,7 +18,8 @@ from pilothouse.hooks import HookMatcher
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Invocation
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-from pilothouse.remote import Backoff, LaunchMessage
+from pilothouse.remote import Backoff
+from pilothouse.remote.messages import LaunchMessage
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing import ScriptedModel
 from pilothouse.testing.conformance import AgentSuite

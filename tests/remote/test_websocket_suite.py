@@ -11,7 +11,7 @@ from memory_host import Proxy, SmallHost, cut_after, invocation_of
 from msgspec.structs import replace
 
 from pilothouse.options import Invocation
-from pilothouse.remote import LaunchMessage
+from pilothouse.remote.messages import LaunchMessage
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
 from pilothouse.transports import CliTransport, MemoryTransport, Transport

@@ -14,7 +14,8 @@ from served_transports import LIMIT, PLAIN, QUICK, host_with_proxy, read, served
 
 from pilothouse.errors import CLIStartError, RemoteError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.remote import Backoff, Refused, Start
+from pilothouse.remote import Backoff
+from pilothouse.remote.messages import Refused, Start
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryPeer, MemoryTransport

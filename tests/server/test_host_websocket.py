@@ -12,7 +12,7 @@ import pytest
 from served_host import ARGV, LIMIT, Served, prompt
 from websockets.exceptions import InvalidStatus
 
-from pilothouse.remote import WINDOW_BYTES
+from pilothouse.remote.link import WINDOW_BYTES
 from pilothouse.testing import FakeCLI, frames
 
 RESULT = b'"type": "result"'

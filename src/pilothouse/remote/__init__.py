@@ -47,41 +47,9 @@ from typing import TYPE_CHECKING
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 
 if TYPE_CHECKING:
-    from pilothouse.remote.link import HEARTBEAT_SECONDS as HEARTBEAT_SECONDS
-    from pilothouse.remote.link import MAX_MISSED_HEARTBEATS as MAX_MISSED_HEARTBEATS
-    from pilothouse.remote.link import WINDOW_BYTES as WINDOW_BYTES
     from pilothouse.remote.link import Backoff as Backoff
-    from pilothouse.remote.link import CompleteLines as CompleteLines
-    from pilothouse.remote.link import Heartbeat as Heartbeat
-    from pilothouse.remote.link import LineOffsets as LineOffsets
-    from pilothouse.remote.link import Link as Link
-    from pilothouse.remote.link import ReceiveWindow as ReceiveWindow
-    from pilothouse.remote.link import ReplayFilter as ReplayFilter
-    from pilothouse.remote.link import SendBuffer as SendBuffer
-    from pilothouse.remote.messages import LINK_VERSION as LINK_VERSION
-    from pilothouse.remote.messages import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
-    from pilothouse.remote.messages import SUBPROTOCOL as SUBPROTOCOL
-    from pilothouse.remote.messages import Ack as Ack
-    from pilothouse.remote.messages import Attach as Attach
-    from pilothouse.remote.messages import Close as Close
-    from pilothouse.remote.messages import DataChunk as DataChunk
-    from pilothouse.remote.messages import Detach as Detach
-    from pilothouse.remote.messages import Ended as Ended
-    from pilothouse.remote.messages import EndInput as EndInput
-    from pilothouse.remote.messages import LaunchMessage as LaunchMessage
-    from pilothouse.remote.messages import LinkError as LinkError
-    from pilothouse.remote.messages import LinkMessage as LinkMessage
-    from pilothouse.remote.messages import Ping as Ping
-    from pilothouse.remote.messages import Pong as Pong
-    from pilothouse.remote.messages import Ready as Ready
-    from pilothouse.remote.messages import Refused as Refused
-    from pilothouse.remote.messages import RemoteFile as RemoteFile
-    from pilothouse.remote.messages import Start as Start
-    from pilothouse.remote.messages import StderrLine as StderrLine
-    from pilothouse.remote.messages import decode_item as decode_item
-    from pilothouse.remote.messages import encode_item as encode_item
     from pilothouse.remote.transport import WebSocketTransport as WebSocketTransport
     from pilothouse.remote.transport import on_host as on_host
 
-# Loaded late: the transport imports anyio and ssl, a host needs the link alone.
+# Loaded late: the transport imports anyio and ssl; a host needs the link alone.
 __getattr__, __dir__ = make_lazy_exports(__name__)

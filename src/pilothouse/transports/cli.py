@@ -428,5 +428,5 @@ def find_spawn() -> Spawn:
     if os.name == "posix":
         from pilothouse.transports.child import spawn
     else:
-        from pilothouse.transports.anyio_child import spawn_portable as spawn
+        from pilothouse.transports.anyio_child import spawn_anyio as spawn
     return spawn
