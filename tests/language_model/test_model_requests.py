@@ -245,6 +245,7 @@ def test_settings_that_have_no_place_here(name: str) -> None:
         ({"tool_choice": "maybe"}, "tool_choice"),
         ({"tool_choice": {"tool_name": "other"}}, "the tools are: weather"),
         ({"session_id": "x"}, "no place here"),
+        ({"partial_messages": True}, "no place here"),
         ({"system_prompt": {"type": "preset", "preset": "claude_code"}}, "system_prompt"),
     ],
 )

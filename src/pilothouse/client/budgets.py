@@ -80,11 +80,11 @@ class TokenBudget:
             self._stop_run(batch[-1], *passed)
         return batch if self._inner is None else self._inner.on_messages(batch)
 
-    def _stop_run(self, message: Message, ledger: CostTracker, limit: int) -> None:
+    def _stop_run(self, message: Message, costs: CostTracker, limit: int) -> None:
         if self.error is None:
             self._reached_at = message
-            self._used, self._limit = ledger.total_tokens, limit
-            self.error = _budget_error(ledger, limit)
+            self._used, self._limit = costs.total_tokens, limit
+            self.error = _budget_error(costs, limit)
         # Also for each further prompt of the query: an interrupt stops one turn, not the prompts that wait.
         if self._interrupt is not None and self._stopping is None and not isinstance(message, ResultMessage):
             self._stopping = mark = object()

@@ -211,10 +211,10 @@ def _resume_coroutine(
     try:
         while True:
             try:
-                news = yield trap
+                value = yield trap
             except BaseException as error:  # noqa: BLE001 - the error is for the coroutine
                 trap = context.run(coroutine_begun.throw, error)
             else:
-                trap = context.run(coroutine_begun.send, news)
+                trap = context.run(coroutine_begun.send, value)
     except StopIteration:
         return

@@ -214,14 +214,14 @@ async def _translate_errors() -> AsyncGenerator[None]:
 def _to_api_error(error: Exception) -> ApiError | None:
     library, http = import_module("anthropic"), import_module("httpx2")
     if isinstance(error, library.APIStatusError):
-        told: Any = error
-        status = _get_status(told)
+        failure: Any = error
+        status = _get_status(failure)
         return ApiError(
-            told.api_message or told.message,
+            failure.api_message or failure.message,
             status=status,
-            kind=told.type,
-            request_id=told.request_id,
-            retry_after=_parse_seconds(told.response.headers.get("retry-after")),
+            kind=failure.type,
+            request_id=failure.request_id,
+            retry_after=_parse_seconds(failure.response.headers.get("retry-after")),
         )
     if isinstance(error, (library.APIError, http.HTTPError)):
         return ApiError(_find_reason(error))
@@ -572,8 +572,8 @@ class ReplyRequest:
         api = await self._connect()
         if state.arguments.partial_messages and not self._is_silent:
             status = frames.system("status", status="requesting")
-            told = self._prompt_ids.take_fields("status")
-            await state.wire.send(status | ({"user_message_uuids": list(self._prompt_ids.uuids)} if told else {}))
+            has_prompt = self._prompt_ids.take_fields("status")
+            await state.wire.send(status | ({"user_message_uuids": list(self._prompt_ids.uuids)} if has_prompt else {}))
         async with api.stream(request, state.betas) as events:
             self.request_id = events.request_id
             async for event in events:
@@ -632,8 +632,8 @@ class ReplyRequest:
     async def _run_display_hooks(self, block: JsonObject, name: str) -> None:
         if block.get("type") == "text" and self._state.hooks.has_hooks("MessageDisplay"):
             about = {"turn_id": self._state.history.prompt_id, "message_id": name, "index": 0, "final": True}
-            told = self._state.make_hook_fields(mode=False) | about | {"delta": block["text"]}
-            await self._state.hooks.run("MessageDisplay", told, key=f"{name}-0")
+            fields = self._state.make_hook_fields(mode=False) | about | {"delta": block["text"]}
+            await self._state.hooks.run("MessageDisplay", fields, key=f"{name}-0")
 
     def _reset(self) -> None:
         self.reply, self.frame_uuids = StreamedReply(), []
@@ -683,7 +683,7 @@ class ReplyRequest:
             if other != self._state.model:
                 before, self._state.model = self._state.model, other
                 text = f"Switched to {other}, because {before} is not available"
-                told = {"trigger": "overloaded", "original_model": before, "fallback_model": other, "content": text}
-                await self._state.wire.send(frames.system("model_fallback", **told))
+                fields = {"trigger": "overloaded", "original_model": before, "fallback_model": other, "content": text}
+                await self._state.wire.send(frames.system("model_fallback", **fields))
                 return True
         return False

@@ -593,10 +593,10 @@ class EngineSettings(Struct):
         steering = [variable for variable in env if is_steering_variable(variable)]
         self.env |= {variable: str(value) for variable, value in env.items() if variable not in steering}
         if steering:
-            told = (
+            problem = (
                 f"{name}: env: {', '.join(sorted(steering))} without effect: give such variables to the program itself"
             )
-            self.problems.append(told)
+            self.problems.append(problem)
 
 
 def is_steering_variable(variable: str) -> bool:
@@ -644,13 +644,13 @@ def read_settings(arguments: EngineArguments, cwd: Path, config_dir: Path) -> En
 
 def _read_settings_file(path: Path, found: EngineSettings, *, trusted: bool) -> None:
     try:
-        told = json.loads(path.read_text("utf-8"))
+        settings = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
         found.problems.append(f"{path}: {error}")
         return
-    found.add_source(as_object(told), str(path), trusted=trusted)
+    found.add_source(as_object(settings), str(path), trusted=trusted)
 
 
 def read_memory(sources: Sequence[str], cwd: Path, config_dir: Path) -> list[tuple[Path, str]]:

@@ -182,14 +182,14 @@ class ControlRequestHandler:
         return {"models": list_models()}
 
     async def _apply_flag_settings(self, request: JsonObject) -> None:
-        told = as_object(request.get("settings"))
+        settings = as_object(request.get("settings"))
         for key in ("effortLevel", "model"):
-            if not isinstance(told.get(key), str | None):
+            if not isinstance(settings.get(key), str | None):
                 raise ControlRefusedError(f"apply_flag_settings: {key} is no text")
-        if "effortLevel" in told:
-            self._state.effort = told["effortLevel"]
-        if "model" in told:
-            self._state.set_model(told["model"])
+        if "effortLevel" in settings:
+            self._state.effort = settings["effortLevel"]
+        if "model" in settings:
+            self._state.set_model(settings["model"])
 
     # Permissions.
 

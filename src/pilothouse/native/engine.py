@@ -279,8 +279,8 @@ class Engine:
         match frame.get("type"):
             case "control_request":
                 request = frame.get("request")
-                told = cast("JsonObject", request) if isinstance(request, dict) else {}
-                await self._controls.handle(str(frame.get("request_id")), told)
+                body = cast("JsonObject", request) if isinstance(request, dict) else {}
+                await self._controls.handle(str(frame.get("request_id")), body)
             case "control_response":
                 self._wire.on_response(frame)
             case "user":

@@ -118,8 +118,8 @@ class History:
         before, self._last_uuid = self._last_uuid, None
         self.messages = []
         boundary = {"logicalParentUuid": before, "type": "system", "subtype": "compact_boundary", "isMeta": False}
-        told = {"content": "Conversation compacted", "level": "info", "compactMetadata": dict(metadata)}
-        name = self._append_row(boundary | told)
+        fields = {"content": "Conversation compacted", "level": "info", "compactMetadata": dict(metadata)}
+        name = self._append_row(boundary | fields)
         self.add_user_message(summary, isVisibleInTranscriptOnly=True, isCompactSummary=True)
         return name
 
@@ -147,17 +147,17 @@ class History:
     def make_request_messages(self) -> list[JsonObject]:
         """Make the messages for a request; a call without a result gets one that says so."""
         found: list[JsonObject] = []
-        owed: list[str] = []
+        open_calls: list[str] = []
         for message in self.messages:
             blocks: list[JsonObject] = list(message["content"])
             if message["role"] == "user":
                 given = {block.get("tool_use_id") for block in blocks}
-                blocks = [*_make_missing_results(key for key in owed if key not in given), *blocks]
-                owed = []
-            elif owed:
-                found.append({"role": "user", "content": _make_missing_results(owed)})
+                blocks = [*_make_missing_results(key for key in open_calls if key not in given), *blocks]
+                open_calls = []
+            elif open_calls:
+                found.append({"role": "user", "content": _make_missing_results(open_calls)})
             if message["role"] == "assistant":
-                owed = [block["id"] for block in blocks if block.get("type") == "tool_use"]
+                open_calls = [block["id"] for block in blocks if block.get("type") == "tool_use"]
             found.append({"role": message["role"], "content": blocks})
         return found
 

@@ -91,21 +91,21 @@ class HookVerdict(Struct):
             self.stop_reason = str(output.get("stopReason") or "")
         if output.get("systemMessage"):
             self.messages.append(str(output["systemMessage"]))
-        told = as_object(output.get("hookSpecificOutput"))
-        decision = told.get("permissionDecision") or _LEGACY_DECISIONS.get(str(output.get("decision")))
+        specific = as_object(output.get("hookSpecificOutput"))
+        decision = specific.get("permissionDecision") or _LEGACY_DECISIONS.get(str(output.get("decision")))
         if decision in _DECISION_RANK and _DECISION_RANK[decision] > _DECISION_RANK.get(self.decision or "", 0):
             self.decision = decision
-            self.reason = str(told.get("permissionDecisionReason") or output.get("reason") or "")
-        if told.get("additionalContext"):
-            self.contexts.append(str(told["additionalContext"]))
-        if isinstance(told.get("updatedInput"), dict):
-            self.updated_input = told["updatedInput"]
+            self.reason = str(specific.get("permissionDecisionReason") or output.get("reason") or "")
+        if specific.get("additionalContext"):
+            self.contexts.append(str(specific["additionalContext"]))
+        if isinstance(specific.get("updatedInput"), dict):
+            self.updated_input = specific["updatedInput"]
         for key in ("updatedToolOutput", "updatedMCPToolOutput"):
-            if key in told:
-                self.updated_output = told[key]
-        if isinstance(told.get("decision"), dict):
-            self.permission_answer = told["decision"]
-        self.suppresses_prompt = self.suppresses_prompt or told.get("suppressOriginalPrompt") is True
+            if key in specific:
+                self.updated_output = specific[key]
+        if isinstance(specific.get("decision"), dict):
+            self.permission_answer = specific["decision"]
+        self.suppresses_prompt = self.suppresses_prompt or specific.get("suppressOriginalPrompt") is True
 
 
 class HookRunner:

@@ -105,8 +105,8 @@ class McpServer:
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self._request("tools/list", {"cursor": cursor} if cursor else None)
-            for told in as_objects(page.get("tools")):
-                tool = McpTool(self, told)
+            for declaration in as_objects(page.get("tools")):
+                tool = McpTool(self, declaration)
                 tools[tool.name] = tool
             cursor = page.get("nextCursor")
             if not cursor:
@@ -147,8 +147,8 @@ class McpServer:
         response = cast("JsonObject", given) if isinstance(given, dict) else {}
         failure: Any = response.get("error")
         if failure is not None:
-            told = cast("JsonObject", failure) if isinstance(failure, dict) else {}
-            raise McpError(f"MCP error {told.get('code')}: {told.get('message')}")
+            details = cast("JsonObject", failure) if isinstance(failure, dict) else {}
+            raise McpError(f"MCP error {details.get('code')}: {details.get('message')}")
         result: Any = response.get("result")
         if not isinstance(result, dict):
             raise McpError("the server answered with no result")

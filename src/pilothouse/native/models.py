@@ -190,10 +190,10 @@ class SessionTotals:
     def restore(self, row: Mapping[str, Any]) -> None:
         """Add the totals of an earlier process in this session."""
         self.cost_usd += row.get("totalCostUSD") or 0.0
-        for model, told in as_object(row.get("modelUsage")).items():
+        for model, usage in as_object(row.get("modelUsage")).items():
             entry = self.models.setdefault(model, _make_entry(model, known=estimate_cost(model, {}) is not None))
             for name in (*_USAGE_FIELDS, "costUSD"):
-                entry[name] += told.get(name) or 0
+                entry[name] += usage.get(name) or 0
 
     def to_row(self, duration: float) -> JsonObject:
         """Make the transcript row that `restore` reads, in the CLI's format."""

@@ -68,10 +68,10 @@ def decide(
 
     Example:
         >>> where = Workplace("/tmp", env={})
-        >>> told = {"mode": "default", "rules": RuleSet.parse(allow=["Bash(git add *)"]), "workplace": where}
-        >>> decide("Bash", {"command": "git add x"}, read_only=False, **told).behavior
+        >>> settings = {"mode": "default", "rules": RuleSet.parse(allow=["Bash(git add *)"]), "workplace": where}
+        >>> decide("Bash", {"command": "git add x"}, read_only=False, **settings).behavior
         'allow'
-        >>> decide("Bash", {"command": "git add x && curl example.com"}, read_only=False, **told).behavior
+        >>> decide("Bash", {"command": "git add x && curl example.com"}, read_only=False, **settings).behavior
         'ask'
     """
     matching = RuleContext(rules, workplace, accepts_edits=mode == "acceptEdits", is_planning=mode == "plan")

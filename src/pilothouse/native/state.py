@@ -143,8 +143,8 @@ class SessionState:
 
     def make_system_prompt(self) -> list[JsonObject]:
         """Make the system prompt as blocks; the last one has the cache mark."""
-        told: Any = self.initialize_request.get("systemPrompt")
-        parts: list[str] = [told] if isinstance(told, str) else [str(part) for part in as_list(told)]
+        prompt: Any = self.initialize_request.get("systemPrompt")
+        parts: list[str] = [prompt] if isinstance(prompt, str) else [str(part) for part in as_list(prompt)]
         if not parts:
             given = self.arguments.system_prompt
             parts = [IDENTITY if given is None else given]

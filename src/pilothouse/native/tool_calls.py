@@ -212,9 +212,9 @@ class PermissionChecker:
         return None
 
     async def _report_denial(self, name: str, key: str, text: str, **fields: Any) -> None:
-        told = {"tool_name": name, "tool_use_id": key, "message": text}
+        denial = {"tool_name": name, "tool_use_id": key, "message": text}
         await self._state.wire.send(
-            frames.system("permission_denied", **told, **{k: v for k, v in fields.items() if v})
+            frames.system("permission_denied", **denial, **{k: v for k, v in fields.items() if v})
         )
 
 
@@ -412,7 +412,7 @@ class ToolCalls:
     async def _run_batch_hooks(self) -> None:
         if not self._state.hooks.has_hooks("PostToolBatch"):
             return
-        told = [
+        calls = [
             {
                 "tool_name": call["name"],
                 "tool_input": call["input"],
@@ -424,7 +424,7 @@ class ToolCalls:
         ]
         try:
             verdict = await self._state.hooks.run(
-                "PostToolBatch", self._state.make_hook_fields() | {"tool_calls": told}
+                "PostToolBatch", self._state.make_hook_fields() | {"tool_calls": calls}
             )
         except HostDisconnectedError:
             return
@@ -475,6 +475,6 @@ def _to_content(output: Any) -> str | list[JsonObject]:
     if isinstance(output, list):
         return cast("list[JsonObject]", output)
     if isinstance(output, dict) and "stdout" in output:
-        told = cast("JsonObject", output)
-        return "\n".join(str(told[key]) for key in ("stdout", "stderr") if told.get(key))
+        streams = cast("JsonObject", output)
+        return "\n".join(str(streams[key]) for key in ("stdout", "stderr") if streams.get(key))
     return json.dumps(output)

@@ -256,9 +256,9 @@ async def _run_bash(tool_input: Mapping[str, Any], workplace: Workplace) -> Tool
         workplace.open_resources[key] = BackgroundCommand(
             job, str(tool_input.get("description") or tool_input["command"])
         )
-        told = f"Running in the background with ID {key}. Its output goes to {job.output}: read that file to see it."
-        told += " TaskStop stops it."
-        return ToolOutput(told, result=_make_result(backgroundTaskId=key))
+        text = f"Running in the background with ID {key}. Its output goes to {job.output}: read that file to see it."
+        text += " TaskStop stops it."
+        return ToolOutput(text, result=_make_result(backgroundTaskId=key))
     await job.wait()
     if job.has_survivors and not job.stop_reason:
         workplace.open_resources[key] = BackgroundCommand(job, "what a command left running")
@@ -295,9 +295,9 @@ def _get_int(env: Mapping[str, str], name: str, usual: int) -> int:
 def _follow_directory(workplace: Workplace, key: str) -> str:
     """Change to the command's last directory if it is in the working directories; else returns a note."""
     went = workplace.make_scratch_path(f"{key}.directory")
-    told, _ = read_output(went, 8192)
+    text, _ = read_output(went, 8192)
     went.unlink(missing_ok=True)
-    folder = told.removesuffix("\n")
+    folder = text.removesuffix("\n")
     if not folder or Path(folder) == workplace.cwd:
         return ""
     roots = [os.path.realpath(root) for root in (workplace.root, *workplace.directories)]
@@ -361,8 +361,8 @@ async def _run_task_stop(tool_input: Mapping[str, Any], workplace: Workplace) ->
     with anyio.CancelScope(shield=True):
         await found.close()
         workplace.open_resources.pop(key, None)
-    told = f"Stopped {key} ({found.description})" if was_running else f"{key} had ended already"
-    return ToolOutput(told, result={"message": told, "task_id": key, "task_type": "local_bash"})
+    text = f"Stopped {key} ({found.description})" if was_running else f"{key} had ended already"
+    return ToolOutput(text, result={"message": text, "task_id": key, "task_type": "local_bash"})
 
 
 BASH = BuiltinSpec(

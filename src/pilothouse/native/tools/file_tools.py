@@ -274,8 +274,8 @@ def _read_pdf(file: BinaryIO, path: Path, size: int, tool_input: Mapping[str, An
         raise BuiltinToolError(f"The PDF ({format_size(size)}) is larger than {format_size(MAX_PDF_BYTES)}.")
     data = base64.b64encode(file.read(MAX_PDF_BYTES)).decode()
     block = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": data}}
-    told = {"type": "pdf", "file": {"filePath": str(path), "base64": data, "originalSize": size}}
-    return ToolOutput([block], result=told)
+    result = {"type": "pdf", "file": {"filePath": str(path), "base64": data, "originalSize": size}}
+    return ToolOutput([block], result=result)
 
 
 def _read_notebook(file: BinaryIO, path: Path, size: int, workplace: Workplace) -> ToolOutput:
@@ -299,8 +299,8 @@ def _format_cell(at: int, cell: Mapping[str, Any]) -> str:
     shown = [f'<cell id="{name}">{kind}{_join_lines(cell.get("source"))}</cell id="{name}">']
     outputs: list[dict[str, Any]] = cell.get("outputs") or []
     for output in outputs:
-        told = output.get("text") or _get_plain_text(output) or output.get("traceback") or ""
-        shown.append(_join_lines(told, "\n" if output.get("traceback") else ""))
+        text = output.get("text") or _get_plain_text(output) or output.get("traceback") or ""
+        shown.append(_join_lines(text, "\n" if output.get("traceback") else ""))
     return "\n\n".join(piece for piece in shown if piece)
 
 
@@ -410,23 +410,23 @@ def _write_file(given: str, content: str, workplace: Workplace) -> ToolOutput:
     require_regular_file(path)
     if not path.exists():
         _save(path, TextFile("").encode(content), workplace)
-        told: JsonObject = {"type": "create", "filePath": given, "content": content, "structuredPatch": []}
-        told |= {"originalFile": None, "userModified": False}
-        return ToolOutput(f"Created {given}. {UP_TO_DATE}", result=told)
+        result: JsonObject = {"type": "create", "filePath": given, "content": content, "structuredPatch": []}
+        result |= {"originalFile": None, "userModified": False}
+        return ToolOutput(f"Created {given}. {UP_TO_DATE}", result=result)
     old = read_file(path, given)
     require_read(workplace, path, old, whole=True)
     before = decode_text(old)
     if not before.is_exact:
         raise BuiltinToolError(f"{UNKNOWN_ENCODING} To replace all of it with UTF-8, delete it first.")
     _save(path, before.encode(content), workplace)
-    told = {
+    result = {
         "type": "update",
         "filePath": given,
         "content": content,
         "structuredPatch": make_patch(before.text, content),
     }
-    told |= {"originalFile": before.text, "userModified": False}
-    return ToolOutput(f"Replaced the content of {given}. {UP_TO_DATE}", result=told)
+    result |= {"originalFile": before.text, "userModified": False}
+    return ToolOutput(f"Replaced the content of {given}. {UP_TO_DATE}", result=result)
 
 
 async def _run_edit(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
@@ -454,9 +454,9 @@ def _edit_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutpu
             raise BuiltinToolError(f"{UNKNOWN_ENCODING} Use a command that knows it.")
         after = _replace_text(before.text, old, new, everywhere=everywhere) if data else new
     _save(path, before.encode(after), workplace)
-    told = {"filePath": given, "oldString": old, "newString": new, "originalFile": before.text}
-    told |= {"structuredPatch": make_patch(before.text, after), "userModified": False, "replaceAll": everywhere}
-    return ToolOutput(f"Changed {given}. {UP_TO_DATE}", result=told)
+    result = {"filePath": given, "oldString": old, "newString": new, "originalFile": before.text}
+    result |= {"structuredPatch": make_patch(before.text, after), "userModified": False, "replaceAll": everywhere}
+    return ToolOutput(f"Changed {given}. {UP_TO_DATE}", result=result)
 
 
 def _replace_text(before: str, old: str, new: str, *, everywhere: bool) -> str:

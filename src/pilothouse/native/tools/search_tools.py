@@ -72,9 +72,9 @@ def _find_files(tool_input: Mapping[str, Any], workplace: Workplace, stopped: th
     content = "\n".join(names) or NO_FILES
     if len(found) > MAX_FILES or not complete:
         content += "\n" + TRUNCATED.format(len(names), len(found), "" if complete else " or more")
-    told = {"filenames": names, "durationMs": round((time.monotonic() - began) * 1000), "numFiles": len(names)}
-    told |= {"truncated": len(found) > MAX_FILES, "totalMatches": len(found), "countIsComplete": complete}
-    return ToolOutput(content, result=told)
+    result = {"filenames": names, "durationMs": round((time.monotonic() - began) * 1000), "numFiles": len(names)}
+    result |= {"truncated": len(found) > MAX_FILES, "totalMatches": len(found), "countIsComplete": complete}
+    return ToolOutput(content, result=result)
 
 
 def _resolve_start(pattern: str, path: str, workplace: Workplace) -> tuple[Path, Pattern]:
@@ -222,14 +222,14 @@ def _make_python_command(tool_input: Mapping[str, Any], path: Path) -> list[str]
 def _format_output(
     tool_input: Mapping[str, Any], workplace: Workplace, job: CommandProcess, errors: Path
 ) -> ToolOutput:
-    told, _ = read_output(job.output, MAX_OUTPUT_BYTES)
+    text, _ = read_output(job.output, MAX_OUTPUT_BYTES)
     said = read_output(errors, 2000)[0].strip()
     job.output.unlink(missing_ok=True)
     errors.unlink(missing_ok=True)
-    if job.returncode not in {0, 1} and not told:
+    if job.returncode not in {0, 1} and not text:
         raise BuiltinToolError(f"The search failed: {job.stop_reason or said or f'exit status {job.returncode}'}")
     mode = str(tool_input.get("output_mode", "files_with_matches"))
-    lines = _parse_lines(told, mode)
+    lines = _parse_lines(text, mode)
     if workplace.is_hidden is not None:
         hides = {path: workplace.is_hidden(Path(path)) for path in {line.path for line in lines if line.path}}
         lines = [line for line in lines if not hides.get(line.path)]

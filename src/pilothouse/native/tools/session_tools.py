@@ -16,8 +16,8 @@ async def _run_todo_write(tool_input: Mapping[str, Any], workplace: Workplace) -
     old, new = workplace.todos, list(tool_input["todos"])
     # A completed list is cleared.
     workplace.todos = [] if all(each.get("status") == "completed" for each in new) else new
-    told = {"oldTodos": old, "newTodos": new}
-    return ToolOutput("The list is noted. Keep it up to date while you work on it.", result=told)
+    result = {"oldTodos": old, "newTodos": new}
+    return ToolOutput("The list is noted. Keep it up to date while you work on it.", result=result)
 
 
 _TODO_SCHEMA = {
@@ -80,8 +80,8 @@ class AskUserQuestionTool:
         result: JsonObject = {"questions": tool_input.get("questions"), "answers": answers}
         if not answers:
             return ToolOutput("The user gave no answer.", result=result)
-        told = "\n".join(f"- {question} {_format_answer(answer)}" for question, answer in answers.items())
-        return ToolOutput(f"The user answered:\n{told}", result=result)
+        answered = "\n".join(f"- {question} {_format_answer(answer)}" for question, answer in answers.items())
+        return ToolOutput(f"The user answered:\n{answered}", result=result)
 
 
 class ExitPlanModeTool:

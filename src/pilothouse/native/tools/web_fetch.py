@@ -83,10 +83,10 @@ async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) ->
         except TimeoutError as error:
             raise BuiltinToolError(f"{given} did not answer within {MAX_SECONDS:g} s") from error
         except RedirectedToOtherHost as other:
-            told = (
+            text = (
                 f"{given} redirects to another host: {other}\nCall WebFetch again with that address, if it is wanted."
             )
-            return ToolOutput(told, result={"url": given, "result": told})
+            return ToolOutput(text, result={"url": given, "result": text})
         while len(workplace.page_cache) >= MAX_CACHED_PAGES:
             workplace.page_cache.pop(next(iter(workplace.page_cache)))
         workplace.page_cache[address] = page
@@ -98,9 +98,9 @@ async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) ->
         shown += (
             f"\n\n[The page goes on: {len(page.text)} characters. Call again with offset {start + MAX_SHOWN_CHARS}.]"
         )
-    told = {"bytes": page.size, "code": page.status, "codeText": http.HTTPStatus(page.status).phrase, "result": shown}
-    told |= {"durationMs": round((time.monotonic() - began) * 1000), "url": given}
-    return ToolOutput(shown or "(The page has no text.)", result=told)
+    result = {"bytes": page.size, "code": page.status, "codeText": http.HTTPStatus(page.status).phrase, "result": shown}
+    result |= {"durationMs": round((time.monotonic() - began) * 1000), "url": given}
+    return ToolOutput(shown or "(The page has no text.)", result=result)
 
 
 def _check_address(given: str, workplace: Workplace) -> str:
@@ -251,7 +251,7 @@ def is_public(number: str) -> bool:
 WEB_FETCH = BuiltinSpec(
     "WebFetch",
     "Fetches a page of the web as text, and answers `prompt` about it where a model is at hand for that.\n\n"
-    "- Only public hosts; http becomes https. A redirect to another host is told, not followed.\n"
+    "- Only public hosts; http becomes https. A redirect to another host is reported, not followed.\n"
     f"- A page is kept for {CACHE_SECONDS / 60:g} minutes.",
     make_schema(
         {
