@@ -66,7 +66,7 @@ def test_what_can_run_redirect_permit_write_or_take_guards_away_needs_trust(name
 
 def test_the_page_names_the_options_that_hold() -> None:
     page = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
-    listed = page.partition("These options hold in it:")[2].partition("Where a variable sets")[0]
+    listed = page.partition("These options apply from it:")[2].partition("If a variable sets")[0]
     assert set(re.findall("`([a-z_]+)`", listed)) == set(" ".join(HOLD).split())
 
 

@@ -332,7 +332,7 @@ async def test_a_cli_that_does_not_report_its_version_is_run_once(
         probed.append(path)
         return probe_version(path, env)
 
-    monkeypatch.setattr("pilothouse.transports.version_probe.probe", counted)
+    monkeypatch.setattr("pilothouse.transports.version_probe.probe_version", counted)
     with FakeCLI(version=version) as fake:
         fake.turn(frames.init(claude_code_version=None), frames.result("Hello")).forever()
         for _ in range(2):

@@ -124,7 +124,7 @@ class AuthMiddleware:
                 owner = self._access.check(scope["headers"], is_open=is_open)
                 scope.setdefault("state", {})[OWNER_KEY] = owner
                 slot = None if is_open else scope.get("state", {}).get(SLOT_KEY)
-                if slot is not None and not slot.take():
+                if slot is not None and not slot.acquire():
                     raise RefusedRequestError("limit", "this host has too many connections")
             except RefusedRequestError as refusal:
                 if refusal.code == "unauthorized" and _find_headers(scope["headers"], b"authorization"):

@@ -126,7 +126,7 @@ class HostConnection(H11Protocol):
 
 def make_connection_class(slots: ConnectionLimiter) -> type[HostConnection]:
     """Build the class of the connections that share these slots."""
-    return type("HostConnection", (HostConnection,), {"slots": slots})
+    return type("HostConnection", (HostConnection,), {"limiter": slots})
 
 
 async def accept_connections(

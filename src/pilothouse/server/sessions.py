@@ -263,7 +263,7 @@ class RestSession(ServerSession):
         return len(self._queries)
 
     async def send_prompt(self, prompt: Prompt) -> Query:
-        """Accept a prompt. The caller must pass the returned query to `answer`.
+        """Accept a prompt. The caller must pass the returned query to `run_query`.
 
         Raises:
             UsageError: the prompt cannot be sent.
