@@ -350,7 +350,7 @@ class Direct(MemoryTransport):
         assert self.every
         await super().send(data)
 
-    def send_at_once(self, data: bytes) -> bool:
+    def try_send(self, data: bytes) -> bool:
         self.asked += 1
         if self.every and self.asked % self.every == 0:
             return False
