@@ -42,9 +42,9 @@ Three roots of blame, and the answer itself::
     │   ├── ToolTimeout (TimeoutError) the tool took too long
     │   └── ToolResultError            the result cannot be sent
     ├── RemoteError                    a host cannot be reached, refuses, or is lost (`.code`)
-    ├── Refusal                        a host refuses a request of a client (`.code`); in `pilothouse.server`
+    ├── RefusedRequestError            a host refuses a request of a client (`.code`); in `pilothouse.server`
     ├── JournalError                   a host cannot write its journal; in `pilothouse.server`
-    ├── OutputPrunedError                    the host no longer keeps the requested output; in `pilothouse.server`
+    ├── OutputPrunedError              the host no longer keeps the requested output; in `pilothouse.server`
     ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); in `pilothouse.fleet`
     ├── WorkspaceError                 the directory of a run of a fleet cannot be made (`.path`)
     ├── ArtifactsError                 files of a run could not be saved

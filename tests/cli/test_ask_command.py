@@ -202,7 +202,7 @@ def test_another_program_is_no_cli(pilothouse: Command, script: str) -> None:
     with FakeCLI.shell(script) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert (ran.code, ran.out) == (2, "")
-    assert "hardly Claude Code; give the path" in one_line(ran)
+    assert "not Claude Code; give the path" in one_line(ran)
 
 
 def test_a_file_that_is_no_program_is_no_cli(pilothouse: Command, tmp_path: Path) -> None:

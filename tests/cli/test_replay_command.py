@@ -116,7 +116,7 @@ def test_it_ends_as_the_run_did(
 
 def test_bad_files(capsys: pytest.CaptureFixture[str], tmp_path: Path, transcripts: list[Path]) -> None:
     file = tmp_path / "run.jsonl"
-    for content, words in (("", "the file is empty"), ("# A page\n", "line 1: no line of a cassette")):
+    for content, words in (("", "the file is empty"), ("# A page\n", "line 1: not a line of a cassette")):
         file.write_text(content)
         code, out, err = show(capsys, file)
         assert (code, out) == (1, "")

@@ -183,7 +183,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "transports/start_errors.py": {
         "a name that cannot be passed on": "transports/test_start_errors.py::test_start_errors_say_what_to_do"
     },
-    "remote/websocket.py": {"not for now (HTTP": a_busy_host_is_tried_again},
+    "remote/websocket.py": {"the host is busy or not available (HTTP": a_busy_host_is_tried_again},
 }
 # What the model is told, and what another library says, is no message of pilothouse.
 _NO_MESSAGES = frozenset({"native/prompts.py", "client/structured_output.py"})

@@ -130,14 +130,14 @@ async def test_a_host_that_stays_away_is_given_up_in_time() -> None:
             await until(lambda: transport.health().state != "healthy")
             assert transport.health().state == "degraded"
             assert "again" in transport.health().reason
-            with pytest.raises(RemoteError, match=r"none again within 0\.3 s") as caught:
+            with pytest.raises(RemoteError, match=r"could not connect again within 0\.3 s") as caught:
                 await transport.receive()
             assert caught.value.code == "lost"
             assert f"session={transport.session!r}" in str(caught.value)
             assert transport.health().state == "unhealthy"
             with pytest.raises(anyio.BrokenResourceError):
                 await transport.send(b"x\n")
-            assert "none again" in (await transport.exit_info()).detail
+            assert "could not connect again" in (await transport.exit_info()).detail
 
 
 async def test_what_is_sent_without_a_connection_arrives_with_the_next() -> None:
@@ -356,7 +356,7 @@ async def test_an_unknown_session_is_refused() -> None:
 
 async def test_what_was_never_started_cannot_be_left() -> None:
     transport = WebSocketTransport("ws://127.0.0.1:1")
-    with pytest.raises(UsageError, match="no session to leave"):
+    with pytest.raises(UsageError, match="no session to detach from"):
         await transport.detach()
     with pytest.raises(UsageError, match="WebSocketTransport"):
         await MemoryTransport().detach()

@@ -97,7 +97,7 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         ({"argv": (*ARGV, "--add-dir=../root-too")}, "is not below"),
         ({"argv": (*ARGV, "--settings=/etc/passwd")}, "is not below"),
         ({"argv": (*ARGV, "--debug-file=../../x")}, "is not below"),
-        ({"argv": (*ARGV, "--resume=../../secret.jsonl")}, "and no path"),
+        ({"argv": (*ARGV, "--resume=../../secret.jsonl")}, "not a path"),
         ({"argv": (*ARGV, "--model=" + "x" * 200_000)}, "too long"),
         ({"argv": (*ARGV, "--model=a\0b")}, "NUL"),
         *(
@@ -113,12 +113,12 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
                 "Model=x",
             )
         ),
-        ({"argv": (*ARGV, "--mcp-config= /outside.json")}, "no plain path"),
-        ({"argv": (*ARGV, "--add-dir= /")}, "no plain path"),
-        ({"argv": (*ARGV, "--add-dir=/\n")}, "no plain path"),
-        ({"argv": (*ARGV, "--add-dir=~")}, "no plain path"),
-        ({"argv": (*ARGV, "--add-dir=~root/x")}, "no plain path"),
-        ({"argv": (*ARGV, "--add-dir=\u00a0/etc")}, "no plain path"),
+        ({"argv": (*ARGV, "--mcp-config= /outside.json")}, "not a plain path"),
+        ({"argv": (*ARGV, "--add-dir= /")}, "not a plain path"),
+        ({"argv": (*ARGV, "--add-dir=/\n")}, "not a plain path"),
+        ({"argv": (*ARGV, "--add-dir=~")}, "not a plain path"),
+        ({"argv": (*ARGV, "--add-dir=~root/x")}, "not a plain path"),
+        ({"argv": (*ARGV, "--add-dir=\u00a0/etc")}, "not a plain path"),
         ({"argv": (*ARGV, "--add-dir")}, "expected --add-dir=value"),
         ({"argv": (*ARGV, "--settings", "--model=/../../../etc/passwd")}, "expected --settings=value"),
         ({"argv": (*ARGV, "--input-format", "--bg")}, "--bg: this host"),
@@ -138,7 +138,7 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         ({"argv": ARGV, "cwd": "/"}, "cwd: '/' is not below"),
         ({"argv": ARGV, "cwd": "out"}, "is not below"),
         ({"argv": ARGV, "cwd": ".."}, "is not below"),
-        ({"argv": ARGV, "cwd": "a\0b"}, "no plain path"),
+        ({"argv": ARGV, "cwd": "a\0b"}, "not a plain path"),
         ({"argv": ARGV, "cwd": "no/where"}, "there is no directory"),
         ({"argv": ARGV, "env": {"PATH": "/tmp"}}, "env: this host does not take 'PATH'"),
         ({"argv": ARGV, "env": {"LD_PRELOAD": None}}, "does not take 'LD_PRELOAD'"),
@@ -273,7 +273,7 @@ def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
         LaunchRequest((*ARGV, "--managed-settings-in-initialize")),
         LaunchRequest(ARGV, initialize={"managedSettings": {"a": 1}}),
     ):
-        with pytest.raises(RefusedRequestError, match="of this host hold"):
+        with pytest.raises(RefusedRequestError, match="of this host apply"):
             held.admit(wish)
 
 

@@ -168,8 +168,8 @@ def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeH
         ({"options": {"modell": "x"}}, 400, "did you mean 'model'"),
         ({"options": {"model": 3}}, 400, "model"),
         ({"options": {"api_key": "sk-ant-secret"}}, 400, "keys belong in the environment"),
-        ({"options": {"cli": "/bin/sh"}}, 400, "the host's own"),
-        ({"options": {"user": "root"}}, 400, "the host's own"),
+        ({"options": {"cli": "/bin/sh"}}, 400, "belongs to the host"),
+        ({"options": {"user": "root"}}, 400, "belongs to the host"),
         ({"options": {"cwd": "/"}}, 403, "is not below"),
         ({"options": {"add_dirs": ["/etc"]}}, 403, "is not below"),
         ({"options": {"env": {"PATH": "/tmp"}}}, 403, "does not take 'PATH'"),
@@ -252,7 +252,7 @@ def test_an_idle_session_loses_its_child_and_goes_on(serve_host: MakeHost) -> No
             place = past(events, type="result")["id"]
             assert until(served, made["id"], waiting=0)["state"] == "idle"
         told = until(served, made["id"], state="dormant")
-        assert "nobody was attached" in told["ending"]["detail"]
+        assert "no client was attached" in told["ending"]["detail"]
         assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "ho"})[0] == 202
         with served.events(made["id"], place) as events:
             past(events, type="result")

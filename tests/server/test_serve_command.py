@@ -99,7 +99,7 @@ def test_where_tokens_come_from(tmp_path: Path) -> None:
     assert made
     assert first != find_token(None, {})[0]
     file.chmod(0o644)
-    with pytest.raises(UsageError, match="others may read the token file"):
+    with pytest.raises(UsageError, match="other users may read the token file"):
         find_token(str(file), {})
     with pytest.raises(UsageError, match="cannot be read"):
         find_token(str(tmp_path / "none"), {})
@@ -124,7 +124,7 @@ def test_where_it_listens() -> None:
 def test_settings_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="max_sessions: expected a number greater than 0"):
         HostSettings(journal=tmp_path / "j", max_sessions=0)
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         HostSettings(journal=tmp_path / "j", roots=(str(tmp_path / "none"),))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert find_default_journal() == tmp_path / "pilothouse" / "host.sqlite"
@@ -137,7 +137,7 @@ def test_settings_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("arguments", "words"),
     [
         (("--host", "0.0.0.0"), "give --public"),
-        (("--root", "/no/where"), "is no directory"),
+        (("--root", "/no/where"), "is not a directory"),
         (("--token-file", "/no/where"), "cannot be read"),
         (("--journal", "/dev/null/x"), "cannot be opened"),
         (("--max-permission-mode", "root"), "expected one of plan"),
@@ -156,5 +156,5 @@ def test_starts_that_fail(tmp_path: Path, arguments: tuple[str, ...], words: str
 def test_a_file_that_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "host.sqlite").write_text("something else, and longer than the header of a database " * 20)
     code, said = Program(tmp_path, "/nowhere").end()
-    assert (code, "is no journal" in said) == (2, True), said
+    assert (code, "is not a journal" in said) == (2, True), said
     assert stat.S_ISREG((tmp_path / "host.sqlite").stat().st_mode)

@@ -83,12 +83,12 @@ def test_tests_are_recorded_replayed_and_verified(tmp_path: Path) -> None:
     assert reported.count("run this test once with --cassette=record") >= 3
     assert '-    "content": "Ho"' in reported
     assert '+    "content": "Hu"' in reported
-    assert "the program has ended, but the recording goes on with a prompt from it" in reported
+    assert "the program has ended, but the recording continues with a prompt from it" in reported
     assert "the program sends a prompt, which was not recorded; the recording has 2 of its kind" in reported
 
     reported = run(tmp_path, "verify")
     assert "1 failed, 4 passed, 3 errors" in reported  # answer; three have no cassette
-    assert "the real thing does not do any more what was recorded; if that is right, record again" in reported
+    assert "the real transport no longer does what was recorded; if that is right, record again" in reported
     assert '"text": "Hello"' in reported
     assert '"text": "Good day"' in reported
     assert (place / "test_talk[same].jsonl").read_bytes() == recorded

@@ -90,12 +90,12 @@ def test_a_plain_line_stands_in_the_file_as_it_is() -> None:
         (b'{"cassette":2,"more":1}\n' + ENTRY, 1, "is a cassette of version 2; this pilothouse reads version 1"),
         (b'{"cassette":"x"}\n' + ENTRY, 1, "of version x"),
         (b'{"cassette":\n' + ENTRY, 1, "the header is damaged"),
-        (HEADER + b"what\n" + ENTRY, 2, "no line of a cassette"),
-        (HEADER + ENTRY + b'{"t":1,"dir":"sideways","msg":{}}\n' + ENTRY, 3, "no line of a cassette"),
-        (HEADER + ENTRY + b'{"t":1,"dir":"out"}\n' + ENTRY, 3, "no line of a cassette"),
-        (HEADER + ENTRY + b'{"t":1,"dir":"out","msg":{"a":\n', 3, "no line of a cassette"),
-        (b"[1]\n", 1, "no line of a cassette"),
-        (b"# A page\n\nof text\n", 1, "no line of a cassette"),
+        (HEADER + b"what\n" + ENTRY, 2, "not a line of a cassette"),
+        (HEADER + ENTRY + b'{"t":1,"dir":"sideways","msg":{}}\n' + ENTRY, 3, "not a line of a cassette"),
+        (HEADER + ENTRY + b'{"t":1,"dir":"out"}\n' + ENTRY, 3, "not a line of a cassette"),
+        (HEADER + ENTRY + b'{"t":1,"dir":"out","msg":{"a":\n', 3, "not a line of a cassette"),
+        (b"[1]\n", 1, "not a line of a cassette"),
+        (b"# A page\n\nof text\n", 1, "not a line of a cassette"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, line: int | None, words: str) -> None:

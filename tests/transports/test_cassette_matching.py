@@ -126,7 +126,7 @@ def test_times_ids_places_and_order_of_kinds_do_not_count() -> None:
 
 def test_content_is_compared_and_shown() -> None:
     shown = diff_cassettes(cassette(said("Hello"), said("Bye")), cassette(said("Hello"), said("Good night")))
-    assert "recorded: connection 1, the peer's assistant" in shown
+    assert "recorded: connection 1, the CLI's assistant" in shown
     assert '-    "text": "Bye"' in shown
     assert '+    "text": "Good night"' in shown
     assert diff_cassettes(cassette(said("a")), cassette(said("b")), ignore=["text"]) == ""

@@ -188,7 +188,7 @@ async def test_nothing_is_half_installed_and_nothing_spawned(
         words = "No space left on device .*PILOTHOUSE_CACHE"
     elif damage == "in the way":
         installation.cache.write_text("no directory")
-        words = "Make room or set PILOTHOUSE_CACHE"
+        words = "Free some space or set PILOTHOUSE_CACHE"
     elif not Path("/sys").is_dir():
         pytest.skip("needs a place where not even root can write")
     else:

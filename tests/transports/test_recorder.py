@@ -231,7 +231,7 @@ async def test_two_writers_of_one_file(path: Path) -> None:
 async def test_what_is_no_cassette_is_not_replaced(path: Path, tmp_path: Path) -> None:
     path.write_text("# My thesis\n")
     inner = mock_transport("Hello")
-    with pytest.raises(CassetteError, match="holds something that is no cassette"):
+    with pytest.raises(CassetteError, match="the file is not a cassette"):
         await ph.query("Hi", transport=RecordingTransport(inner, path))
     assert path.read_text() == "# My thesis\n"
     with pytest.raises(CassetteError, match="cannot be written: Is a directory"):
@@ -243,7 +243,7 @@ async def test_what_is_no_cassette_is_not_replaced(path: Path, tmp_path: Path) -
 
 @POSIX
 async def test_a_device_is_no_file() -> None:
-    with pytest.raises(CassetteError, match="it is no file"):
+    with pytest.raises(CassetteError, match="it is not a file"):
         CassetteWriter(Path(os.devnull), replaces_content=True)
 
 
@@ -356,5 +356,5 @@ async def test_a_fake_child_plays_a_cassette_too(path: Path) -> None:
         result = await ph.query("Hi", cli=fake.path)
         assert result.text == "Hello"
     path.write_text("what\n")
-    with pytest.raises(CassetteError, match="line 1: no line of a cassette"):
+    with pytest.raises(CassetteError, match="line 1: not a line of a cassette"):
         FakeCLI.from_transcript(path)

@@ -165,7 +165,7 @@ async def test_another_prompt_is_reported(path: Path, prompts: list[str], words:
 
 async def test_other_options_are_reported(path: Path) -> None:
     await record(path, "one", model="opus")
-    with pytest.raises(ReplayMismatch, match="started with other arguments") as caught:
+    with pytest.raises(ReplayMismatch, match="starts the CLI with other arguments") as caught:
         await replay(path, "one", model="haiku")
     assert "---model=opus" in caught.value.diff
     assert "+--model=haiku" in caught.value.diff
@@ -199,7 +199,7 @@ async def test_less_than_was_recorded_is_reported(path: Path) -> None:
     player = Player(path)
     await say(["one"], transport=player)
     with pytest.raises(
-        ReplayMismatch, match="the program has ended, but the recording goes on with a prompt"
+        ReplayMismatch, match="the program has ended, but the recording continues with a prompt"
     ) as caught:
         player.check_complete()
     assert '"content": "two"' in caught.value.diff
@@ -214,7 +214,9 @@ async def test_what_does_not_come_is_awaited_with_patience(path: Path) -> None:
         async for message in query:
             if isinstance(message, ph.InitMessage):
                 await query.interrupt()
-    with pytest.raises(ReplayMismatch, match=r"goes on with the control request 'interrupt' .* none comes"):
+    with pytest.raises(
+        ReplayMismatch, match=r"continues with the control request 'interrupt' .* the program sends none"
+    ):
         await say(["hang"], transport=ReplayTransport(path, patience=0.05))
     answers = await say(["hang"], transport=ReplayTransport(path, strict=False, patience=0.05))
     assert answers == ["interrupted"]

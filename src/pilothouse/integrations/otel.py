@@ -116,8 +116,8 @@ def _select_names(conventions: str | None) -> ConventionNames:
     try:
         return genai.VERSIONS[conventions]
     except KeyError:
-        known = " and ".join(repr(version) for version in genai.VERSIONS)
-        raise UsageError(f"conventions: there are {known}, not {conventions!r}") from None
+        known = " or ".join(repr(version) for version in genai.VERSIONS)
+        raise UsageError(f"conventions: expected {known}, got {conventions!r}") from None
 
 
 def _make_attributes(names: ConventionNames, start: QueryStart, agent: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class FleetInstruments:
 
     def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._error_type = names.error_type
-        self._runs_left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that are left, by state.")
+        self._runs_left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that have not ended, by state.")
         self._running = meter.create_up_down_counter(
             genai.FLEET_RUNNING_METRIC, "{attempt}", "Attempts that run in this process."
         )

@@ -43,9 +43,9 @@ def main() -> None:
 
 def _reserve_stdout() -> BinaryIO:
     """Reserve standard output for the line with the address: output of native code goes to the log."""
-    kept = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(kept, "wb")
+    return os.fdopen(output, "wb")
 
 
 def _serve_shim(url: str) -> str:

@@ -72,8 +72,8 @@ def _select_tools(body: Json) -> list[Json]:
 def make_chat_request(body: Json) -> Json:
     """Translate a Messages API request to a request for the chat API of llama.cpp."""
     tools = _select_tools(body)
-    told = "\n".join(f"{tool['name']}: {_first_line(tool.get('description'))}" for tool in tools)
-    system = f"{_text(body.get('system'))[:MAX_SYSTEM_CHARS]}\n{_INSTRUCTIONS}\n{told}".strip()
+    descriptions = "\n".join(f"{tool['name']}: {_first_line(tool.get('description'))}" for tool in tools)
+    system = f"{_text(body.get('system'))[:MAX_SYSTEM_CHARS]}\n{_INSTRUCTIONS}\n{descriptions}".strip()
     messages = _as_mappings(body.get("messages"))
     limit = body.get("max_tokens")
     return {
@@ -116,7 +116,7 @@ def _results_since_prompt(messages: Sequence[Json]) -> int:
 
 def _make_chat_messages(messages: Sequence[Json]) -> list[Json]:
     """Return the messages for the model, with calls and results as text."""
-    told: list[Json] = []
+    chat_messages: list[Json] = []
     names: dict[object, object] = {}
     for message in messages:
         parts: list[str] = []
@@ -134,8 +134,8 @@ def _make_chat_messages(messages: Sequence[Json]) -> list[Json]:
                     continue
         if parts:
             role = "assistant" if message.get("role") == "assistant" else "user"
-            told.append({"role": role, "content": "\n".join(parts)})
-    return told
+            chat_messages.append({"role": role, "content": "\n".join(parts)})
+    return chat_messages
 
 
 def limit_schema(schema: Any, root: Any = None, depth: int = 0) -> Json:
@@ -195,9 +195,9 @@ def _resolve(reference: str, root: Any) -> Any:
 def make_message(body: Json, completion: Json) -> Json:
     """Translate a `completion` of the chat API to a response of the Messages API."""
     choice = (_as_mappings(completion.get("choices")) or [{}])[0]
-    said = _text(_as_mapping(choice.get("message")).get("content"))
+    content = _text(_as_mapping(choice.get("message")).get("content"))
     usage = _as_mapping(completion.get("usage"))
-    block, reason = _make_content_block(said, str(choice.get("finish_reason")))
+    block, reason = _make_content_block(content, str(choice.get("finish_reason")))
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -210,14 +210,14 @@ def make_message(body: Json, completion: Json) -> Json:
     }
 
 
-def _make_content_block(said: str, finish: str) -> tuple[Json, str]:
+def _make_content_block(content: str, finish: str) -> tuple[Json, str]:
     answer: Json = {}
     with suppress(ValueError):  # not valid JSON if cut at the token limit
-        answer = _as_mapping(json.loads(said))
+        answer = _as_mapping(json.loads(content))
     if "tool" in answer:
         key = f"toolu_{secrets.token_hex(12)}"
         return {"type": "tool_use", "id": key, "name": answer["tool"], "input": answer.get("input", {})}, "tool_use"
-    text = _text(answer["text"]) if "text" in answer else said
+    text = _text(answer["text"]) if "text" in answer else content
     return {"type": "text", "text": text or "…"}, _STOP_REASONS.get(finish, "end_turn")
 
 
@@ -352,13 +352,13 @@ class _ShimRequestHandler(BaseHTTPRequestHandler):
             "/v1/chat/completions", json.dumps(make_chat_request(asked)).encode()
         )
         try:
-            said = response.read()
+            data = response.read()
         finally:
             connection.close()
         if response.status != 200:
-            self._fail(response.status, said.decode("utf-8", "replace"))
+            self._fail(response.status, data.decode("utf-8", "replace"))
             return
-        message = make_message(asked, _as_mapping(json.loads(said)))
+        message = make_message(asked, _as_mapping(json.loads(data)))
         if asked.get("stream"):
             self._begin(200, "text/event-stream")
             for event in encode_stream_events(message):

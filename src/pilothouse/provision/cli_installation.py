@@ -135,12 +135,12 @@ def _versions_directory() -> Path:
 
 def _find_last_use(directory: Path) -> float:
     """Return when a version was last started, if the file system records it, or else installed."""
-    seen = [directory.stat().st_mtime]
+    times = [directory.stat().st_mtime]
     for file in directory.iterdir():
         if not file.name.startswith("."):
             status = file.stat()
-            seen += [status.st_mtime, status.st_atime]
-    return max(seen)
+            times += [status.st_mtime, status.st_atime]
+    return max(times)
 
 
 def _remove_version(directory: Path, *, wait: float) -> None:

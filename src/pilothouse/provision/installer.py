@@ -198,7 +198,7 @@ def download(source: PackageSource, directory: Path, advance: Callable[[int], ob
         raise ProvisionError(f"{source.client}: {tail or f'exit code {exit_code}'}", exit_code=exit_code, stderr=tail)
     found = [path for path in (directory / "out").iterdir() if path.suffix in (".tgz", ".whl")]
     if len(found) != 1:
-        raise ProvisionError(f"{source.client}: it reported success but left {len(found)} archives", stderr=tail)
+        raise ProvisionError(f"{source.client}: it reported success but wrote {len(found)} archives", stderr=tail)
     return found[0]
 
 
@@ -448,7 +448,7 @@ def _explain_errors(artifact: Artifact, root: Path) -> Generator[None, None, Non
         needed = f" (about {_count_needed_bytes(artifact) / 1e6:.0f} MB are needed)" if _is_full(error) else ""
         raise ProvisionError(
             f"cannot install {_file_name(artifact)} into {root}: {error.strerror or error}{needed}. "
-            f"Make room or set {CACHE_VARIABLE} to another directory."
+            f"Free some space or set {CACHE_VARIABLE} to another directory."
         ) from error
 
 

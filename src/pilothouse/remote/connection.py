@@ -187,7 +187,7 @@ class RemoteConnection:
                 self._accept_ready(decode_item(await socket.receive()))
                 self._socket = socket
                 return
-            raise ConnectionLostError(f"the host said nothing for {READY_SECONDS:g} s")
+            raise ConnectionLostError(f"the host sent nothing for {READY_SECONDS:g} s")
         except ProtocolError as error:
             raise self._make_protocol_error(error) from error
         finally:
@@ -208,8 +208,8 @@ class RemoteConnection:
         received = None if self.ready is None else self.link.receive_window.received
         return Attach(LINK_VERSION, self.client, self.session, received, self._take_over and self.ready is None)
 
-    def _accept_ready(self, said: LinkItem) -> None:
-        match said:
+    def _accept_ready(self, item: LinkItem) -> None:
+        match item:
             case Ready():
                 pass
             case Refused(code="start_failed", message=message):
@@ -219,17 +219,19 @@ class RemoteConnection:
             case Refused(code=code, message=message) | LinkError(code=code, message=message):
                 raise RemoteError(f"the host refuses: {message} ({code})", code=code)
             case _:
-                raise ProtocolError(f"{type(said).__name__} instead of an answer")
+                raise ProtocolError(f"the host sent {type(item).__name__} instead of an answer")
         if self.ready is None:
             self.link = Link(
-                SendBuffer(said.received), ReceiveWindow(said.begin), heartbeat_seconds=self.link.heartbeat.interval
+                SendBuffer(item.received), ReceiveWindow(item.begin), heartbeat_seconds=self.link.heartbeat.interval
             )
-            if said.input_ended:
-                self.link.finish_with(EndInput(said.received))
-            self.ready, self.session = said, said.session
-        elif said.begin != self.link.receive_window.received:
-            raise ProtocolError(f"the host goes on at {said.begin}, not at {self.link.receive_window.received}")
-        self.link.start_connection(said.received, anyio.current_time())
+            if item.input_ended:
+                self.link.finish_with(EndInput(item.received))
+            self.ready, self.session = item, item.session
+        elif item.begin != self.link.receive_window.received:
+            raise ProtocolError(
+                f"the host continues at byte {item.begin}, not at byte {self.link.receive_window.received}"
+            )
+        self.link.start_connection(item.received, anyio.current_time())
 
     # Serving.
 
@@ -269,34 +271,34 @@ class RemoteConnection:
     async def _send_loop(self, socket: WebSocketStream) -> None:
         link = self.link
         while True:
-            news = self._send_event = anyio.Event()
-            while (said := link.next_item(anyio.current_time())) is not None:
-                await socket.send(encode_item(said))
+            wakeup = self._send_event = anyio.Event()
+            while (item := link.next_item(anyio.current_time())) is not None:
+                await socket.send(encode_item(item))
             with anyio.move_on_after(max(0.0, link.next_deadline() - anyio.current_time())):
-                await news.wait()
+                await wakeup.wait()
 
     async def _receive_loop(self, socket: WebSocketStream) -> None:
         while True:
             message = await socket.receive()
-            if (said := self.link.receive_item(decode_item(message), anyio.current_time())) is not None:
-                self._handle_item(said)
-            if not isinstance(said, DataChunk):  # there may be a reply to send, or new window space
+            if (item := self.link.receive_item(decode_item(message), anyio.current_time())) is not None:
+                self._handle_item(item)
+            if not isinstance(item, DataChunk):  # there may be a reply to send, or new window space
                 self.wake_sender()
 
     async def _watch_heartbeat(self, _: WebSocketStream) -> None:
         # Not in `_send_loop`: a half-open connection may block that task in the middle of a message.
         pulse = self.link.heartbeat
-        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - `lost_at` moves each time
-            await anyio.sleep(min(left, MAX_SLEEP_SECONDS))
-        raise ConnectionLostError(f"the host said nothing for {MAX_MISSED_HEARTBEATS * pulse.interval:g} s")
+        while (remaining := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - `lost_at` moves each time
+            await anyio.sleep(min(remaining, MAX_SLEEP_SECONDS))
+        raise ConnectionLostError(f"the host sent nothing for {MAX_MISSED_HEARTBEATS * pulse.interval:g} s")
 
-    def _handle_item(self, said: LinkItem) -> None:
+    def _handle_item(self, item: LinkItem) -> None:
         self.notify_waiters()
-        match said:
+        match item:
             case DataChunk(data=data):
                 self.received_chunks.append(data)
             case Ended():
-                self.ended = said
+                self.ended = item
             case StderrLine(line=line):
                 self.on_stderr(line)
             case LinkError(code=code, message=message):
@@ -309,12 +311,12 @@ class RemoteConnection:
         """Connect again. Returns whether that succeeded; if not, `failure` says why."""
         lost_at, tries = anyio.current_time(), 0
         log.info("the connection to %s broke: %s", self.address.url, self.last_error)
-        while (left := lost_at + self._backoff.give_up_after - anyio.current_time()) > 0:
+        while (remaining := lost_at + self._backoff.give_up_after - anyio.current_time()) > 0:
             delay = self._backoff.delay(tries, random.random())  # noqa: S311 - it only spreads clients
-            await anyio.sleep(min(delay, left))
+            await anyio.sleep(min(delay, remaining))
             tries += 1
             try:
-                with anyio.move_on_after(max(left - delay, MIN_CONNECT_SECONDS)):
+                with anyio.move_on_after(max(remaining - delay, MIN_CONNECT_SECONDS)):
                     await self._connect()
             except ConnectionLostError as error:
                 self.last_error = str(error)
@@ -330,7 +332,7 @@ class RemoteConnection:
 
     def _make_lost_error(self) -> RemoteError:
         return RemoteError(
-            f"the connection to {self.address.url} broke, and there was none again within "
+            f"the connection to {self.address.url} broke, and the client could not connect again within "
             f"{self._backoff.give_up_after:g} s: {self.last_error}; the session may still run there: "
             f"WebSocketTransport(…, session={self.session!r})",
             code="lost",

@@ -218,7 +218,7 @@ class SendBuffer:
             ProtocolError: `received` is beyond the end.
         """
         if received > self.end:
-            raise ProtocolError(f"{received} bytes acknowledged, of {self.end}")
+            raise ProtocolError(f"the other side acknowledged {received} bytes, but only {self.end} exist")
         self._drop_below(received)
         if received > self.sent:  # received over an earlier connection
             self.sent = received
@@ -240,7 +240,7 @@ class SendBuffer:
         """
         if not self.acknowledged <= received <= self.end:
             raise ProtocolError(
-                f"the other side goes on at {received}, but {self.acknowledged} to {self.end} is what there is"
+                f"the other side continues at byte {received}, but only {self.acknowledged} to {self.end} are stored"
             )
         self.sent = received
         self._drop_below(received)
@@ -277,11 +277,13 @@ class ReceiveWindow:
         """
         last = offset + len(data)
         if offset > self.position:
-            raise ProtocolError(f"a gap: {self.position} is next, and {offset} came")
+            raise ProtocolError(f"a gap: expected byte {self.position}, got byte {offset}")
         if last > self.announced + self._window:
-            raise ProtocolError(f"more than the window of {self._window} bytes beyond {self.announced}")
+            raise ProtocolError(
+                f"data up to byte {last} exceeds the window of {self._window} bytes after byte {self.announced}"
+            )
         if self.end is not None and last > self.end:
-            raise ProtocolError(f"data up to {last}, after the end at {self.end}")
+            raise ProtocolError(f"data up to byte {last}, but the stream ends at byte {self.end}")
         if last <= self.position:
             return b""
         new = data[self.position - offset :]
@@ -315,7 +317,9 @@ class ReceiveWindow:
             ProtocolError: another end was announced before, or more data is here already.
         """
         if offset < self.position or self.end not in (None, offset):
-            raise ProtocolError(f"an end at {offset}, with {self.position} here and the end at {self.end}")
+            raise ProtocolError(
+                f"the stream ends at byte {offset}, but {self.position} bytes arrived and the end was {self.end}"
+            )
         self.end = offset
 
     @property
@@ -420,15 +424,15 @@ class Link:
 
     ::
 
-        link.connected(received, now)                   after `ready`; `received` is what the other side has
-        while (said := link.say(now)) is not None: …    send it; afterwards sleep until `link.next_deadline()` or news
-        match link.hear(decode(message), now): …        `DataChunk`: new bytes, each once; others are for the caller
-        link.handed_on(count, now)                      acknowledged in time
+        link.start_connection(received, now)    after `ready`; `received` is what the other side has
+        while (item := link.next_item(now)):    send it; then sleep until a change or `link.next_deadline()`
+        link.receive_item(item, now)            returns new bytes as a `DataChunk`, each once; others are for the caller
+        link.mark_delivered(count, now)         acknowledged in time
 
     Args:
         send_buffer: what this side sends.
         receive_window: what this side receives.
-        heartbeat: seconds of silence after which the other side is pinged; 0: never.
+        heartbeat_seconds: seconds of silence after which the other side is pinged; 0: never.
     """
 
     def __init__(
@@ -482,7 +486,7 @@ class Link:
             return True
         return inbound.received - inbound.announced >= ACK_BYTES
 
-    def receive_item(self, said: LinkItem, now: float) -> LinkItem | None:
+    def receive_item(self, item: LinkItem, now: float) -> LinkItem | None:
         """Process a message of the other side.
 
         Returns:
@@ -493,13 +497,13 @@ class Link:
             ProtocolError: the message is not allowed.
         """
         self.heartbeat.note_received(now)
-        match said:
+        match item:
             case DataChunk(offset=offset, data=data):
                 new = self.receive_window.accept(offset, data)
                 return DataChunk(self.receive_window.position - len(new), new) if new else None
             case Ack(received=received):
                 self.send_buffer.acknowledge(received)
-                return said  # the host stores `keep_from`; the client may be waiting for window space
+                return item  # the host stores `keep_from`; the client may be waiting for window space
             case Ping(t=t):
                 self._pongs.append(t)
                 return None
@@ -508,12 +512,12 @@ class Link:
                 return None
             case EndInput(at=at) | Ended(at=at):
                 self.receive_window.set_end(at)
-                return said
+                return item
             case _:
-                return said
+                return item
 
     def next_item(self, now: float) -> LinkItem | None:
-        """Return the next message to send; None if there is none until news or `next_deadline`."""
+        """Return the next message to send; None if there is none until something changes or `next_deadline`."""
         if self._pongs:
             return Pong(self._pongs.popleft())
         if self._ack_is_due(now):
@@ -541,6 +545,6 @@ class Link:
         return inbound.received - inbound.announced >= ACK_BYTES or now >= self._ack_wanted_since + ACK_SECONDS
 
     def next_deadline(self) -> float:
-        """Return when to call `next_item` even without news. `pulse.lost_at` is when the other side counts as lost."""
+        """Return when to call `next_item` even if nothing changed. `heartbeat.lost_at`: when the other side is lost."""
         since = self._ack_wanted_since
         return min(self.heartbeat.ping_at, float("inf") if since is None else since + ACK_SECONDS)

@@ -225,7 +225,7 @@ def decode_item(message: str | bytes) -> LinkItem:
     try:
         item = _decoder.decode(message)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise ProtocolError(f"a text message that is none of the link: {error}") from None
+        raise ProtocolError(f"the link has no such text message: {error}") from None
     for name in ("received", "keep_from", "at", "begin", "end"):
         number = getattr(item, name, None)
         if isinstance(number, int) and number < 0:

@@ -291,7 +291,7 @@ class WebSocketTransport(Transport):
         """
         up = self._connection
         if up.ready is None or self._closed is not None:
-            raise UsageError("there is no session to leave: it was not started, or was closed")
+            raise UsageError("there is no session to detach from: it was not started, or was closed")
         outbound = up.link.send_buffer
         with anyio.CancelScope(shield=True), anyio.move_on_after(DETACH_SECONDS), suppress(anyio.ClosedResourceError):
             await up.wait_until(lambda: outbound.acknowledged == outbound.end or up.is_finished)
@@ -322,10 +322,10 @@ class WebSocketTransport(Transport):
             (self._closed is not None, "unhealthy", "closed"),
             (up.ready is None, "unhealthy", "not started"),
             (up.failure is not None, "unhealthy", str(up.failure)),
-            (up.ended is not None, "unhealthy", "the peer ended"),
+            (up.ended is not None, "unhealthy", "the child ended"),
             (not up.is_connected, "degraded", f"connecting to the host again: {up.last_error}"),
             (up.link.has_finished, "degraded", "input ended"),
-            (self._waiting_to_send > 0, "degraded", "the host, or the peer, is slow to read its input"),
+            (self._waiting_to_send > 0, "degraded", "the host or the child is slow to read its input"),
         )
         return next((Health(state, reason) for applies, state, reason in states if applies), Health("healthy"))
 
@@ -351,10 +351,10 @@ def on_host(
     Raises:
         UsageError: as for `WebSocketTransport`.
     """
-    left = [WebSocketTransport(url, session=session, take_over=take_over, **settings)]
+    transports = [WebSocketTransport(url, session=session, take_over=take_over, **settings)]
 
     def make() -> WebSocketTransport:
-        return left.pop() if left else WebSocketTransport(url, **settings)
+        return transports.pop() if transports else WebSocketTransport(url, **settings)
 
     return make
 

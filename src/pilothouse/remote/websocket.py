@@ -140,7 +140,7 @@ class WebSocketStream:
         received, sent = self._protocol.close_rcvd, self._protocol.close_sent
         if received is not None:
             return ConnectionLostError(f"closed by the host ({received})")
-        return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a word")
+        return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a reason")
 
     async def _flush(self) -> None:
         """Send all pending bytes of the protocol. Needs the lock; one flush serves all waiting callers."""
@@ -217,7 +217,7 @@ def _is_data(event: object) -> bool:
 
 _STATUS_ERRORS: Final = {
     401: ("unauthorized", "the token is missing or wrong"),
-    403: ("forbidden", "it takes no clients from here"),
+    403: ("forbidden", "it accepts no clients from this address"),
 }
 _TRANSIENT_STATUSES: Final = frozenset(
     {408, 425, 429, 500, 502, 503, 504}
@@ -226,7 +226,7 @@ _TRANSIENT_STATUSES: Final = frozenset(
 
 def _make_status_error(status: int) -> Exception:
     if status in _TRANSIENT_STATUSES:
-        return ConnectionLostError(f"not for now (HTTP {status})")
+        return ConnectionLostError(f"the host is busy or not available (HTTP {status})")
     code, why = _STATUS_ERRORS.get(status, ("protocol", "no pilothouse host answers there"))
     return RemoteError(f"the host refuses: {why} (HTTP {status})", code=code)
 

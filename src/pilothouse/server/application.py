@@ -121,7 +121,7 @@ def check_token(token: str) -> None:
         )
     if len(set(token)) < MIN_DIFFERENT_CHARS or token in (token + token)[1:-1] or _is_sequence(token):
         raise UsageError(
-            "the token: it repeats itself or counts, and can be guessed; take one such as `openssl rand -hex 32` makes"
+            "the token: it repeats or counts up, so it can be guessed; use the output of `openssl rand -hex 32`"
         )
 
 
@@ -159,7 +159,7 @@ def read_token(path: Path) -> str:
     """
     try:
         if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise UsageError(f"others may read the token file {path}: chmod 600 {path}")
+            raise UsageError(f"other users may read the token file {path}: chmod 600 {path}")
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the token file {path} cannot be read: {error}") from None
@@ -258,16 +258,16 @@ async def serve(
     server, make = _make_server(application, slots)
     stopping = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
-    told = 0
+    signal_count = 0
 
     def end(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told += 1
+        nonlocal signal_count
+        signal_count += 1
         loop.call_soon_threadsafe(stopping.set)
-        if told > 1:
+        if signal_count > 1:
             server.should_exit = server.force_exit = True
 
-    async def until_told() -> None:
+    async def drain_when_stopped() -> None:
         while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         accepting = asyncio.ensure_future(accept_connections(listening, make, slots))
@@ -281,7 +281,7 @@ async def serve(
 
     with _handle_signals(end):
         logging.getLogger("uvicorn.error").addFilter(_is_relevant_record)
-        ending = asyncio.ensure_future(until_told())
+        ending = asyncio.ensure_future(drain_when_stopped())
         try:
             await server.serve(sockets=[])  # `accept_connections` brings the connections
             if ending.done():

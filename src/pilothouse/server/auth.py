@@ -67,7 +67,7 @@ class AccessRules(NamedTuple):
         """Check the headers of a request; returns the owner of its token, "" for the token that sees all sessions.
 
         Raises:
-            Refusal: the request is not allowed.
+            RefusedRequestError: the request is not allowed.
         """
         self._check_host(_find_headers(headers, b"host"))
         origins = _find_headers(headers, b"origin")
@@ -83,7 +83,7 @@ class AccessRules(NamedTuple):
         # A page of another site can point a name of its own at this address, but it cannot change the Host header
         # that the browser then sends.
         if len(hosts) != 1 or not self._is_own(_parse_host_name(hosts[0])):
-            raise RefusedRequestError("forbidden", "this host is not called that; add the name with --name")
+            raise RefusedRequestError("forbidden", "this host does not have that name; add it with --name")
 
     def _is_own(self, name: str) -> bool:
         if name == "localhost" or name in self.names:

@@ -89,7 +89,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name}: expected a number greater than 0, got {getattr(self, name)}")
         for root in self.roots:
             if not Path(root).is_dir():
-                raise UsageError(f"root: {root} is no directory")
+                raise UsageError(f"root: {root} is not a directory")
 
     def resolve_roots(self) -> tuple[str, ...]:
         """Return the roots as absolute paths without links; the working directory if there are none."""
@@ -183,7 +183,7 @@ class Host:
         try:
             return self._make_rest_session(record, None if given is None else self._make_options(given))
         except OptionsError as error:  # the roots have changed, or this is another version
-            _log.warning("session %s cannot go on: %s", record.id, error)
+            _log.warning("session %s cannot continue: %s", record.id, error)
             return self._make_rest_session(record, None)
 
     async def drain(self, seconds: float | None = None) -> None:
@@ -209,24 +209,24 @@ class Host:
                 await anyio.sleep(0.02)
 
     async def _run_maintenance(self) -> None:
-        swept = anyio.current_time()
+        last_sweep = anyio.current_time()
         while True:
             await anyio.sleep(min(IDLE_CHECK_SECONDS, self.settings.idle_seconds / 2))
             try:
                 await self.end_idle()
-                if anyio.current_time() >= swept + SWEEP_SECONDS:
-                    swept = anyio.current_time()
+                if anyio.current_time() >= last_sweep + SWEEP_SECONDS:
+                    last_sweep = anyio.current_time()
                     await self.sweep()
             except PilothouseError as error:
-                _log.error("idle sessions could not be seen to: %s", error)
+                _log.error("the maintenance of sessions failed: %s", error)
 
     async def end_idle(self) -> None:
         """End the children of sessions that are idle for too long."""
         for session in list(self._sessions.values()):
             limit = self.settings.abandoned_seconds if session.is_busy else self.settings.idle_seconds
             if session.has_child and session.idle_seconds >= limit:
-                _log.info("session %s is idle: its child is ended", session.id)
-                await session.stop(f"nobody was attached, and nothing happened, for {limit:g} s")
+                _log.info("session %s is idle: the host ends its child", session.id)
+                await session.stop(f"no client was attached and nothing happened for {limit:g} s")
 
     async def sweep(self) -> None:
         """Forget sessions that ended long ago, and the oldest ended ones while too much is kept."""
@@ -250,7 +250,7 @@ class Host:
             owner: owner of the client's token; "" sees all sessions, others see their own.
 
         Raises:
-            Refusal: there is none ("unknown_session").
+            RefusedRequestError: there is none ("unknown_session").
         """
         found = self._sessions.get(session)
         if found is None or owner not in ("", found.record.owner):
@@ -259,7 +259,7 @@ class Host:
 
     def _check_capacity(self) -> None:
         if self.is_draining:
-            raise RefusedRequestError("draining", "this host is about to end, and starts no sessions")
+            raise RefusedRequestError("draining", "this host is shutting down and starts no sessions")
         if sum(s.has_child for s in self._sessions.values()) + self._starting_count >= self.settings.max_sessions:
             raise RefusedRequestError(
                 "limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time"
@@ -274,7 +274,7 @@ class Host:
             owner: owner of the session.
 
         Raises:
-            Refusal: the host refuses the request.
+            RefusedRequestError: the host refuses the request.
             PilothouseError: the child could not be started.
         """
         key = (owner, client)
@@ -330,7 +330,7 @@ class Host:
 
         Raises:
             OptionsError: an option is invalid, or only the host decides it.
-            Refusal: the host refuses the request.
+            RefusedRequestError: the host refuses the request.
             PilothouseError: the child could not be started.
         """
         self._check_capacity()
@@ -362,7 +362,7 @@ class Host:
     def _make_options(self, given: Mapping[str, Any]) -> Options:
         for name in _HOST_ONLY_OPTIONS:
             if name in given:
-                raise OptionsError(f"option {name!r} is the host's own", option=name)
+                raise OptionsError(f"option {name!r} belongs to the host", option=name)
         options = read_config_table(given, self.policy.roots[0], lambda name: f"options.{name}")
         root = self.policy.roots[0]
         # A session of this process would turn partial messages on; clients that want them say so. Verbatim prompts
@@ -389,14 +389,14 @@ class Host:
         """Start running a prompt in a session that the host drives; does not wait for the result.
 
         Raises:
-            Refusal: too many prompts are queued, or the host is shutting down.
+            RefusedRequestError: too many prompts are queued, or the host is shutting down.
             UsageError: the prompt cannot be sent.
             SessionClosedError: the session cannot continue.
         """
         if session.waiting_count >= self.settings.max_prompts:
-            raise RefusedRequestError("limit", f"{session.waiting_count} prompts of this session wait already")
+            raise RefusedRequestError("limit", f"{session.waiting_count} prompts of this session are already waiting")
         if self.is_draining:
-            raise RefusedRequestError("draining", "this host is about to end, and answers no more prompts")
+            raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
         if not session.has_child:
             self._check_capacity()
         query = await session.send_prompt(prompt)
@@ -420,13 +420,13 @@ def _check_resume(owner: str, argv: Sequence[str]) -> None:
     """Refuse to resume a conversation that the owner does not name by its id, since it may be another owner's.
 
     Raises:
-        Refusal: the conversation is not named by its id.
+        RefusedRequestError: the conversation is not named by its id.
     """
     for argument in argv if owner else ():
         name, _, value = argument.partition("=")
         if name == "--continue" or (name == "--resume" and not _UUID.fullmatch(value)):
             raise RefusedRequestError(
-                "forbidden", f"{name}: with this token, say which conversation by its id: --resume=ID"
+                "forbidden", f"{name}: this token must name the conversation by its id: --resume=ID"
             )
 
 

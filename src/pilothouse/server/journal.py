@@ -112,7 +112,7 @@ class SqliteWorker:
                 ) from None
             if isinstance(error, sqlite3.OperationalError):
                 raise JournalError(f"the journal {self.path} cannot be opened: {error}") from None
-            raise UsageError(f"{self.path} is no journal: {error}; give another --journal") from None
+            raise UsageError(f"{self.path} is not a journal: {error}; give another --journal") from None
         except UsageError:
             connection.close()
             raise
@@ -322,13 +322,13 @@ class OutputJournal:
                 (session, session, place, place),
             )
             parts: list[bytes] = []
-            at, left = place, limit
+            at, remaining = place, limit
             for first, data in rows:
-                if first > at or left <= 0:
+                if first > at or remaining <= 0:
                     break
-                part = data[at - first : at - first + left]
+                part = data[at - first : at - first + remaining]
                 parts.append(part)
-                at, left = at + len(part), left - len(part)
+                at, remaining = at + len(part), remaining - len(part)
             return b"".join(parts)
 
         return self._database.call(work)
@@ -522,7 +522,7 @@ class OutputLog:
         """Raise `OutputPrunedError` if the byte at `place` is not kept any more."""
         if gone or place < self.start:
             raise OutputPrunedError(
-                f"byte {place} of the output is not kept any more; what is kept begins at {self.start}",
+                f"byte {place} of the output is no longer stored; the stored output begins at byte {self.start}",
                 available_from=self.start,
             )
 

@@ -266,7 +266,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         """Refuse a permission mode that is too high.
 
         Raises:
-            Refusal: the mode is too high.
+            RefusedRequestError: the mode is too high.
         """
         if permits_more(mode, self.permission_mode):
             raise RefusedRequestError(
@@ -277,7 +277,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         """Refuse powers of a client's settings, servers or agents that the limits forbid.
 
         Raises:
-            Refusal: a power is forbidden.
+            RefusedRequestError: a power is forbidden.
         """
         for mode in sorted(found.modes):
             self.check_mode(mode, where)
@@ -332,7 +332,7 @@ class HostPolicy(Struct, frozen=True):
         """Turn a client's request into an invocation: paths resolved, files that were named by their path read.
 
         Raises:
-            Refusal: a part is refused; says which, and what would be accepted.
+            RefusedRequestError: a part is refused; says which, and what would be accepted.
         """
         cwd = self._resolve_directory(request.cwd)
         if not {"--print", "-p"} & {*request.argv, *request.tail}:
@@ -378,7 +378,7 @@ class HostPolicy(Struct, frozen=True):
         """Return the path without links, so that the CLI gets exactly the path that was checked."""
         if path != path.strip() or path.startswith("~") or not path.isprintable():
             raise RefusedRequestError(
-                "forbidden", f"{where}: {path[:200]!a} is no plain path: it has blanks around it, ~, or controls"
+                "forbidden", f"{where}: {path[:200]!a} is not a plain path: it has blanks around it, ~, or controls"
             )
         real = os.path.realpath(os.path.join(cwd, path))  # noqa: PTH118 - Path has no realpath of its own
         if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.roots):
@@ -420,7 +420,7 @@ class HostPolicy(Struct, frozen=True):
                 "forbidden", f"--{name}: this host does not take it; its operator may: --allow-flag {name}"
             )
         if name == "resume" and not _RESUMED.fullmatch(value or ""):
-            raise RefusedRequestError("forbidden", "--resume: this host takes the id of a conversation, and no path")
+            raise RefusedRequestError("forbidden", "--resume: this host takes the id of a conversation, not a path")
         if value is None and use != "switch":
             raise RefusedRequestError("bad_request", f"--{name}: expected --{name}=value")
         if name == "permission-mode":
@@ -428,7 +428,7 @@ class HostPolicy(Struct, frozen=True):
         elif name == "allow-dangerously-skip-permissions":
             found.modes.add(MODES_BY_PERMISSIVENESS[-1])
         elif name == "managed-settings-in-initialize" and self.limits.managed_settings is not None:
-            raise RefusedRequestError("forbidden", f"--{name}: the managed settings of this host hold")
+            raise RefusedRequestError("forbidden", f"--{name}: the managed settings of this host apply")
         elif name in _PROGRAM_DIRECTORIES:
             found.programs.add("plugins")
         if use == "path":
@@ -488,10 +488,10 @@ class HostPolicy(Struct, frozen=True):
             found: collects the powers.
 
         Raises:
-            Refusal: the host does not accept such settings, or the variables in them.
+            RefusedRequestError: the host does not accept such settings, or the variables in them.
         """
         if name == "managed-settings" and self.limits.managed_settings is not None:
-            raise RefusedRequestError("forbidden", "--managed-settings: those of this host hold")
+            raise RefusedRequestError("forbidden", "--managed-settings: those of this host apply")
         if name == "settings" and not self.limits.settings:
             raise RefusedRequestError("forbidden", "--settings: this host takes no settings of clients")
         variables = value.get("env")
@@ -503,7 +503,7 @@ class HostPolicy(Struct, frozen=True):
         """Add the powers of a client's initialize request.
 
         Raises:
-            Refusal: the host refuses a part of it.
+            RefusedRequestError: the host refuses a part of it.
         """
         found.add_agents(body.get("agents"))
         if body.get("managedSettings"):
@@ -640,28 +640,28 @@ class InputFilter:
         """
         if not self._is_limited and not any(mark in line for mark in _CONTROL_MARKERS):
             return line
-        said = _decode_object(line)
-        if said is None:
+        frame = _decode_object(line)
+        if frame is None:
             return line
-        kind = said.get("type")
+        kind = frame.get("type")
         if kind == "update_environment_variables" or (self._is_limited and kind not in ALLOWED_TYPES):
             raise ProtocolError(f"this host does not take messages of type {str(kind)[:80]!r}")
         if kind == "control_request":
-            self._check_request(said)
+            self._check_request(frame)
         elif kind == "control_response" and self._is_limited:
-            self._check_response(said)
-        elif kind == "user" and self._limits.verbatim_prompts and said.get("client_composed") is not True:
-            return encode_json({**said, "client_composed": True}) + b"\n"
+            self._check_response(frame)
+        elif kind == "user" and self._limits.verbatim_prompts and frame.get("client_composed") is not True:
+            return encode_json({**frame, "client_composed": True}) + b"\n"
         return line
 
-    def _check_request(self, said: Mapping[str, Any]) -> None:
-        body = said.get("request")
-        request: Mapping[str, Any] = cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else said
+    def _check_request(self, frame: Mapping[str, Any]) -> None:
+        body = frame.get("request")
+        request: Mapping[str, Any] = cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else frame
         subtype = str(request.get("subtype"))
         try:
             self._check_body(subtype, request)
         except RefusedRequestError as refusal:
-            raise ControlRequestRefusedError(str(said.get("request_id")), str(refusal)) from None
+            raise ControlRequestRefusedError(str(frame.get("request_id")), str(refusal)) from None
 
     def _check_body(self, subtype: str, request: Mapping[str, Any]) -> None:
         if self._is_limited and subtype not in ALLOWED_REQUESTS:
@@ -678,11 +678,11 @@ class InputFilter:
         self._limits.check_capabilities(found, subtype)
         if self._policy.needs_own_key(found):
             raise RefusedRequestError(
-                "forbidden", f"{subtype}: say where the API is, and with which key, when the session starts"
+                "forbidden", f"{subtype}: give the address of the API and its key when the session starts"
             )
 
-    def _check_response(self, said: Mapping[str, Any]) -> None:
-        for update in _iterate_mappings(said):
+    def _check_response(self, frame: Mapping[str, Any]) -> None:
+        for update in _iterate_mappings(frame):
             if update.get("type") == "setMode":
                 try:
                     self._limits.check_mode(str(update.get("mode")), "the answer")
@@ -693,14 +693,14 @@ class InputFilter:
 def _decode_object(line: bytes) -> Mapping[str, Any] | None:
     """Decode a line to an object; None if no reader, whatever its line ends, can take the line for an object."""
     try:
-        said = decode_line(line)
+        frame = decode_line(line)
     except LineDecodeError:
         if b"{" in line:
             raise ProtocolError("a line of input is not valid JSON, or is nested too deeply") from None
         return None
     if b"\r" in line.rstrip(b"\r\n"):
         raise ProtocolError("a line of input has a carriage return in it")
-    return cast("Mapping[str, Any]", said) if isinstance(said, Mapping) else None
+    return cast("Mapping[str, Any]", frame) if isinstance(frame, Mapping) else None
 
 
 def _iterate_mappings(value: Any) -> Iterator[Mapping[str, Any]]:

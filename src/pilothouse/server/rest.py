@@ -114,11 +114,11 @@ def _encode_event(end: int, line: bytes | None) -> bytes:
     if line is None:
         return _encode_named_event("oversize", end, {"message": f"a message is longer than {MAX_LINE_BYTES:,} bytes"})
     try:
-        said = _frame_decoder.decode(line)
+        frame = _frame_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return b""
-    kind = said.type
-    if kind == "control_request" and _asks_user(said.request):
+    kind = frame.type
+    if kind == "control_request" and _asks_user(frame.request):
         return b"id: %d\nevent: asked\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
     if kind in _HIDDEN_TYPES:
         return b""
@@ -231,7 +231,7 @@ async def _close(host: Host, request: Request) -> Response:
 async def _prompt(host: Host, request: Request) -> Response:
     session = _find_session(host, request)
     if not isinstance(session, RestSession):
-        raise RefusedRequestError("busy", "a client drives this session over the wire, and asks in it")
+        raise RefusedRequestError("busy", "a WebSocket client drives this session; that client sends the prompts")
     asked = await _read_body(host, request, PromptBody)
     place = session.output.end
     await host.send_prompt(session, asked.prompt)

@@ -231,8 +231,8 @@ class RestSession(ServerSession):
             return
         if self._options is None:
             raise SessionClosedError(
-                "this session was started with keys, which are not kept, or the host does not take its settings any "
-                "more: start another one, with "
+                "this session was started with keys, which are not stored, or the host no longer accepts its "
+                "settings: start another one, with "
                 f"resume={self.record.conversation!r}"
             )
         options = self._options.with_(transport=self._make_journaled_transport)
@@ -605,7 +605,7 @@ class WebSocketSession(ServerSession):
         if self._transport is None or self.record.input_ended:
             return
         if self._input or self._lines.held_bytes:
-            raise ValueError("the client is just saying something; try again")
+            raise ValueError("the client is in the middle of a line; try again")
         request = {"type": "control_request", "request_id": f"host-{self.id}", "request": {"subtype": "interrupt"}}
         await self._transport.send(json.dumps(request).encode() + b"\n")
 

@@ -82,7 +82,7 @@ async def serve_websocket(host: Host, socket: WebSocket) -> None:
 async def _receive_first(socket: WebSocket) -> LinkMessage | DataChunk:
     with anyio.move_on_after(FIRST_MESSAGE_SECONDS):
         return await _receive_item(socket)
-    raise RefusedRequestError("bad_request", f"nothing was said for {FIRST_MESSAGE_SECONDS:g} s")
+    raise RefusedRequestError("bad_request", f"the client sent no message for {FIRST_MESSAGE_SECONDS:g} s")
 
 
 async def _receive_item(socket: WebSocket) -> LinkMessage | DataChunk:
@@ -101,28 +101,28 @@ def _make_refused(error: PilothouseError) -> Refused:
     return Refused("start_failed", str(error))
 
 
-async def _open_session(host: Host, said: LinkMessage | DataChunk, owner: str) -> tuple[WebSocketSession, Link, Ready]:
+async def _open_session(host: Host, item: LinkMessage | DataChunk, owner: str) -> tuple[WebSocketSession, Link, Ready]:
     """Return the session that a client starts or attaches to, with the link and the response.
 
     Raises:
-        Refusal: the client may not have the session.
+        RefusedRequestError: the client may not have the session.
         PilothouseError: the child could not be started.
     """
-    if not isinstance(said, Start | Attach):
-        raise RefusedRequestError("bad_request", "the first message is start or attach")
-    if said.version != LINK_VERSION:
+    if not isinstance(item, Start | Attach):
+        raise RefusedRequestError("bad_request", "the first message must be start or attach")
+    if item.version != LINK_VERSION:
         raise RefusedRequestError(
-            "version", f"this host speaks version {LINK_VERSION} of the link, and not {said.version}"
+            "version", f"this host speaks version {LINK_VERSION} of the link, and not {item.version}"
         )
-    if not 0 < len(said.client) <= 200:
+    if not 0 < len(item.client) <= 200:
         raise RefusedRequestError("bad_request", "client: expected an id")
-    if isinstance(said, Start):
-        session = await host.start_websocket_session(said.client, _make_launch_request(said.invocation), owner)
-        said = Attach(LINK_VERSION, said.client, session.id, 0)
-    found = host.get(said.session, owner)
+    if isinstance(item, Start):
+        session = await host.start_websocket_session(item.client, _make_launch_request(item.invocation), owner)
+        item = Attach(LINK_VERSION, item.client, session.id, 0)
+    found = host.get(item.session, owner)
     if not isinstance(found, WebSocketSession):
-        raise RefusedRequestError("forbidden", "this session is driven by the host itself: use REST for it")
-    return _attach_client(host, found, said)
+        raise RefusedRequestError("forbidden", "the host itself drives this session: use REST for it")
+    return _attach_client(host, found, item)
 
 
 def _make_launch_request(launch: LaunchMessage) -> LaunchRequest:
@@ -138,12 +138,12 @@ def _make_launch_request(launch: LaunchMessage) -> LaunchRequest:
     )
 
 
-def _attach_client(host: Host, session: WebSocketSession, said: Attach) -> tuple[WebSocketSession, Link, Ready]:
+def _attach_client(host: Host, session: WebSocketSession, item: Attach) -> tuple[WebSocketSession, Link, Ready]:
     record, output = session.record, session.output
-    is_same = said.client == record.client
-    if session.replace is not None and not is_same and not said.take_over:
+    is_same = item.client == record.client
+    if session.replace is not None and not is_same and not item.take_over:
         raise RefusedRequestError("attached_elsewhere", "another client is attached; take_over replaces it")
-    begin = record.acknowledged if said.received is None else said.received
+    begin = record.acknowledged if item.received is None else item.received
     if begin > output.end and session.has_child:
         raise RefusedRequestError("bad_request", f"the output has {output.end} bytes, and not {begin}")
     try:
@@ -154,8 +154,8 @@ def _attach_client(host: Host, session: WebSocketSession, said: Attach) -> tuple
         session.replace()
     if not is_same:
         session.reset_input()
-        record.client = said.client
-        session.journal.update_later(session.id, client=said.client)
+        record.client = item.client
+        session.journal.update_later(session.id, client=item.client)
     link = Link(SendBuffer(begin), session.receive_window, heartbeat_seconds=host.settings.heartbeat)
     link.start_connection(begin, anyio.current_time())
     ready = Ready(
@@ -248,12 +248,12 @@ class _ClientConnection:
 
     async def _receive_loop(self) -> None:
         while True:
-            said = await _receive_item(self._socket)
+            item = await _receive_item(self._socket)
             await self._throttle()
             if self._scope.cancel_called:
                 return
-            heard = self._link.receive_item(said, anyio.current_time())
-            if heard is not None and not await self._handle_item(heard):
+            unhandled = self._link.receive_item(item, anyio.current_time())
+            if unhandled is not None and not await self._handle_item(unhandled):
                 self._code = OK
                 return
             self._wake()
@@ -266,10 +266,10 @@ class _ClientConnection:
         if self._count > self._host.settings.messages_per_second:
             await anyio.sleep(self._second + 1 - now)
 
-    async def _handle_item(self, said: LinkMessage | DataChunk) -> bool:
+    async def _handle_item(self, item: LinkMessage | DataChunk) -> bool:
         """Process a message; False if it was the last one."""
         session = self._session
-        match said:
+        match item:
             case DataChunk(data=data):
                 session.accept(data)
             case EndInput(at=at):
@@ -285,7 +285,7 @@ class _ClientConnection:
                 _log.warning("the client of session %s gives up: %a: %a", session.id, code[:80], message[:200])
                 return False
             case _:
-                raise ProtocolError(f"a client does not say {type(said).__name__!r} here")
+                raise ProtocolError(f"a client does not send {type(item).__name__!r} here")
         return True
 
     async def _send_loop(self) -> None:
@@ -293,17 +293,17 @@ class _ClientConnection:
         while True:
             while session.stderr:
                 await self._send(StderrLine(session.stderr.popleft()))
-            said = link.next_item(anyio.current_time())
-            if said is not None:
-                await self._send(said)
-                session.is_ending_sent = session.is_ending_sent or isinstance(said, Ended)
+            item = link.next_item(anyio.current_time())
+            if item is not None:
+                await self._send(item)
+                session.is_ending_sent = session.is_ending_sent or isinstance(item, Ended)
                 continue
             changed = self._changed
             with anyio.move_on_after(max(0.01, link.next_deadline() - anyio.current_time())):
                 await changed.wait()
 
-    async def _send(self, said: Any) -> None:
-        message = encode_item(said)
+    async def _send(self, item: Any) -> None:
+        message = encode_item(item)
         if isinstance(message, str):
             await self._socket.send_text(message)
         else:
@@ -328,11 +328,11 @@ class _ClientConnection:
         ending = self._session.record.ending or ExitInfo()
         detail = ending.detail
         if self._read_position > self._session.output.end:  # a power cut lost what the client has
-            detail = f"{detail}; what was said after byte {self._session.output.end} is lost here".lstrip("; ")
+            detail = f"{detail}; the output after byte {self._session.output.end} is lost here".lstrip("; ")
         return Ended(self._read_position, ending.exit_code, ending.signal, ending.stderr, detail)
 
     async def _watch_heartbeat(self) -> None:
         pulse = self._link.heartbeat
         while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - it moves with every message
             await anyio.sleep(left)
-        _log.info("session %s: its client was not heard for %g s", self._session.id, self._host.settings.heartbeat * 3)
+        _log.info("session %s: its client sent nothing for %g s", self._session.id, self._host.settings.heartbeat * 3)

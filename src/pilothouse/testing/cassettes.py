@@ -72,7 +72,7 @@ class CassetteUse:
     def _compare(self) -> None:
         found = diff_cassettes(Cassette.load(self.path), Cassette.load(self._new_path), ignore=self._ignore)
         if found:
-            words = "the real thing does not do any more what was recorded; if that is right, record again"
+            words = "the real transport no longer does what was recorded; if that is right, record again"
             raise CassetteError(f"{self.path}: {words}:\n{found}", path=str(self.path))
 
     def discard(self) -> None:

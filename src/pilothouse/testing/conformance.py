@@ -99,11 +99,11 @@ class AgentSuite(ABC):
     async def test_hooks_are_called(self, agent: Agent, scripted_model: ScriptedModel) -> None:
         calls = [ToolUse("Bash", {"command": f"echo {word}", "description": "d"}) for word in ("ahoy", "stop")]
         scripted_model.reply(Steps([calls[0]], [calls[1]], "Done."))
-        seen: list[tuple[str, str]] = []
+        hook_calls: list[tuple[str, str]] = []
 
         async def watch(event: Any) -> dict[str, Any] | None:
             command = event.tool_input["command"]
-            seen.append((event.event_name, command))
+            hook_calls.append((event.event_name, command))
             if event.event_name == "PreToolUse" and command == "echo stop":
                 return {"decision": "block", "reason": "no"}
             return None
@@ -111,7 +111,7 @@ class AgentSuite(ABC):
         hooks: Hooks = {"PreToolUse": [HookMatcher("Bash", [watch])], "PostToolUse": HookMatcher("Bash", [watch])}
         with anyio.fail_after(LIMIT):
             result = await agent.query("Say ahoy.", hooks=hooks, allowed_tools=["Bash"])
-        assert seen == [("PreToolUse", "echo ahoy"), ("PostToolUse", "echo ahoy"), ("PreToolUse", "echo stop")]
+        assert hook_calls == [("PreToolUse", "echo ahoy"), ("PostToolUse", "echo ahoy"), ("PreToolUse", "echo stop")]
         assert result.text == "Done."
 
     async def test_tools_of_this_process_run(self, agent: Agent, scripted_model: ScriptedModel) -> None:

@@ -141,8 +141,8 @@ class FakeChild:
     def _write_lifecycle(self, uuid: str, *states: str) -> None:
         """Report the states of a user message."""
         for state in states:
-            told = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
-            self.write(json.dumps(told).encode() + b"\n")
+            frame = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
+            self.write(json.dumps(frame).encode() + b"\n")
 
     def _mark(self, frame: dict[str, Any]) -> dict[str, Any]:
         user_uuid = self.user.get("uuid")

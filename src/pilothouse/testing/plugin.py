@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cassette",
         choices=("replay", "record", "verify"),
         default="replay",
-        help="tests with a cassette: replay it (default), record it anew, or verify it against the real thing",
+        help="tests with a cassette: replay it (default), record it anew, or verify it against the real transport",
     )
 
 

@@ -47,7 +47,7 @@ HARD_ENTRIES: tuple[tuple[str, Entry], ...] = (
     ("nesting", {"type": "x", "a": {"b": [[], {}, [None, True, False, ""], {"": {"": [1]}}]}}),
     ("order of names", {"type": "x", "z": 1, "a": 2, "m": {"y": 1, "b": 2}}),
     ("odd uuids", {"type": "x", "uuid": "\x00\ud800/" + "long" * 2000}),
-    ("uuid that is none", {"type": "x", "uuid": None}),
+    ("uuid that is not one", {"type": "x", "uuid": None}),
     ("line ends", {"type": "x", "text": "a\nb\rc\u2028d\u2029e\x85f\\n\\u0000"}),
     ("what looks like code", {"type": "x", "text": "'; DROP TABLE entries; -- {schema} %s ? $1 \\x41"}),
     ("no fields", {}),
@@ -304,7 +304,7 @@ class StoreBackendSuite(StoreSuite):
             assert await store.load(KEY) == [*entries(0, 2), *entries(2, 3, again=True)]
 
     async def test_what_json_cannot_say_is_refused_and_nothing_is_written(self) -> None:
-        wrong: list[Any] = [{"type": "x", "set": {1, 2}}, ["no dict"], "text"]
+        wrong: list[Any] = [{"type": "x", "set": {1, 2}}, ["not a dict"], "text"]
         async with self.opened() as store:
             for entry in wrong:
                 with pytest.raises(UsageError):

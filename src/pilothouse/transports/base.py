@@ -5,7 +5,7 @@ messages or queries.
 
 Life of a transport, in this order. A second `start` is an error; `close` may be called at any time and repeatedly::
 
-    start(invocation) → [ serve() ‖ send()* ‖ receive()* ] → end_input() → receive() == b"" → ending() → close()
+    start(invocation) → [ serve() ‖ send()* ‖ receive()* ] → end_input() → receive() == b"" → exit_info() → close()
 
 Errors: `send` raises `anyio.BrokenResourceError` after the other side went away. `send` and `receive` raise
 `anyio.ClosedResourceError` after `close`. `start` raises a `ProcessError` or, for a remote side, another
@@ -40,7 +40,7 @@ class ExitInfo(Struct, frozen=True):
         signal: name of the signal that ended the process, if one did.
         stderr: tail of its standard error, with keys removed.
         detail: a hint in words.
-        error: what an in-process peer raised; it becomes the cause of the error that callers get.
+        error: what the script of a `MemoryTransport` raised; it becomes the cause of the error that callers get.
     """
 
     exit_code: int | None = None
@@ -110,7 +110,9 @@ class Transport(ABC):
         Raises:
             UsageError: this transport and the other side can only end together.
         """
-        raise UsageError(f"a {type(self).__name__} cannot leave its peer: it ends with it; use a WebSocketTransport")
+        raise UsageError(
+            f"a {type(self).__name__} cannot detach: its other side ends with it; use a WebSocketTransport"
+        )
 
     @abstractmethod
     def health(self) -> Health:

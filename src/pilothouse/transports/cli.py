@@ -373,10 +373,10 @@ class CliTransport(Transport):
             if child.poll() is not None:
                 self._take_stderr(child)
                 return True
-            left = deadline - anyio.current_time()
-            if left <= 0:
+            remaining = deadline - anyio.current_time()
+            if remaining <= 0:
                 return False
-            with anyio.move_on_after(min(left, DRAIN_INTERVAL_SECONDS)):
+            with anyio.move_on_after(min(remaining, DRAIN_INTERVAL_SECONDS)):
                 await child.wait()
 
     def health(self) -> Health:

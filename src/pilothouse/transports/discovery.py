@@ -108,7 +108,7 @@ def _is_install_forbidden(env: Mapping[str, str]) -> bool:
 
 def _explain_not_installed(kind: str, env: Mapping[str, str]) -> str:
     forbidden = _installs_managed(kind, env) and _is_install_forbidden(env)
-    return f", and {INSTALL_VARIABLE} forbids to install it now" if forbidden else ""
+    return f", and {INSTALL_VARIABLE} forbids installing it now" if forbidden else ""
 
 
 def _resolve_kind(cli: str, env: Mapping[str, str]) -> str:

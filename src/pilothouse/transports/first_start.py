@@ -92,8 +92,8 @@ class FirstStartLock:
         fd, self._fd = self._fd, None
         if fd is not None:
             _unlock(fd, self._lock_path)
-        if (news := self.released) is not None:  # last, because the event loop of the waiting tasks may be closed
-            news.set()
+        if (event := self.released) is not None:  # last, because the event loop of the waiting tasks may be closed
+            event.set()
 
     @property
     def released(self) -> anyio.Event | None:
@@ -143,11 +143,11 @@ async def wait_for_first_start(env: Mapping[str, str]) -> FirstStartLock | None:
     until = anyio.current_time() + MAX_WAIT_SECONDS
     mine = FirstStartLock(path)
     while (first := _locks.setdefault(path, mine)) is not mine:
-        news, first = first.released, None  # a waiter must not keep the first start alive
+        event, first = first.released, None  # a waiter must not keep the first start alive
         if anyio.current_time() >= until:
             _mark_started(path)
         else:
-            await _wait_for_release(news)
+            await _wait_for_release(event)
         if path in _started_paths:
             return None
     try:

@@ -205,8 +205,8 @@ class MemoryTransport(Transport):
             except Exception as error:  # noqa: BLE001 - reported as for a process
                 self.script_error = error
                 if self._exit_info is None:
-                    said = f"the script of the peer raised {type(error).__name__}: {error}"
-                    self._set_exit(ExitInfo(1, detail=said, error=error))
+                    detail = f"the script of the peer raised {type(error).__name__}: {error}"
+                    self._set_exit(ExitInfo(1, detail=detail, error=error))
             self.end()
 
     async def send(self, data: bytes) -> None:

@@ -167,7 +167,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _make_result(run: _CompletedRun, path: str, env: Mapping[str, str]) -> ProbeResult:
-    said = " ".join(run.stderr.split())[:MAX_STDERR_CHARS]
+    stderr = " ".join(run.stderr.split())[:MAX_STDERR_CHARS]
     # "2.1.330 (Claude Code)": other programs of this name print a version later in the line, if at all.
     version = parse_version(run.stdout.partition(" ")[0]) if run.stdout[:1].isdigit() else None
     if run.code == 0 and version is not None:
@@ -175,10 +175,12 @@ def _make_result(run: _CompletedRun, path: str, env: Mapping[str, str]) -> Probe
     code = run.code if run.code >= 0 else None
     reason = explain_exec_format(path, env.get("PATH", ""))
     if not reason and run.code == 0:
-        reason = "--version did not print a version, so it is hardly Claude Code"
+        reason = "--version did not print a version, so it is probably not Claude Code"
     elif not reason:
-        reason = f"--version {_describe_exit(run.code)}, so it is broken, or hardly Claude Code"
-    return ProbeResult(reason=f"{reason}; it said: {said}" if said else reason, exit_code=code, stderr=said)
+        reason = f"--version {_describe_exit(run.code)}, so it is broken, or not Claude Code"
+    return ProbeResult(
+        reason=f"{reason}; standard error: {stderr}" if stderr else reason, exit_code=code, stderr=stderr
+    )
 
 
 def _describe_exit(code: int) -> str:

@@ -57,30 +57,30 @@ def diff_cassettes(recorded: Cassette, current: Cassette, *, ignore: Iterable[st
 def _make_summary(connection: RecordedConnection, ignored: frozenset[str]) -> Summary:
     """Group the texts of a connection's frames by kind."""
     places = _find_directories(connection.event("spawn"))
-    story: Summary = {}
-    story["the arguments"] = [_replace_paths(argument, places) for argument in connection.args]
+    texts: Summary = {}
+    texts["the arguments"] = [_replace_paths(argument, places) for argument in connection.args]
     for entry in connection.entries:
         if entry.direction in ("in", "out"):
-            told = _summarize_entry(entry, ignored, places)
-            if told is not None:
-                story.setdefault(told[0], []).append(told[1])
-    return story
+            summary = _summarize_entry(entry, ignored, places)
+            if summary is not None:
+                texts.setdefault(summary[0], []).append(summary[1])
+    return texts
 
 
 def _summarize_entry(
     entry: CassetteEntry, ignored: frozenset[str], places: Mapping[str, str]
 ) -> tuple[str, str] | None:
     frame = entry.frame
-    who = "the program's" if entry.direction == "in" else "the peer's"
+    side = "the program's" if entry.direction == "in" else "the CLI's"
     if frame is None:
-        return f"{who} lines", _replace_paths(entry.data.decode("utf-8", "backslashreplace"), places)
+        return f"{side} lines", _replace_paths(entry.data.decode("utf-8", "backslashreplace"), places)
     kind, name = find_frame_kind(frame)
     if kind in _IGNORED_TYPES:
         return None
     if kind != "control_request":
         name = str(frame.get("subtype") or "")
     text = json.dumps(_mask_varying(frame, ignored, places), indent=2, sort_keys=True, ensure_ascii=False)
-    return f"{who} {kind} {name}".rstrip(), text
+    return f"{side} {kind} {name}".rstrip(), text
 
 
 def _mask_varying(value: Any, ignored: frozenset[str], places: Mapping[str, str]) -> Any:

@@ -209,7 +209,7 @@ def _read_entry(number: int, line: bytes, name: str) -> tuple[int, CassetteEntry
     try:
         read = _read_line(line)
     except ValueError as error:
-        read = _read_lenient_entry(line, f"{name}, line {number}: no line of a cassette: {error}", name, number)
+        read = _read_lenient_entry(line, f"{name}, line {number}: not a line of a cassette: {error}", name, number)
     data = bytes(read.msg)
     if read.dir in ("in", "out"):
         data = decode_wire_line(data)

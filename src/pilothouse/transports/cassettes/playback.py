@@ -341,7 +341,7 @@ class PlaybackState:
         if self._strict and not same and self._cassette.version:
             old = "\n".join(self._recorded.args)
             raise self._make_mismatch(
-                "the peer is started with other arguments than it was",
+                "the program starts the CLI with other arguments than were recorded",
                 self._recorded.entries[0].line,
                 self._ids.diff(old, "\n".join(now)),
             )
@@ -377,8 +377,8 @@ class PlaybackState:
 
     def _bind_request(self, recorded: str, live: str) -> None:
         self._ids.bind_request(recorded, live)
-        for say in self._early_responses.pop(recorded, ()):
-            self._ready.append(EmitLine(self._translate_response(say), say.time))
+        for response in self._early_responses.pop(recorded, ()):
+            self._ready.append(EmitLine(self._translate_response(response), response.time))
 
     def _match(self, kind: FrameKind, value: Any, candidates_left: list[ExpectedInput]) -> ExpectedInput | None:
         if not candidates_left:
@@ -428,9 +428,13 @@ class PlaybackState:
             return
         if gate is None:
             last = self._recorded.entries[-1].line
-            cut = "it was cut off by a crash" if self._cassette.is_truncated else "there the program had left"
+            cut = (
+                "it was cut off by a crash"
+                if self._cassette.is_truncated
+                else "the program had closed the connection there"
+            )
             raise self._make_mismatch(f"the recording ends here, in the middle of a turn: {cut}", last, "")
-        words = f"the recording goes on with {_describe_kind(gate.kind)} from the program, and none comes"
+        words = f"the recording continues with {_describe_kind(gate.kind)} from the program, but the program sends none"
         raise self._make_mismatch(words, gate.line, self._ids.diff(_strip_request_id(gate.frame), ""))
 
     # Actions of the CLI.
@@ -472,7 +476,7 @@ class PlaybackState:
         if not self.input_ended or not self.is_busy:
             return False
         if self._strict:
-            words = f"the program ends the input, but the recording goes on with {_describe_kind(gate.kind)} from it"
+            words = f"the program ends the input, but the recording continues with {_describe_kind(gate.kind)} from it"
             raise self._make_mismatch(words, gate.line, self._ids.diff(_strip_request_id(gate.frame), ""))
         gate.is_skipped = gate.kind != PROMPT_KIND
         return gate.is_skipped
@@ -512,7 +516,7 @@ class PlaybackState:
         ]
         ending = self._recorded.exit_info()
         if self._cassette.is_truncated and not ending.detail:
-            ending = ExitInfo(ending.exit_code, ending.signal, detail="the recording was cut off here, by a crash")
+            ending = ExitInfo(ending.exit_code, ending.signal, detail="a crash cut the recording off here")
         return ending, rest
 
     @property
@@ -534,7 +538,7 @@ class PlaybackState:
         """
         gate = self.find_missing()
         if gate is not None and self._strict:
-            words = f"the program has ended, but the recording goes on with {_describe_kind(gate.kind)} from it"
+            words = f"the program has ended, but the recording continues with {_describe_kind(gate.kind)} from it"
             raise self._make_mismatch(words, gate.line, self._ids.diff(_strip_request_id(gate.frame), ""))
 
     def _make_mismatch(self, problem: str, line: int | None, diff: str) -> ReplayMismatch:

@@ -93,9 +93,9 @@ class CassetteWriter:
             log.debug("%s: this file system has no locks", self.path)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            raise CassetteError(f"{self.path}: the cassette cannot be written: it is no file", path=str(self.path))
+            raise CassetteError(f"{self.path}: the cassette cannot be written: it is not a file", path=str(self.path))
         if status.st_size and os.read(self._fd, len(HEADER_START)) != HEADER_START:
-            words = "it holds something that is no cassette, and a recording would replace it"
+            words = "the file is not a cassette, and a recording would replace it"
             raise CassetteError(f"{self.path}: the cassette cannot be written: {words}", path=str(self.path))
 
     def write(self, data: bytes) -> None:

@@ -307,7 +307,7 @@ class ReplayTransport(Transport):
             (self._closed, Health("unhealthy", "closed")),
             (self._playback is None, Health("unhealthy", "not started")),
             (self._failure is not None, Health("unhealthy", "the program does not do what was recorded")),
-            (self._output_ended, Health("unhealthy", "the recorded peer ended its output")),
+            (self._output_ended, Health("unhealthy", "the recorded CLI ended its output")),
             (self._input_ended, Health("degraded", "input ended")),
         )
         return next((health for applies, health in states if applies), Health("healthy"))
