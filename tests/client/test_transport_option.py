@@ -128,6 +128,6 @@ async def test_what_a_peer_or_a_factory_raises_is_found_in_the_error(given: Any,
     if given is not None:
         assert isinstance(caught.value, ph.ProcessError)
         assert caught.value.stderr == ""
-        assert "the peer failed" in str(caught.value)
+        assert "the other side of the transport failed" in str(caught.value)
         assert "CLI" not in str(caught.value)
         assert "Traceback" not in str(caught.value)

@@ -403,7 +403,7 @@ class ControlChannel:
         try:
             await self._transport.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            log.debug("the peer closed the connection before this notification: %r", data[:200])
+            log.debug("the connection was closed before this notification was sent: %r", data[:200])
 
     def _route(self) -> None:
         events = self.connection.events

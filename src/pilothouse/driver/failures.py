@@ -139,7 +139,7 @@ def _unknown_flag_error(flag: str, exit_info: ExitInfo) -> CLIVersionError:
 
 def _describe_exit(exit_info: ExitInfo) -> str:
     if exit_info.error is not None:
-        return "the peer failed"
+        return "the other side of the transport failed"
     if exit_info.signal is not None:
         return f"the CLI was ended by {exit_info.signal}"
     if exit_info.exit_code is not None:
