@@ -231,7 +231,7 @@ async def test_what_cannot_be(path: Path) -> None:
     with pytest.raises(UsageError, match="concurrency is a whole number of at least 0, not -1"):
         Fleet(runner=PlayedRunner(), concurrency=-1, journal=path)
     async with Fleet(runner=PlayedRunner()) as fleet:
-        with pytest.raises(UsageError, match=r"work\(\) does what others put into a journal, and this fleet has none"):
+        with pytest.raises(UsageError, match=r"work\(\) executes the runs of a journal, and this fleet has none"):
             fleet.work()
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
         with pytest.raises(UsageError, match=r"work\(\) needs a concurrency of at least 1"):

@@ -102,7 +102,7 @@ async def test_the_latest_names(record: Record, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_there_is_no_other_version() -> None:
-    with pytest.raises(ph.UsageError, match=r"there are '1\.41\.0' and 'latest', not '1\.0'"):
+    with pytest.raises(ph.UsageError, match=r"expected '1\.41\.0' or 'latest', got '1\.0'"):
         OpenTelemetry(conventions="1.0")
 
 
