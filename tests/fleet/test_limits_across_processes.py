@@ -137,7 +137,7 @@ def test_the_parts_of_a_rate_are_never_more_than_the_whole() -> None:
         ({"overall_concurrency": 0}, "overall_concurrency is a whole number of at least 1, not 0"),
         ({"overall_concurrency": True}, "overall_concurrency"),
         ({"overall_rate": Rate(requests_per_minute=0)}, "overall_rate: requests_per_minute must be a number above 0"),
-        ({"overall_rate": 5}, r"overall_rate: expected pilothouse\.Rate, got int"),
+        ({"overall_rate": 5}, r"overall_rate: expected pilothouse\.fleet\.Rate, got int"),
     ],
 )
 def test_limits_for_all_are_checked(given: dict[str, Any], words: str) -> None:

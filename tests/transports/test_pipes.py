@@ -220,7 +220,7 @@ async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -
         await until(lambda: state(transport.pid or 0) == "T", "not stopped")
         async with anyio.create_task_group() as sending:
             sending.start_soon(transport.send, b"x" * size)
-            await until(lambda: writer.waiting, "it never had to wait")
+            await until(lambda: writer.is_waiting, "it never had to wait")
             sending.cancel_scope.cancel()
         os.kill(transport.pid, signal.SIGCONT)
         with anyio.fail_after(DEADLINE):
