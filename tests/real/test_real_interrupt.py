@@ -98,7 +98,7 @@ async def test_what_was_interrupted_does_not_reach_the_next_turn(claude: Any, sc
                 group.start_soon(query.interrupt)
                 interrupted.set()
     result = await query.result()
-    assert texts == ["half an", "second ", "answer"]
+    assert texts == ["half an", "\nsecond ", "answer"]
     assert [m.terminal_reason for m in result.messages if isinstance(m, ResultMessage)] == [
         "aborted_streaming",
         "completed",
