@@ -215,7 +215,7 @@ async def test_what_is_not_there_on_the_cluster_is_named(cluster: Cluster) -> No
 @pytest.mark.anyio
 async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
     runner = RayRunner(Agent(), actor_options={"num_cpus": 1000}, start_timeout=0.5)
-    with pytest.raises(RemoteError, match="cannot provide what actor_options request") as caught:
+    with pytest.raises(RemoteError, match="lacks the resources of actor_options") as caught:
         await runner.__aenter__()
     assert caught.value.code == "unreachable"
     with pytest.raises(SessionClosedError, match="in its block"):
