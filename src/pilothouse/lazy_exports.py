@@ -69,9 +69,9 @@ def _find_module(package: str, name: str) -> str | None:
         return None
     from pkgutil import iter_modules  # programs with sources do without
 
-    modules = (f"{package}.{found.name}" for found in iter_modules(sys.modules[package].__path__))
-    public = (module for module in modules if not module.rpartition(".")[2].startswith("_"))
-    return next((module for module in public if hasattr(import_module(module), name)), None)
+    found = (module.name for module in iter_modules(sys.modules[package].__path__))
+    modules = (f"{package}.{module}" for module in found if not module.startswith("_"))
+    return next((module for module in modules if hasattr(import_module(module), name)), None)
 
 
 def make_lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
