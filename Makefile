@@ -14,15 +14,24 @@ WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
 WORKERS = -n auto --maxprocesses 4 --dist worksteal
 FETCH = @$(BIN)/python -m pilothouse.provision cli model
 PYTEST_FLAGS =
+VERSION = latest
 
 help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
 	@echo "make test    the tests of every requirement, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
-	@echo "make test-matrix  whole matrices of faults and inputs, long simulations, and mutations of the source"
-	@echo "make check   format, lint, import contracts, types"
+	@echo "make test-matrix  all that 'make test' leaves out: test-combinations, -mutations, -elsewhere and -browser"
+	@echo "make test-combinations  whole matrices of faults and inputs, both event loops, long simulations, a Ray cluster"
+	@echo "make test-mutations  changes of one line of the source, which the tests have to notice"
+	@echo "make test-elsewhere  children over a real ssh server and in real containers; installs both with apt"
+	@echo "make test-browser  the console in a real Chromium; installs it with apt"
+	@echo "make check   format, lint, import contracts, types, and a site without dead links"
+	@echo "make docs    the site, into build/site/"
+	@echo "make dist    the packages, into dist/, tried in a clean environment"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
 	@echo "make bench   the benchmarks, about ten minutes; make bench-short: less than two, and writes no file"
+	@echo "make bump-cli VERSION=...  pin another version of the CLI, and print what is new; latest: the newest one"
+	@echo "make canary  the tests of the real CLI on the oldest tested and the newest version; VERSIONS='...' for others"
 	@echo "make clean   remove what make made here; \`pilothouse install-cli --uninstall\` empties the cache"
 
 demo: $(VENV)/demo.stamp
@@ -32,16 +41,51 @@ test: $(VENV)/dev.stamp
 	$(FETCH)
 	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS)
 
-test-matrix: $(VENV)/dev.stamp
+test-matrix: test-combinations test-mutations test-elsewhere test-browser
+
+test-combinations: $(VENV)/ray.stamp
 	$(FETCH)
-	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) -m matrix $(PYTEST_FLAGS)
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 PILOTHOUSE_REQUIRE_RAY=1 $(BIN)/python -m pytest $(WORKERS) -m matrix $(PYTEST_FLAGS)
+
+test-mutations: $(VENV)/dev.stamp
+	$(FETCH)
 	$(WITH_CACHE) $(BIN)/python -m tests.mutate
+
+# Installs the programs as root on Debian; what is not there is skipped. The tests need neither root nor systemd.
+test-elsewhere: $(VENV)/dev.stamp
+	$(FETCH)
+	@for program in sshd podman runc; do \
+	  PATH="$$PATH:/usr/sbin" command -v $$program >/dev/null || { \
+	    echo "installing an ssh server and podman"; \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server podman runc; } || \
+	      echo "make: could not install them; the tests that need them are skipped"; break; }; \
+	done
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest -n 2 -m elsewhere tests/elsewhere $(PYTEST_FLAGS)
+
+# Installs Chromium as root on Debian. Where that fails, the tests are skipped, but not where everything must run.
+test-browser: $(VENV)/dev.stamp
+	$(FETCH)
+	@command -v chromium >/dev/null || { \
+	  echo "installing chromium"; \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	    echo "make: could not install chromium; the tests of the console are skipped"; \
+	}
+	$(WITH_CACHE) $(BIN)/python -m pytest -n 2 -m browser tests/console $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python docs/build_site.py
+
+docs: $(VENV)/dev.stamp
+	@$(BIN)/python docs/build_site.py
+
+dist: $(VENV)/dev.stamp
+	@$(PIP) install --group dist
+	@$(BIN)/python -m pilothouse.provision cli
+	$(WITH_CACHE) $(BIN)/python -m tests.release
 
 soak: $(VENV)/dev.stamp
 	$(WITH_CACHE) $(BIN)/python -m pytest -m "slow or soak" -rP -o faulthandler_timeout=0 $(PYTEST_FLAGS)
@@ -57,6 +101,13 @@ bench: $(VENV)/dev.stamp
 bench-short: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks --short
 
+bump-cli: $(VENV)/dev.stamp
+	$(WITH_CACHE) $(BIN)/python -m tests.cli_versions drift $(VERSION)
+	@$(BIN)/python -m tests.cli_versions bump $(VERSION)
+
+canary: $(VENV)/dev.stamp
+	$(WITH_CACHE) $(BIN)/python -m tests.cli_versions canary $(VERSIONS) $(WORKERS) $(PYTEST_FLAGS)
+
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -64,14 +115,20 @@ clean:
 # Everything `demo` needs.
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
-	@$(PIP) install -e '.[cli,local,testing]'
+	@$(PIP) install -e '.[cli,local,server,testing]'
 	@touch $@
 
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
 # wheels of claude-agent-sdk carry a CLI of 170 MB, which nothing here runs: its source does.
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
-	@$(PIP) install -e '.[cli,local,testing]' --group dev --no-binary claude-agent-sdk
+	@$(PIP) install -e '.[cli,local,server,testing]' --group dev --no-binary claude-agent-sdk
+	@touch $@
+
+# Ray has 70 MB, and only `make test-combinations` needs it. For a Python without wheels of it nothing is installed.
+$(VENV)/ray.stamp: $(VENV)/dev.stamp
+	@echo "installing Ray into $(VENV)"
+	@$(PIP) install -e '.[ray]'
 	@touch $@
 
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that
@@ -94,4 +151,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test test-matrix check soak fuzz bench bench-short clean
+.PHONY: help demo test test-matrix test-combinations test-mutations test-elsewhere test-browser check docs dist soak fuzz bench bench-short bump-cli canary clean

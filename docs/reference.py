@@ -1,6 +1,9 @@
-"""Writes the generated parts of the pages beside it: between `<!-- generated: name -->` and `<!-- end -->`.
+"""Writes what is made from the code: parts of the pages beside it, and the static types of the options.
 
-python docs/reference.py            # after a change of a message class, an option, an error or a hook event
+The parts of pages stand between `<!-- generated: name -->` and `<!-- end -->`, the programs of `docs/programs` between
+`<!-- program: path -->` and `<!-- end -->`.
+
+python docs/reference.py            # after a change of a message class, an option, an error, a hook event, a program
 python docs/reference.py --check    # ends with 1 and says what is stale
 
 Owns how the tables look. What stands in them comes from the code.
@@ -11,6 +14,7 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
@@ -25,10 +29,11 @@ from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalForma
 from pilothouse.integrations import genai
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
-from pilothouse.options import TABLE, Option, value_structs
-from pilothouse.options.targets import describe_target
+from pilothouse.options import TABLE, Option, settings, value_structs
+from pilothouse.options.table import describe_target
 
 HERE = Path(__file__).parent
+OPTION_TYPES = HERE.parent / "src" / "pilothouse" / "options" / "settings.pyi"
 FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "fault_matrix.py"))
 MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
@@ -39,6 +44,7 @@ EVENT_FIELDS = frozenset(HookEvent.__struct_fields__)
 _OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
 _IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PROGRAM = re.compile(r"(<!-- program: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -207,6 +213,16 @@ def faults_of_sessions() -> str:
     return table(head, rows)
 
 
+def programs() -> str:
+    """Each program that is no step of the tutorial, with the first line of its docstring."""
+    folder = HERE / "programs"
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "tutorial"]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    first_lines = [path.read_text("utf-8").partition("\n")[0].strip('"') for path in paths]
+    rows = [(f"[{name}](programs/{name})", line) for name, line in zip(names, first_lines, strict=True)]
+    return table(("program", "what it shows"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
@@ -220,22 +236,94 @@ PARTS: dict[str, Callable[[], str]] = {
     "nested_values": nested_values,
     "notices": notices,
     "options": options,
+    "programs": programs,
     "public_names": public_names,
     "stream_events": stream_events,
     "system": system,
 }
 
 
+OPTION_TYPES_HEAD = '''"""Static types of the options, written by `python docs/reference.py` from the table."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self, TypedDict
+
+from pilothouse.hooks import Hooks
+from pilothouse.instrumentation import Instrumentation
+from pilothouse.messages.core import PermissionMode
+from pilothouse.options.value_structs import (
+    AdaptiveThinking,
+    AgentDefinition,
+    CustomSystemPrompt,
+    DisabledThinking,
+    Effort,
+    EnabledThinking,
+    HttpServer,
+    Plugin,
+    RetryPolicy,
+    Sandbox,
+    SseServer,
+    StdioServer,
+    SystemPromptFile,
+    SystemPromptPreset,
+    ToolConfig,
+)
+from pilothouse.permissions import (
+    Asks,
+    CanUseTool,
+    ConfirmCallback,
+    DialogCallback,
+    ElicitationCallback,
+    PlanCallback,
+    QuestionCallback,
+)
+
+McpServer = StdioServer | HttpServer | SseServer
+Provider = Literal["anthropic", "bedrock", "vertex", "foundry"]
+SettingSource = Literal["user", "project", "local"]
+StrPath = str | os.PathLike[str]
+SystemPrompt = str | SystemPromptPreset | CustomSystemPrompt | SystemPromptFile
+SystemPromptChoice = SystemPrompt | Sequence[str] | Mapping[str, Any]
+Thinking = AdaptiveThinking | EnabledThinking | DisabledThinking
+ThinkingChoice = Thinking | Literal["adaptive", "disabled", "enabled"] | Mapping[str, Any]
+'''
+
+
+def option_types() -> str:
+    """`settings.pyi`: each option as a keyword argument, an attribute and a method, each with its documentation."""
+    setter = "def {0.name}(self, value: {0.accepted_type}) -> Self:"
+    parts = [OPTION_TYPES_HEAD]
+    for name, base, member, indent in (
+        ("Settings", "(TypedDict, total=False)", "{0.name}: {0.accepted_type}", 4),
+        ("OptionAttributes", "", "{0.name}: {0.stored_type}", 4),
+        ("OptionSetters", "", setter, 8),
+    ):
+        parts.append(f"class {name}{base}:\n" + docstring(" ".join((getattr(settings, name).__doc__ or "").split()), 4))
+        parts += [f"    {member.format(option)}\n{docstring(option.doc, indent)}" for option in TABLE.values()]
+    return "\n".join(parts)
+
+
+def docstring(text: str, indent: int) -> str:
+    margin = " " * indent
+    return textwrap.fill(f'"""{text}"""', 120, initial_indent=margin, subsequent_indent=margin) + "\n"
+
+
 def fresh(page: str) -> str:
     """The page with its generated parts as they should be."""
-    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", page)
+    page = _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", page)
+    return _PROGRAM.sub(lambda match: f"{match[1]}{program(match[2])}{match[3]}", page)
+
+
+def program(path: str) -> str:
+    return f"```python no-run\n{(HERE / 'programs' / path).read_text('utf-8')}```\n"
 
 
 def main(check: bool) -> int:
     stale = 0
-    for path in sorted(HERE.glob("*.md")):
-        page = path.read_text("utf-8")
-        new = fresh(page)
+    for path in (*sorted(HERE.rglob("*.md")), OPTION_TYPES):
+        page = path.read_text("utf-8") if path.exists() else ""
+        new = option_types() if path == OPTION_TYPES else fresh(page)
         if new != page:
             stale += 1
             print(f"{path.name}: {'stale; run python docs/reference.py' if check else 'written'}")

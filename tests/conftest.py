@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from virtual_time import virtual_time
 
 from pilothouse.client.agent import restore_defaults
 
-TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
+TESTS = Path(__file__).parent
+TRANSCRIPTS = TESTS / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
 KEPT = ("PILOTHOUSE_CACHE",)
+
+# Helper modules lie beside the tests that use them.
+sys.path[:0] = [str(path) for path in sorted(TESTS.iterdir()) if path.is_dir()]
 
 # How long one example takes says nothing: another worker, or another program, has the machine.
 settings.register_profile("pilothouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -45,6 +45,8 @@ COPIED = (
     "Makefile",
 )
 SECONDS = 120  # for the tests of one mutation
+UNCHANGED_SECONDS = 400  # for the unchanged tests of several
+JOINED_FILES = 12  # whose unchanged tests run together
 WORKERS = 2
 
 
@@ -96,7 +98,7 @@ class Copy:
             elif not (bin_ / script.name).exists() and script.is_file():
                 (bin_ / script.name).symlink_to(script)
 
-    def run(self, tests: str) -> int | None:
+    def run(self, tests: str, seconds: float = SECONDS) -> int | None:
         """Run tests; returns pytest's exit code, or None when the time was over."""
         command = [
             str(self.python),
@@ -119,7 +121,7 @@ class Copy:
                 start_new_session=True,
             )  # fmt: skip
             try:
-                return child.wait(SECONDS)
+                return child.wait(seconds)
             except subprocess.TimeoutExpired:
                 return None
             finally:
@@ -140,6 +142,33 @@ class Copy:
         finally:
             path.write_text(text)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def join_tests(mutations: Iterable[Mutation]) -> list[str]:
+    """What all mutations run, in few runs: to start pytest takes longer than most of the tests."""
+    groups: dict[str, dict[str, set[str]]] = {}  # by marker and by file, what `-k` chooses of it
+    for mutation in mutations:
+        paths, chosen = shlex.split(mutation.tests), {"-m": "", "-k": ""}
+        for option in chosen:
+            if option in paths:
+                at = paths.index(option)
+                _, chosen[option] = paths[at : at + 2]
+                del paths[at : at + 2]
+        files = groups.setdefault(chosen["-m"], {})
+        for path in paths:
+            names = [
+                *Path(path.partition("::")[0]).parts,
+                *path.split("::")[1:],
+            ]  # `-k` knows those of directories, too
+            words = [*names, f"({chosen['-k']})"] if chosen["-k"] else names
+            files.setdefault(path.partition("::")[0], set()).add(f"({' and '.join(words)})")
+    joined: list[str] = []
+    for marker, files in groups.items():
+        names = sorted(files)
+        for some in (names[n : n + JOINED_FILES] for n in range(0, len(names), JOINED_FILES)):
+            expression = " or ".join(each for file in some for each in sorted(files[file]))
+            joined.append(shlex.join([*some, "-k", expression, *(["-m", marker] if marker else [])]))
+    return joined
 
 
 def main(words: list[str]) -> int:
@@ -165,8 +194,10 @@ def main(words: list[str]) -> int:
             finally:
                 copies.put(copy)
 
-        distinct = dict.fromkeys(m.tests for m in mutations)
-        list(threads.map(lambda tests: report(f"unchanged: {tests}", 0, lambda copy: copy.run(tests)), distinct))
+        def check_unchanged(tests: str) -> None:
+            report(f"unchanged: {tests.partition(' -k ')[0]}", 0, lambda copy: copy.run(tests, UNCHANGED_SECONDS))
+
+        list(threads.map(check_unchanged, join_tests(mutations)))
         list(
             threads.map(
                 lambda nm: report(str(nm[1]), 1, lambda c: c.run_mutated(nm[1], nm[0])), enumerate(mutations, 1)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -73,9 +74,7 @@ def started() -> Generator[Cluster]:
 def _serve(directory: Path) -> None:
     os.environ["RAY_TMPDIR"] = str(directory)  # else it notes what runs in a place that all of the machine share
     (directory / "ray").mkdir()
-    from ray.cluster_utils import Cluster as Nodes
-
-    nodes = Nodes()
+    nodes = import_module("ray.cluster_utils").Cluster()
     small: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     nodes.add_node(num_cpus=4, _system_config=SOON_DEAD, **small)
     send_reply({"address": nodes.address})

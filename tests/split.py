@@ -2,10 +2,10 @@
 
 A run of the whole suite leaves out:
 
-- tests of the real CLI that prove no requirement,
+- tests of the real CLI, but for those that are needed so that each requirement is proven by one of them that can be,
 - of each async test one of the two loops, and of a test of all bridges two of the three; the name of the test chooses
   which one stays, so that all are in use,
-- of a test that is marked `sample(n)` all but n of its cases, spread over all of them. Such a test is always in.
+- of a test that is marked `sample(n)` all but n of its cases, spread over all of them.
 
 What it leaves out gets the marker `matrix`. In a run of named files or tests nothing is left out but what carries the
 marker itself.
@@ -14,7 +14,7 @@ marker itself.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -23,6 +23,8 @@ import pytest
 TESTS = Path(__file__).parent
 VARIANTS = {"anyio_backend": ("asyncio", "trio"), "bridge": ("mcp", "deferred", "xml")}
 """Parameters of which one value will do, and the values that it may have."""
+OTHER_RUNS = ("matrix", "slow", "soak", "elsewhere", "browser")
+"""Markers of what `make test` never takes, and what has a run of its own."""
 PROVEN = pytest.StashKey[set[str]]()
 """Ids of the requirements that the tests of this run carry."""
 
@@ -37,20 +39,35 @@ def mark_the_rest(items: Iterable[pytest.Item]) -> None:
     """Mark with `matrix` what `make test` leaves out."""
     by_test: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("matrix") is None:
+        if isinstance(item, pytest.Function) and not any(map(item.get_closest_marker, OTHER_RUNS)):
             by_test[f"{item.path}::{item.cls}::{item.originalname}"].append(item)
-    for name, cases in by_test.items():
-        sample = cases[0].get_closest_marker("sample")
-        taken = [case for case in cases if sample is not None or not _is_extra(case)]
-        for parameter in VARIANTS:
-            values = sorted({_value(case, parameter) for case in taken} - {""})
-            one = values[crc32(name.encode()) % len(values)] if values else ""
-            taken = [case for case in taken if _value(case, parameter) in ("", one)]
-        if sample is not None:
-            taken = spread(taken, *sample.args)
-        for case in cases:
-            if case not in taken:
-                case.add_marker("matrix")
+    taken = [case for name, cases in by_test.items() for case in _take_cases(name, cases)]
+    real = [case for case in taken if "real_cli" in case.fixturenames]
+    left_out = {case for cases in by_test.values() for case in cases} - set(taken)
+    for case in left_out | (set(real) - set(_choose_proofs(real))):
+        case.add_marker("matrix")
+
+
+def _take_cases(name: str, cases: list[pytest.Function]) -> list[pytest.Function]:
+    """The cases of one test without the extra values of `VARIANTS`, and a sample of them if it is marked so."""
+    taken = cases
+    for parameter in VARIANTS:
+        values = sorted({_value(case, parameter) for case in taken} - {""})
+        one = values[crc32(name.encode()) % len(values)] if values else ""
+        taken = [case for case in taken if _value(case, parameter) in ("", one)]
+    sample = cases[0].get_closest_marker("sample")
+    return taken if sample is None else spread(taken, *sample.args)
+
+
+def _choose_proofs(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
+    """So few of them that each requirement that one of them proves is proven; those that prove the most come first."""
+    ids = {case: {key for marker in case.iter_markers("requirement") for key in marker.args} for case in cases}
+    unproven = set[str]().union(*ids.values())
+    chosen: list[pytest.Function] = []
+    while unproven:
+        chosen.append(max(cases, key=lambda case: len(ids[case] & unproven)))
+        unproven -= ids[chosen[-1]]
+    return chosen
 
 
 def spread(cases: list[pytest.Function], count: int) -> list[pytest.Function]:
@@ -59,11 +76,6 @@ def spread(cases: list[pytest.Function], count: int) -> list[pytest.Function]:
         return cases
     last = max(count - 1, 1)
     return [cases[at * (len(cases) - 1) // last] for at in range(count)]
-
-
-def _is_extra(item: pytest.Function) -> bool:
-    """Whether it runs the real CLI without proving a requirement."""
-    return "real_cli" in item.fixturenames and item.get_closest_marker("requirement") is None
 
 
 def _value(item: pytest.Function, parameter: str) -> str:

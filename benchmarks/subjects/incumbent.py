@@ -41,6 +41,10 @@ def load() -> dict[str, Any]:
     return {**watch.read(), "statement": statement, "memory": memory()}
 
 
+def load_drop_in() -> dict[str, Any]:
+    return load()
+
+
 def stream() -> dict[str, Any]:
     return _run(_stream)
 
@@ -294,6 +298,7 @@ async def _pool() -> dict[str, Any]:
 if __name__ == "__main__":
     main(
         load,
+        load_drop_in,
         stream,
         blocking,
         kept,

@@ -47,6 +47,16 @@ def load() -> dict[str, Any]:
     return {**watch.read(), "statement": statement, "memory": memory()}
 
 
+def load_drop_in() -> dict[str, Any]:
+    watch = Stopwatch()
+    sdk = import_module("pilothouse.compat.claude_agent_sdk")
+    statement = watch.read()["wall"]
+    assert sdk.query
+    import_module("pilothouse.compat.claude_agent_sdk._internal.query")  # a query needs it, and the event loop
+    import_module("anyio._backends._asyncio")
+    return {**watch.read(), "statement": statement}
+
+
 def stream() -> dict[str, Any]:
     return _run(_stream)
 
@@ -352,5 +362,5 @@ async def _times(agent: Any) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main(load, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool, declare, parse,
-         sessions, transcript, real, pool)  # fmt: skip
+    main(load, load_drop_in, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool,
+         declare, parse, sessions, transcript, real, pool)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Have dates that are dates: the model is asked again, and told what was wrong, until its output fits.
+"""Repair dates: the model gets the error and is asked again until its output fits.
 
 python repair_output.py minutes.txt
 """

@@ -67,12 +67,10 @@ if TYPE_CHECKING:
     from pilothouse.events import PermissionAsked as PermissionAsked
     from pilothouse.events import PermissionSettled as PermissionSettled
     from pilothouse.events import TextDelta as TextDelta
-    from pilothouse.events import TextRetracted as TextRetracted
     from pilothouse.events import ThinkingDelta as ThinkingDelta
     from pilothouse.events import ToolCallFinished as ToolCallFinished
     from pilothouse.events import ToolCallStarted as ToolCallStarted
     from pilothouse.fleet import Fleet as Fleet
-    from pilothouse.fleet import Run as Run
     from pilothouse.hooks import HookMatcher as HookMatcher
     from pilothouse.hooks import HookOutput as HookOutput
     from pilothouse.hooks import PostToolUseEvent as PostToolUseEvent
@@ -99,6 +97,7 @@ if TYPE_CHECKING:
     from pilothouse.options import SseServer as SseServer
     from pilothouse.options import StdioServer as StdioServer
     from pilothouse.permissions import Allow as Allow
+    from pilothouse.permissions import Asks as Asks
     from pilothouse.permissions import Confirm as Confirm
     from pilothouse.permissions import Deny as Deny
     from pilothouse.permissions import PermissionRequest as PermissionRequest
@@ -115,6 +114,9 @@ if TYPE_CHECKING:
     from pilothouse.transports import CliTransport as CliTransport
     from pilothouse.transports import ReplayTransport as ReplayTransport
     from pilothouse.transports import Transport as Transport
+    from pilothouse.transports import in_container as in_container
+    from pilothouse.transports import in_pod as in_pod
+    from pilothouse.transports import over_ssh as over_ssh
 
 _MODULES = read_lazy_names(__name__)
 

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from math import inf
+from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
+from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
 
@@ -56,7 +58,7 @@ class UserCallback:
         _check_signature(function, name, parameters)
 
     def __repr__(self) -> str:
-        return f"Callback({self.name!r}, {self._function!r})"
+        return f"UserCallback({self.name!r}, {self._function!r})"
 
     async def __call__(self, *args: Any) -> Any:
         """Call the function. Raises what the function raises.
@@ -65,7 +67,9 @@ class UserCallback:
             PilothouseError: the function failed because something that it awaited was cancelled; this call was not.
         """
         try:
-            return await call_function(self._function, args, {}, inline=self._is_async)
+            if self._is_async:
+                return await start_callback(self._function(*args))
+            return await call_function(self._function, args, {}, inline=False)
         except BaseException as error:
             if not is_stray_cancellation(error):
                 raise
@@ -73,47 +77,60 @@ class UserCallback:
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
 
 
-class CallbackScope:
-    """Marks the task or thread that runs a callback, for the length of a `with` block.
-
-    What the callback starts in other tasks has its context, but no mark: the callback may not wait for it.
-    """
-
-    __slots__ = ("_runner",)
-
-    def __enter__(self) -> None:
-        self._runner: object = _get_runner()
-        _scope.set(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._runner = None
-
-    def is_here(self) -> bool:
-        """Whether this task or thread runs the callback."""
-        return self._runner is not None and self._runner == _get_runner()
+_COROUTINE: type = CoroutineType
+_running: ContextVar[object] = ContextVar("pilothouse callback", default=None)
+"""The coroutine of the callback that runs in this context, or the id of the thread that runs it."""
 
 
-_scope: ContextVar[CallbackScope | None] = ContextVar("pilothouse callback", default=None)
+_has_server_requests: ContextVar[Callable[[], bool] | None] = ContextVar("pilothouse server requests", default=None)
+"""In a server of another library: returns whether it still has to answer requests."""
+_SERVER_PACKAGES = frozenset({"fastmcp", "mcp"})
 
 
 def is_in_callback() -> bool:
-    """Whether this task or thread runs a callback."""
-    scope = _scope.get()
-    return scope is not None and scope.is_here()
+    """Whether a callback waits for the caller. What it started as a task of its own has its context, but is not it."""
+    running = _running.get()
+    if running == threading.get_ident() or getattr(running, "cr_running", False):
+        return True
+    has_requests = _has_server_requests.get()
+    return has_requests is not None and has_requests() and _is_called_by_server()
 
 
-def _get_runner() -> object:
-    """The current task; the id of the thread where no event loop runs."""
-    trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        return trio.lowlevel.current_task()
+def mark_server_task(has_requests: Callable[[], bool]) -> None:
+    """Mark this task as one that runs a server of another library, which calls the user's functions in its own tasks.
+
+    Args:
+        has_requests: returns whether the server still has to answer requests.
+    """
+    _has_server_requests.set(has_requests)
+
+
+def _is_called_by_server() -> bool:
+    """Whether a server calls this code. A task that the user's code started has no frame of the server."""
     try:
-        return asyncio.current_task() if asyncio is not None else threading.get_ident()
+        anyio.get_current_task()
     except RuntimeError:
-        return threading.get_ident()
+        return True  # a worker thread in which the server calls a plain function
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _SERVER_PACKAGES:
+            return True
+        frame = frame.f_back
+    return False
 
 
-class TimeLimited(Generic[T]):
+def start_callback(awaitable: Awaitable[T]) -> Awaitable[T]:
+    """Return what to await at once for the result of a callback: `is_in_callback` is true for what it calls."""
+    work: Awaitable[T] = awaitable if isinstance(awaitable, _COROUTINE) else _await(awaitable)
+    _running.set(work)
+    return work
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+class TimeLimited(Struct, Generic[T], eq=False):
     """An awaitable with a time limit. Await it; or await `awaitable` and enforce the limit in another way.
 
     Setting a limit costs more than most calls, which return without waiting. So callers should set it only for calls
@@ -125,12 +142,9 @@ class TimeLimited(Generic[T]):
         on_timeout: returns the result in place of one that takes longer.
     """
 
-    __slots__ = ("awaitable", "on_timeout", "seconds")
-
-    def __init__(self, awaitable: Awaitable[T], seconds: float | None, on_timeout: Callable[[], T]) -> None:
-        self.awaitable = awaitable
-        self.seconds = seconds
-        self.on_timeout = on_timeout
+    awaitable: Awaitable[T]
+    seconds: float | None
+    on_timeout: Callable[[], T]
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._wait_with_limit().__await__()
@@ -158,8 +172,7 @@ async def call_function(
         (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
     if not inspect.isawaitable(answer):
         return answer
-    with CallbackScope():
-        return await answer
+    return await start_callback(answer)
 
 
 async def run_in_worker(work: Callable[[], T]) -> T:
@@ -170,8 +183,8 @@ async def run_in_worker(work: Callable[[], T]) -> T:
     """
 
     def run() -> T:
-        with CallbackScope():
-            return work()
+        _running.set(threading.get_ident())
+        return work()
 
     places, place = _get_limiter(), object()
     try:

@@ -6,6 +6,7 @@ Three roots of blame, and the answer itself::
     ├── UsageError (ValueError)        the caller made an impossible request; nothing was started
     │   ├── OptionsError               an option has an unknown name or an invalid value
     │   │   └── ConfigError            a configuration file (`.path .line`)
+    │   ├── AskSettledError            an ask was settled before (`.by .decision`)
     │   └── ToolDefinitionError        a function that cannot be a tool
     ├── PeerError                      the other side broke the protocol
     │   ├── ProtocolError
@@ -120,6 +121,22 @@ class ConfigError(OptionsError):
 
 class ToolDefinitionError(UsageError):
     """A function cannot be made into a tool."""
+
+
+class AskSettledError(UsageError):
+    """An ask was settled before: the first decision counts.
+
+    Attributes:
+        ask_id: the ask.
+        decision: the decision that counts; None: Claude Code withdrew the request.
+        by: who or what made it.
+    """
+
+    def __init__(self, message: str, *, ask_id: str = "", decision: Any = None, by: str = "") -> None:
+        super().__init__(message)
+        self.ask_id = ask_id
+        self.decision = decision
+        self.by = by
 
 
 class PeerError(PilothouseError):

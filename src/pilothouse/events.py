@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, StructuredOutputError
 from pilothouse.messages import (
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
         PlanRequest,
         QuestionRequest,
     )
+
+    AnyRequest: TypeAlias = PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest | DialogRequest
+else:
+    AnyRequest = Any  # `help()` reads annotations, and this module imports none of the above
 
 
 class Started(Struct, frozen=True):
@@ -116,7 +120,7 @@ class ToolCall(Struct, frozen=True):
 
     id: str
     name: str
-    input: dict[str, Any] = field(default_factory=dict[str, Any])
+    input: dict[str, Any] = {}
     error: str | None = None
     raw: str = ""
     type: ClassVar[str] = "tool-call"
@@ -190,7 +194,7 @@ class PermissionAsked(Struct, frozen=True):
     """
 
     id: str
-    request: PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest | DialogRequest
+    request: AnyRequest
     kind: str = "permission"
     agent: str | None = None
     type: ClassVar[str] = "permission-asked"
@@ -204,8 +208,8 @@ class PermissionSettled(Struct, frozen=True):
         decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; for a dialog its result, or
             `Cancel`. None: the CLI withdrew the request.
         by: what decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
-            "nobody" if there is no callback for it; "error" or "timeout" if the callback failed; "withdrawn" with the
-            decision None; "rule", "mode", "hook" and the like without a request.
+            who settled the ask; "nobody" without a callback for it; "error" or "timeout" if the callback failed;
+            "withdrawn" with the decision None; "rule", "mode", "hook" and the like without a request.
         kind: as in `PermissionAsked`.
         tool_use_id: the tool call that the request is about, if any.
         agent: as in `PermissionAsked`.

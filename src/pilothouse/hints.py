@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pilothouse.lazy_exports import parse_exports
+
 ROOT_NAMES: dict[str, str] = {
     # claude_agent_sdk, and its first name
     "AgentOptions": "pilothouse.Options",
@@ -113,6 +115,12 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "receive_response": "a loop over query(…)",
         "session_id": "id",
     },
+    "Query": {
+        **dict.fromkeys(("stream", "stream_text"), "text_stream(), events(), or a loop over the query"),
+        **dict.fromkeys(("receive_messages", "receive_response", "stream_events"), "a loop over the query"),
+        "cancel": "interrupt()",
+        "close": "aclose()",
+    },
     "QueryResult": {"result_text": "text", "content": "text", "total_cost_usd": "cost_usd", "num_turns": "turns"},
     "Fleet": {**dict.fromkeys(QUERY_WORDS, "map(…) or submit(…)"), "results": "map(…), in a loop"},
 }
@@ -131,12 +139,7 @@ ARGUMENTS: dict[str, str] = {
 """Arguments of other libraries, and what they may be called here."""
 
 
-_PUBLIC = re.compile(
-    r"^ *from (?!pilothouse\.lazy_exports )\S+ import (\w+) as \1$"
-    r"|^(?:class|def) ([A-Za-z]\w*)"
-    r"|^([A-Z]\w*): TypeAlias\b",
-    re.MULTILINE,
-)
+_DEFINITION = re.compile(r"^(?:class|def) ([A-Za-z]\w*)|^([A-Z]\w*): TypeAlias\b", re.MULTILINE)
 
 
 def list_names(module: str) -> list[str]:
@@ -149,7 +152,9 @@ def list_names(module: str) -> list[str]:
         source = Path((spec and spec.origin) or "").read_text("utf-8")
     except (ImportError, OSError):  # no such package; no such file
         return []
-    return [match[1] or match[2] or match[3] for match in _PUBLIC.finditer(source)]
+    exported = parse_exports(source.splitlines())
+    names = [name for name, home in exported.items() if home != "pilothouse.lazy_exports"]
+    return [*names, *(match[1] or match[2] for match in _DEFINITION.finditer(source))]
 
 
 @cache

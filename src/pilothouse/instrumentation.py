@@ -256,7 +256,7 @@ def call_safely(owner: object, call: Callable[[], Any]) -> Any:
         kind = type(owner)
         if kind not in _reported:
             _reported.add(kind)
-            log.exception("%s failed; queries go on, and its further failures are not told", kind.__qualname__)
+            log.exception("%s failed; queries go on, and its further failures are not logged", kind.__qualname__)
         return None
 
 

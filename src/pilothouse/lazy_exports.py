@@ -24,12 +24,17 @@ def read_lazy_names(package: str) -> dict[str, str] | None:
     if source is None:
         return None
     _, _, block = source.partition("\nif TYPE_CHECKING:\n")
+    lines = block.splitlines()
+    end = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), None)
+    return parse_exports(lines[:end])
+
+
+def parse_exports(lines: list[str]) -> dict[str, str]:
+    """Return the names that lines `from module import name as name` export, and the module of each."""
     names: dict[str, str] = {}
-    for line in block.splitlines():
-        if line and not line.startswith(" "):
-            break
+    for line in lines:
         match line.split():
-            case ["from", module, "import", name, "as", _]:
+            case ["from", module, "import", name, "as", alias] if name == alias:
                 names[name] = module
             case _:
                 pass

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
+import pydoc
 import subprocess
 import sys
 from collections import Counter
@@ -44,8 +47,41 @@ def test_what_is_too_long_is_found() -> None:
     assert list(too_long("\n" * (MAX_FILE_LINES + 1))) == ["801 lines"]
 
 
+def test_helpers_of_tests_have_names_of_their_own() -> None:
+    """All directories of `tests` are on the path: a second helper of one name would never be imported."""
+    files = [path for path in (ROOT / "tests").glob("**/*.py") if not path.name.startswith(("test_", "__"))]
+    names = Counter(path.stem for path in files if path.stem != "conftest")
+    assert {name for name, count in names.items() if count > 1 or name in sys.stdlib_module_names} == set()
+
+
 def test_every_file_says_what_it_owns() -> None:
     assert not [path for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))]
+
+
+def list_classes() -> Iterator[type]:
+    for path in FILES:
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        if "compat" in parts or parts[-1].startswith("__"):
+            continue
+        module = importlib.import_module(".".join(parts))
+        yield from (
+            each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
+        )
+
+
+def test_help_can_show_every_class() -> None:
+    """`help()` and editors evaluate the hints of a struct, so its module has to have their names at run time."""
+    failures: dict[str, str] = {}
+    for each in list_classes():
+        try:
+            inspect.signature(each)
+        except ValueError:
+            pass  # some have none
+        except Exception as error:
+            failures[each.__qualname__] = repr(error)
+    assert failures == {}
+    for module in ("pilothouse", "pilothouse.sync"):
+        assert "query" in pydoc.render_doc(importlib.import_module(module))
 
 
 def test_packages_export_explicitly_and_sorted() -> None:

@@ -20,13 +20,11 @@ from pilothouse.testing import FakeCLI
 PACKAGES: dict[str, str] = {
     "": "callbacks errors lazy_exports tracebacks",
     "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
-    "driver": "connection failures incoming_requests message_buffer one_shot pending_work query_run tasks",
+    "driver": "child_run connection failures incoming_requests message_buffer pending_work query_run tasks",
     "messages": "api_messages base core decoder json_lines",
-    "options": "invocation option options renderer secrets signatures sources table targets value_checks "
-    "value_types values",
-    "protocol": "connection control_frames encoding events frame_reader validator",
-    "transports": "asyncio_reader base child cli concurrency discovery exit_status first_start pipes stderr versions "
-    "watchdog",
+    "options": "invocation options renderer secrets settings signatures table value_types values",
+    "protocol": "connection control_frames events frame_reader",
+    "transports": "asyncio_reader base child cli concurrency discovery pipes stderr versions watchdog",
 }
 """What one answered `query()` loads, by package."""
 
@@ -48,7 +46,6 @@ asyncio.run(main())
 
 def modules_after(code: str, directory: Path, **variables: str) -> set[str]:
     """The modules that are there when `code` has run in an interpreter of its own, in an empty home."""
-    (directory / ".claude.json").write_text("{}")  # else the first of all starts locks it
     script = f"{code}\nimport sys; found = sorted(sys.modules); import json; print(json.dumps(found))"
     kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "PYTHONPATH") if name in os.environ}
     env = {**kept, "HOME": str(directory), "PILOTHOUSE_INSTALL": "0", **variables}

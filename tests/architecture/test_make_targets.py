@@ -56,6 +56,14 @@ def test_make_runs_the_tests_and_the_linters(tmp_path: Path) -> None:
         assert f".venv/bin/{tool}\n" in check
     assert "-m pytest -n auto" in would_run("test")
     matrix = would_run("test-matrix")
-    assert "-m pytest -n auto" in matrix
-    assert "-m matrix" in matrix
-    assert "-m tests.mutate" in matrix
+    assert "install -e '.[ray]'" in matrix
+    assert "[ray]" not in would_run("test") + check
+    for part in (
+        "PILOTHOUSE_REQUIRE_RAY=1",
+        "-m pytest -n auto",
+        "-m matrix",
+        "-m tests.mutate",
+        "-m elsewhere",
+        "-m browser",
+    ):
+        assert part in matrix

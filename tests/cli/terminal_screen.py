@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyte
@@ -26,8 +27,8 @@ CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 class _Display(pyte.Screen):
     """A screen that answers what programs ask of their terminal."""
 
-    def __init__(self, terminal: int) -> None:
-        super().__init__(COLUMNS, ROWS)
+    def __init__(self, terminal: int, rows: int, columns: int) -> None:
+        super().__init__(columns, rows)
         self._terminal = terminal
 
     def write_process_input(self, data: str) -> None:
@@ -37,11 +38,11 @@ class _Display(pyte.Screen):
 class ChatScreen:
     """The terminal, and the process in it."""
 
-    def __init__(self, child: subprocess.Popen[bytes], terminal: int) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], terminal: int, rows: int, columns: int) -> None:
         self.child = child
         self.raw = b""
         self._terminal = terminal
-        self._display = _Display(terminal)
+        self._display = _Display(terminal, rows, columns)
         self._stream = pyte.ByteStream(self._display)
         self._ended = False
 
@@ -49,6 +50,12 @@ class ChatScreen:
     def lines(self) -> list[str]:
         """What the screen shows, without empty lines."""
         return [line.rstrip() for line in self._display.display if line.strip()]
+
+    @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """The characters of each line, with their colours."""
+        shown = self._display
+        return [[shown.buffer[row][column] for column in range(shown.columns)] for row in range(shown.lines)]
 
     @property
     def text(self) -> str:
@@ -106,14 +113,23 @@ class ChatScreen:
 
 
 @contextmanager
-def chatting(argv: list[str], env: dict[str, str], **streams: Any) -> Generator[ChatScreen]:
+def chatting(
+    argv: list[str],
+    env: dict[str, str],
+    *,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
+    cwd: Path | None = None,
+    **streams: Any,
+) -> Generator[ChatScreen]:
     """Run `argv` in a new terminal; `streams` may put other files in the place of its streams."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     places: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams}
     child = subprocess.Popen(
         argv,
         env={"TERM": "xterm-256color", **env},
+        cwd=cwd,
         start_new_session=True,
         preexec_fn=_take_terminal,
         stdin=places["stdin"],
@@ -122,7 +138,7 @@ def chatting(argv: list[str], env: dict[str, str], **streams: Any) -> Generator[
     )
     os.close(theirs)
     try:
-        yield ChatScreen(child, ours)
+        yield ChatScreen(child, ours, rows, columns)
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGKILL)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilothouse.cli.arguments import AskRequest, parse
+from pilothouse.cli.arguments import parse
+from pilothouse.cli.flags import AskRequest
 from pilothouse.remote import WebSocketTransport
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import anyio
 import pytest
 
-from pilothouse.cli.arguments import ChatRequest, parse
+from pilothouse.cli.arguments import parse
 from pilothouse.cli.chat import CHAT_COMMANDS, _resolve_model, complete_input, run_command, split_command  # pyright: ignore[reportPrivateUsage]
 from pilothouse.cli.chat_input import (
     MAX_LINES,
@@ -24,6 +24,7 @@ from pilothouse.cli.chat_input import (
     parse_choice,
     preview_call,
 )
+from pilothouse.cli.flags import ChatRequest
 from pilothouse.cli.progress import ChatCosts, ChatProgressPrinter
 from pilothouse.cli.screen import Screen, escape_invisible
 from pilothouse.client import QueryResult
@@ -455,7 +456,8 @@ def test_costs_add_up() -> None:
     assert [re.findall(r"\$[\d.]+|unknown", row) for row in rows] == [["$0.2500"], ["$0.5000"], ["unknown"]]
     assert "all: $0.7500" in total
     assert spent.format_last().startswith("cost unknown, 0 tokens in, 0 out")
-    free = ChatCosts(is_free=True, turns=spent.turns)
+    free = ChatCosts(is_free=True)
+    free.add(QueryResult((decode(frames.lines([frames.result("x", cost_usd=0.25)])),)))
     assert free.format_all()[0].startswith("  1. nothing spent (Claude Code counts $0.2500)")
 
 
@@ -493,9 +495,9 @@ def test_a_slip_in_the_name_of_a_model(name: str, meant: str | None) -> None:
 def test_arguments() -> None:
     asked = parse(["chat", "hi", "--model", "opus", "--resume", "x", "--quiet", "--history", "h", "--set", "bare=true"])
     settings = {"model": "opus", "resume": "x", "bare": True}
-    assert asked == ChatRequest("hi", settings, quiet=True, history="h")
+    assert asked == ChatRequest(prompt="hi", settings=settings, quiet=True, history="h")
     assert isinstance(asked, ChatRequest)
     assert asked.flags == ("--model", "opus", "--quiet", "--history", "h", "--set", "bare=true")
     assert parse(["chat", "--continue", "--local", "--thinking", "--verbose"]) == ChatRequest(
-        None, {"continue_conversation": True}, thinking=True, local=True, verbose=True
+        settings={"continue_conversation": True}, thinking=True, local=True, verbose=True
     )

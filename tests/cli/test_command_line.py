@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.cli.arguments import AskRequest, DemoRequest, parse, parse_value
+from pilothouse.cli.arguments import parse, parse_value
+from pilothouse.cli.flags import AskRequest, DemoRequest
 from pilothouse.options import TABLE, Options, Plugin
 
 # One text for each option that a command line can set, and the value it must become.
@@ -110,6 +111,7 @@ REFUSED = {
     "auth_token": "environment",
     "oauth_token": "environment",
     "env": "environment",
+    "asks": "Python",
     "can_use_tool": "Python",
     "confirm": "Python",
     "custom_tools": "Python",
@@ -121,6 +123,7 @@ REFUSED = {
     "session_store": "Python",
     "transport": "Python",
     "instrumentation": "Python",
+    "middleware": "Python",
     "stderr": "Python",
 }
 
@@ -227,7 +230,7 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
         (("why?",), "to ask a question: pilothouse ask 'why?'"),
-        (("xyz",), "there is no command 'xyz'; the commands are ask, batch, chat"),
+        (("xyz",), "there is no command 'xyz'; the commands are acp, ask, batch, chat"),
         (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
         (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
         (
@@ -258,8 +261,8 @@ def test_a_long_wrong_value_is_cut() -> None:
 
 
 def test_demo_requests() -> None:
-    assert parse(["demo"]) == DemoRequest("What is the capital of France?", frozenset({"question", "tools"}))
-    assert parse(["demo", "--scripted"]) == DemoRequest("What is the capital of France?", frozenset({"tools"}))
+    assert parse(["demo"]) == DemoRequest()
+    assert parse(["demo", "--scripted"]) == DemoRequest(scripted=True)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])

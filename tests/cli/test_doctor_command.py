@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_process import Command, Ran
 
+from pilothouse.cli.doctor import OLD_PIN_DAYS, check_pin
+from pilothouse.provision.artifacts import load_pins
 from pilothouse.testing import FakeCLI
+from pilothouse.transports.versions import probe_version
 
+PINS = load_pins().cli
 SECRET = "sk-ant-must-never-be-shown"
 
 
@@ -56,6 +61,7 @@ def claude() -> Any:
 @pytest.mark.requirement("L62", "E49")
 def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
     (doctor.directory / "pilothouse.toml").write_text('model = "opus"\nmax_turns = 4')
+    version = probe_version(real_cli, os.environ).version
     ran = doctor.run("--cli", real_cli, ANTHROPIC_API_KEY=SECRET, PILOTHOUSE_EFFORT="low")
     assert (ran.code, ran.err) == (0, "")
     assert SECRET not in ran.out
@@ -64,11 +70,11 @@ def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
         "pilothouse.toml sets model, max_turns",
         "ok    variables: ",
         "PILOTHOUSE_EFFORT",
-        f"ok    cli: Claude Code 2.1.330 at {real_cli}",
-        "the tested version",
+        f"cli: Claude Code {version} at {real_cli}",
+        "ok    pin: Claude Code ",
         "ok    key: ANTHROPIC_API_KEY is set",
         "open files: ",
-        "ok    round trip: Claude Code 2.1.330 answered the scripted model in ",
+        f"ok    round trip: Claude Code {version} answered the scripted model in ",
         "Everything that a query needs is there.",
     ):
         assert part in ran.out
@@ -101,7 +107,10 @@ def test_a_missing_cli_is_a_failure_with_instructions(doctor: Doctor, tmp_path: 
     ("script", "status", "detail"),
     [
         ('echo "1.0.98 (Claude Code)"', "warning", "older than 2.0.0"),
-        ('echo "9.0.0 (Claude Code)"', "ok", "tested is 2.1.330"),
+        ('echo "2.0.1 (Claude Code)"', "note", f"; tested are {PINS.oldest_tested} to {PINS.version}"),
+        (f'echo "{PINS.oldest_tested} (Claude Code)"', "ok", f"; tested are {PINS.oldest_tested} to {PINS.version}"),
+        (f'echo "{PINS.version} (Claude Code)"', "ok", ", the pinned version"),
+        ('echo "9.0.0 (Claude Code)"', "note", f"; tested are {PINS.oldest_tested} to {PINS.version}"),
         ("exit 3", "failed", "does not work"),
         ('echo "GNU something"', "failed", "did not print a version"),
     ],
@@ -111,6 +120,16 @@ def test_the_version_is_judged(doctor: Doctor, script: str, status: str, detail:
         found = doctor.findings("--cli", fake.path, "--quick", code=int(status == "failed"))
     assert found["cli"][0]["status"] == status
     assert detail in found["cli"][0]["detail"]
+
+
+def test_an_old_pin_is_noted() -> None:
+    built = date.fromisoformat(PINS.built)
+    assert check_pin(built + timedelta(3)).detail == (
+        f"Claude Code {PINS.version}, 3 days old; the tests pass on {PINS.oldest_tested} and later"
+    )
+    young, old = (check_pin(built + timedelta(days)) for days in (OLD_PIN_DAYS, OLD_PIN_DAYS + 1))
+    assert (young.status, young.advice) == ("ok", "")
+    assert (old.status, "--upgrade pilothouse" in old.advice) == ("note", True)
 
 
 def test_a_cli_that_answers_nothing_fails_the_round_trip(doctor: Doctor, claude: str) -> None:
@@ -182,3 +201,21 @@ def test_directories_that_cannot_be_written(doctor: Doctor, claude: str, tmp_pat
     locked.mkdir(mode=0o500)
     found = doctor.findings("--quick", "--cli", claude, PILOTHOUSE_CACHE=str(locked), code=1)
     assert found["cache"][0]["status"] == "failed"
+
+
+def test_the_other_side_is_tried_by_the_command_of_a_query(doctor: Doctor, claude: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    ssh = programs / "ssh"
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\nexec sh -c "$*"\n')
+    ssh.chmod(0o700)
+    path = f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    missing = doctor.findings("--transport", "ssh:user@box", code=1, PATH=path, HOME=str(tmp_path))
+    detail = missing["other side"][0]["detail"]
+    assert detail.endswith("there is no claude over there, on PATH or in its usual places; install it, or name it")
+    assert missing.keys().isdisjoint({"cli", "key", "round trip"})
+    (programs / "claude").symlink_to(claude)
+    found = doctor.findings("--transport", "ssh:user@box", PATH=path)
+    assert "Claude Code 2.1.330 at the end of `ssh -T" in found["cli"][0]["detail"]
+    refused = doctor.findings("--transport", "pod:agents/claude-0", code=1, PATH=str(programs))
+    assert "no command 'kubectl'" in refused["other side"][0]["detail"]

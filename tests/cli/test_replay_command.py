@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from command_process import Command
 
-from pilothouse.cli.arguments import AskRequest, parse
-from pilothouse.cli.flags import ReplayRequest
-from pilothouse.cli.replay import replay
+from pilothouse.cli.arguments import find_command, parse
+from pilothouse.cli.flags import AskRequest, ReplayRequest
+from pilothouse.cli.main import run_command
 from pilothouse.cli.screen import Screen
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import Player, Recorder
@@ -21,7 +20,8 @@ from pilothouse.transports import Player, Recorder
 def show(capsys: pytest.CaptureFixture[str], file: Path, **settings: Any) -> tuple[int, str, str]:
     import sys
 
-    code = anyio.run(replay, ReplayRequest(str(file), **settings), Screen(sys.stdout, sys.stderr))
+    request = ReplayRequest(file=str(file), **settings)
+    code = run_command(find_command(request), request, Screen(sys.stdout, sys.stderr))
     seen = capsys.readouterr()
     return code, seen.out, seen.err
 
@@ -35,9 +35,9 @@ def test_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = parse(["ask", f"--transport=replay:{file}", "Hi"])
     assert isinstance(asked, AskRequest)
     assert isinstance(asked.settings["transport"], Player)
-    assert parse(["replay", "--speed", "2", "--json", "f"]) == ReplayRequest("f", "json", 2.0)
+    assert parse(["replay", "--speed", "2", "--json", "f"]) == ReplayRequest(file="f", form="json", speed=2.0)
     for wrong, words in (
-        (["ask", "--transport", "tape:x", "Hi"], "wss://HOST:PORT, got 'tape:x'"),
+        (["ask", "--transport", "tape:x", "Hi"], "pod:NAMESPACE/NAME, got 'tape:x'"),
         (["ask", "--transport", "replay", "Hi"], "expected native, record:FILE, replay:FILE"),
         (["ask", "--transport", "record:", "Hi"], "expected native, record:FILE, replay:FILE"),
         (["replay", "--speed", "0", "f"], "expected a number greater than 0, got '0'"),

@@ -65,7 +65,9 @@ def test_progress_is_a_line_for_every_stage() -> None:
         ),
         (CLIExitedError("it exited; its standard error ends with:\n  a\n  b"), 1, "ends with: a | b; --verbose"),
         (
-            CLINotFoundError("Claude Code was not found (cli='x'). Tried:\n  /a\nInstall it so:\n  npm …"),
+            CLINotFoundError(
+                "Claude Code was not found (cli='x'). Tried:\n  /a\nInstall it so:\n  pilothouse install-cli"
+            ),
             2,
             "Claude Code was not found (cli='x'); install it with `pilothouse install-cli`",
         ),
@@ -78,6 +80,10 @@ def test_errors_in_one_line(error: Exception, code: int, output: str) -> None:
     assert reported.code == code
     assert output in reported.line
     assert "\n" not in reported.line
+
+
+def test_nothing_is_to_be_installed_here_when_the_other_side_has_no_claude() -> None:
+    assert describe_failure(CLINotFoundError("there is no claude over there")).line == "there is no claude over there"
 
 
 def test_texts_are_shortened_to_one_line() -> None:

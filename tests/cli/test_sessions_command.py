@@ -15,7 +15,7 @@ import pytest
 
 from pilothouse.cli import main
 from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import SessionsRequest
+from pilothouse.cli.flags import ListRequest, SessionsRequest, UsageRequest
 from pilothouse.cli.rich_screen import RichScreen
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.sessions import LONG_SCAN_BYTES, sessions
@@ -58,11 +58,11 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 
 def test_the_flags() -> None:
-    assert parse(["sessions", "list"]) == SessionsRequest("list", directory=".", limit=30)
-    assert parse(["sessions", "list", "--all"]) == SessionsRequest("list", directory=None, limit=30)
+    assert parse(["sessions", "list"]) == SessionsRequest(action="list", request=ListRequest())
+    assert parse(["sessions", "list", "--all"]) == SessionsRequest(action="list", request=ListRequest(directory=None))
     request = parse(["sessions", "usage", "1f0c", "--since", "2026-11-01", "--by", "model", "--json"])
     assert request == SessionsRequest(
-        "usage", session="1f0c", directory=".", since=date(2026, 11, 1), by="model", json=True
+        action="usage", request=UsageRequest(session="1f0c", since=date(2026, 11, 1), by="model", json=True)
     )
     for wrong in (
         ["sessions", "lst"],
@@ -244,13 +244,14 @@ def test_a_table_is_clean_and_a_long_scan_shows_how_far_it_is(
 
     out, notes = Window(), Window()
     screen = Watched(out, notes)
-    for request in (SessionsRequest("list", directory="."), SessionsRequest("search", text="zzz", directory=".")):
+    for words in (["list"], ["search", "zzz"]):
+        request = parse(["sessions", *words])
         assert anyio.run(partial(sessions, request, screen)) in (0, 1)
     assert "[red]words" in out.getvalue()
     assert "\x1b]0" not in out.getvalue()
     assert shown == []
     monkeypatch.setattr("pilothouse.cli.sessions.LONG_SCAN_BYTES", 1)
-    anyio.run(partial(sessions, SessionsRequest("usage", directory="."), screen))
+    anyio.run(partial(sessions, parse(["sessions", "usage"]), screen))
     assert shown
     assert shown[-1][0] == "read"
     assert shown[-1][1] == shown[-1][2]

@@ -159,7 +159,7 @@ def test_the_three_ways_to_trust_a_file(project: Path, monkeypatch: pytest.Monke
             assert ph.query("go").options.permission_mode == "acceptEdits"
         assert ph.query("go").options.permission_mode is None
 
-    found = files.find_config_file()
+    found = files.load_config_layer(warns=False)
     assert found is not None
     trust_store.remember_trust(found.path, found.digest)
     files.clear_cache()
@@ -211,7 +211,7 @@ def test_a_yes_to_a_project_file_is_for_its_table(project: Path) -> None:
 
 
 def remember(path: Path) -> None:
-    found = files.find_config_file()
+    found = files.load_config_layer(warns=False)
     assert found is not None
     assert found.path == str(path)
     trust_store.remember_trust(found.path, found.digest)

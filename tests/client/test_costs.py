@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ import pilothouse as ph
 from pilothouse import sync as blocking
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, CostTracker
+from pilothouse.driver import QueryRun
 from pilothouse.events import BudgetReached
 from pilothouse.messages import Message, decode
 from pilothouse.options import Options
@@ -292,7 +294,7 @@ async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
         stopped.append(len(stopped))
 
     budget = TokenBudget(Options(max_budget_tokens=60), None)
-    budget.set_interrupt(interrupt)
+    budget.on_start(cast("QueryRun", SimpleNamespace(interrupt=interrupt)))
     budget.on_messages(decoded(*LONG))
     budget.on_messages(decoded(result({OPUS: usage(200, 10, usd=0.5)})))
     await anyio.wait_all_tasks_blocked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
 import pickle
@@ -14,6 +15,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import hints, sync
+from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.options import TABLE
 from pilothouse.tracebacks import user_function
 
@@ -32,6 +34,9 @@ SLIPS = {
     'aiter(sync.query("x"))': (TypeError, "Query: use `for`"),
     "ph.Agent().run": (AttributeError, r"here it is query\(…\)"),
     'sync.Agent().run_sync("x")': (AttributeError, r"here it is query\(…\)"),
+    'ph.query("x").stream': (AttributeError, r"here it is text_stream\(\), events\(\), or a loop over the query"),
+    'sync.query("x").receive_response': (AttributeError, "here it is a loop over the query"),
+    'ph.Agent("You are helpful")': (ph.OptionsError, "pass keywords instead, such as system_prompt=…"),
     "ph.session().receive_response": (AttributeError, r"a loop over query\(…\)"),
     "ph.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
     "sync.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
@@ -153,3 +158,12 @@ def test_help_explains_what_everybody_calls_first() -> None:
 def test_a_notebook_shows_the_answer() -> None:
     output = ph.QueryResult([])
     assert output._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("module", ["pilothouse", *(f"pilothouse.{name}" for name in PUBLIC_MODULES)])
+def test_help_reads_every_signature(module: str) -> None:
+    for name in list_names(module):
+        value = getattr(import_module(module), name)
+        if inspect.isclass(value) or inspect.isroutine(value):
+            with contextlib.suppress(ValueError):  # it has none
+                inspect.signature(value)

@@ -74,7 +74,7 @@ async def test_the_child_gets_a_home_of_its_own_and_a_list_of_variables(
 
     def look(message: ph.Message) -> None:
         for home in homes(temporary):
-            guarded.append(str(home) in watchdog._directories)  # removed even when this process is killed
+            guarded.append(str(home) in watchdog._entries)  # removed even when this process is killed
             for path in (home, home / ".claude"):
                 seen.append((path.name.partition("-")[0], stat.S_IMODE(path.stat().st_mode)))
 
@@ -94,7 +94,7 @@ async def test_the_child_gets_a_home_of_its_own_and_a_list_of_variables(
     for flag in ("--setting-sources=", "--strict-mcp-config", "--no-session-persistence"):
         assert flag in call.argv
     assert homes(temporary) == []
-    assert str(home) not in watchdog._directories
+    assert str(home) not in watchdog._entries
 
 
 @pytest.mark.anyio

@@ -17,8 +17,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.client.config_file import MAX_BYTES, find_config_file
-from pilothouse.driver import one_shot
+from pilothouse.client.config_file import MAX_BYTES, load_config_layer
+from pilothouse.driver import child_run
 from pilothouse.errors import ConfigError
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
@@ -275,7 +275,7 @@ def test_the_search_goes_up_to_the_root_of_the_repository(project: Path, monkeyp
     monkeypatch.chdir(inner)
     options = ph.query("go").options
     assert options.as_dict() == {"max_turns": 2, "add_dirs": [str(project / "lib"), "/abs"], "cwd": str(project)}
-    file = find_config_file()
+    file = load_config_layer(warns=False)
     assert file is not None
     assert file.path == str(project / "pyproject.toml")
 
@@ -305,7 +305,7 @@ def test_a_variable_names_the_file_or_none(project: Path, tmp_path: Path, monkey
     assert ph.query("go").options.as_dict() == {"model": "team", "add_dirs": [str(tmp_path / "other" / "x")]}
     monkeypatch.setenv("PILOTHOUSE_CONFIG", "none")
     assert ph.query("go").options.as_dict() == {}
-    assert find_config_file() is None
+    assert load_config_layer(warns=False) is None
     monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
     with pytest.raises(ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"):
         ph.query("go")
@@ -435,7 +435,7 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
 async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_shot, "SAVE_SECONDS", 0.1)  # this child never ends its turn
+    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     write(project / "pilothouse.toml", "timeout = 0.3")
     with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
         with pytest.raises(ph.QueryTimeout):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from fake_cli_processes import ended
 
 import pilothouse as ph
-from pilothouse.driver import one_shot
+from pilothouse.driver import child_run
 from pilothouse.messages import LineSkippedMessage
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
@@ -58,7 +59,7 @@ async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
 
 @pytest.mark.requirement("L29", "L30", "E10", "G46")
 async def test_timeout(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_shot, "SAVE_SECONDS", 0.1)  # this child never ends its turn
+    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     fake.expect("user").emit(frames.init()).hang()
     with pytest.raises(ph.QueryTimeout, match="option timeout") as caught:
         await ph.query("go", cli=fake.path, timeout=1.5)
@@ -190,7 +191,7 @@ async def test_a_shell_script_can_stand_in_for_the_cli() -> None:
 
 
 async def test_a_child_that_stays_after_its_answer_is_ended(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.one_shot.EXIT_SECONDS", 0.3)
+    monkeypatch.setattr("pilothouse.driver.child_run.EXIT_SECONDS", 0.3)
     fake.text("Hello").hang()
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
     await ended(fake)
@@ -204,6 +205,20 @@ async def test_the_handshake_can_be_refused_or_unanswered(fake: FakeCLI) -> None
     fake.on_control("initialize", silent=True)
     with pytest.raises(ph.ControlTimeout, match="control_timeout"):
         await ph.query("go", cli=fake.path, control_timeout=0.3)
+    await ended(fake)
+
+
+async def test_prompts_of_a_stream_fail_with_a_refused_or_unanswered_handshake(fake: FakeCLI) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "go"
+        await anyio.sleep_forever()
+
+    fake.on_control("initialize", error="bad hooks").expect("user").hang()
+    with anyio.fail_after(20), pytest.raises(ph.ControlError, match="bad hooks"):
+        await ph.query(prompts(), cli=fake.path)
+    fake.on_control("initialize", silent=True)
+    with anyio.fail_after(20), pytest.raises(ph.ControlTimeout, match="control_timeout"):
+        await ph.query(prompts(), cli=fake.path, control_timeout=0.3)
     await ended(fake)
 
 

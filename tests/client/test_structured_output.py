@@ -323,7 +323,7 @@ async def test_a_slow_reader_gets_events_in_order() -> None:
         result = await query.result()  # judged and read before the events are made of it
     output = query._plan.output_validator
     assert output is not None
-    read = output.add_events(EventReader().read)
+    read = output.wrap_events(EventReader().read)
     kinds = [type(event).__name__ for message in result.messages for event in read(message)]
     turn = ["Started", "TextDelta", "Finished"]
     assert kinds == [*turn, "OutputRejected", *turn]

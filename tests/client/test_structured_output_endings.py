@@ -256,7 +256,8 @@ async def test_when_the_cli_gives_up(inputs: list[Any]) -> None:
     assert len([frame for frame in transport.sent_frames if frame["type"] == "user"]) == 1
 
 
-def test_each_result_is_judged_once() -> None:
+@pytest.mark.anyio
+async def test_each_result_is_judged_once() -> None:
     judged: list[Any] = []
 
     def convert(value: Any) -> Any:
@@ -265,9 +266,9 @@ def test_each_result_is_judged_once() -> None:
 
     output = OutputValidator(OutputSchema("it", {}, False, convert), 1)
     message = result_of(output=GOOD)
-    assert output.make_repair_prompt(message) is None
+    assert await output.after_result(message) is None
     answered = QueryResult([message])
-    output.apply_to(answered, [message])
+    output.complete_result(answered, [message])
     assert (judged, answered.output) == ([GOOD], GOOD)
 
 

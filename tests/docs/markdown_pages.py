@@ -16,7 +16,7 @@ from types import CodeType
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -31,11 +31,11 @@ class Block:
 
     @property
     def name(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{name_page(self.page)}:{self.line}"
 
     @property
     def is_pytest(self) -> bool:
-        return "pytest" in self.words or "def test_" in self.text
+        return "pytest" in self.words or ("def test_" in self.text and "no-run" not in self.words)
 
     @property
     def is_run(self) -> bool:
@@ -45,6 +45,11 @@ class Block:
         """The code; its line numbers are those of the page."""
         text = "\n" * self.line + self.text
         return compile(text, str(self.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def name_page(page: Path) -> str:
+    """The name of a page in messages and tables: its path below docs."""
+    return page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name
 
 
 def blocks(page: Path, language: str) -> list[Block]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from markdown_pages import PAGES, ROOT, prose
+from markdown_pages import PAGES, ROOT, name_page, prose
 
 from pilothouse.client import Agent
 from pilothouse.errors import ControlError, OptionsError, UsageError
@@ -39,7 +39,7 @@ LIMIT = re.compile(
 )
 # "what cannot be read", "a host that cannot be reached": when an error comes.
 _CONDITION = re.compile(r"\b(what|that|which|who|nobody|if|when|whether|unless|because)\b[^.;:|]{0,60}$", re.IGNORECASE)
-_ERROR_TABLES = ("errors.md", "observability.md")
+_ERROR_TABLES = ("errors.md", "observability.md", "troubleshooting.md")
 # "cannot read FILE: why", "… cannot be opened: why": what was tried, and did not work.
 _REPORT = re.compile(r"^cannot|cannot (be )?\w+( \w+){0,7}(: |: ?$|$| $| %s)|: %s$", re.IGNORECASE)
 
@@ -56,7 +56,7 @@ def no_pattern_goes_up_behind_a_wildcard() -> None:
 
 def no_pages_of_a_pdf() -> None:
     with pytest.raises(BuiltinToolError, match="Parts of a PDF"):
-        file_tools._read_pdf(io.BytesIO(b"%PDF"), Path("a.pdf"), 4, {"pages": "1-2"})
+        file_tools._read_media(io.BytesIO(b"%PDF"), file_tools.PDF, Path("a.pdf"), 4, in_parts=True)
 
 
 def no_guessed_media_type() -> None:
@@ -114,7 +114,7 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         ),
         "the journal cannot be written or read": "server/test_host_journal.py::test_files_that_cannot_be_the_journal",
     },
-    "options.md": {"other settings cannot loosen them": "real/test_real_options.py::test_what_restricts"},
+    "options.md": {"other settings cannot loosen them": "real/test_options.py::test_what_restricts"},
     "recording.md": {
         "the CLI cannot be started": (
             "transports/test_recorder.py::test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was"
@@ -124,22 +124,30 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         "takes no more sessions for now": "server/test_host_websocket.py::test_no_more_sessions_than_the_limit"
     },
     "retries-and-timeouts.md": {
-        "the API cannot be reached": "real/test_real_retry.py::test_an_api_that_cannot_be_reached_is_tried_again"
+        "the API cannot be reached": "real/test_retry.py::test_an_api_that_cannot_be_reached_is_tried_again"
     },
     "stores.md": {
         "but cannot keep two hosts apart": (
             "stores/test_mirror_writer.py::"
             "test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_would_keep_it_twice"
         ),
-        "A forked process cannot use it": "stores/test_store_contract_processes.py::test_a_store_goes_on_after_a_fork",
+        "A forked process cannot use it": "stores/test_contract_processes.py::test_a_store_goes_on_after_a_fork",
     },
 }
+_NOT_HAD = "integrations/test_endpoints.py::test_what_an_endpoint_does_not_have"
+_NOT_ANSWERED = "integrations/test_endpoints.py::test_requests_that_cannot_be_answered"
 MESSAGES_SAY: dict[str, dict[str, Proof]] = {
-    "cli/flags.py": {
+    "transports/command.py": {
+        "so it cannot be mounted": "elsewhere/test_commands.py::test_a_command_has_the_directory_of_its_run",
+    },
+    "integrations/acp/agent.py": {
+        "has a transport that is not supported": "integrations/test_acp.py::test_what_is_refused",
+    },
+    "cli/arguments.py": {
         "the journal cannot be written": "server/test_host_journal.py::test_files_that_cannot_be_the_journal"
     },
     "client/supervisor.py": {
-        "cannot change in a session": "session/test_session_controls.py::test_what_cannot_change_is_refused_at_once",
+        "cannot change in a session": "session/test_controls.py::test_what_cannot_change_is_refused_at_once",
         "cannot be set for one query": "session/test_query_settings.py::test_what_no_query_can_have_for_itself",
     },
     "client/queries.py": {
@@ -147,22 +155,34 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
             "client/test_structured_output.py::test_a_long_stream_keeps_what_the_numbers_need"
         )
     },
+    "compat/claude_agent_sdk/_options.py": {
+        "Unsupported plugin type": "compat/test_options.py::test_what_cannot_work_is_refused"
+    },
+    "compat/claude_agent_sdk/_permissions.py": {
+        "cannot be used with permission_prompt_tool_name": ("compat/test_options.py::test_what_cannot_work_is_refused")
+    },
     "driver/incoming_requests.py": {
         "Unsupported control request": "driver/test_incoming_requests.py::test_an_unknown_request_is_refused_at_once"
     },
+    "integrations/endpoints/anthropic_messages.py": {"runs at Anthropic": _NOT_HAD},
+    "integrations/endpoints/application.py": {
+        "cannot continue each other's": "integrations/test_endpoints.py::test_an_agent_with_tools_of_its_own"
+    },
+    "integrations/endpoints/openai_chat.py": {"not supported": _NOT_ANSWERED},
+    "integrations/endpoints/openai_responses.py": {"not supported": _NOT_HAD},
     "language_model/request.py": {
         "media_type: it cannot be detected": no_guessed_media_type,
         "cannot be sent": no_part_of_an_unknown_kind,
     },
-    "native/api.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
-    "native/controls.py": {
+    "native/engine.py": {
         "Unsupported control request": (
             "native/test_engine_wire.py::test_an_unknown_request_is_refused_and_never_left_open"
         )
     },
+    "native/turn.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
     "native/tools/search_tools.py": {"cannot go up behind a wildcard": no_pattern_goes_up_behind_a_wildcard},
     "native/tools/file_tools.py": {"Parts of a PDF cannot": no_pages_of_a_pdf, "not supported here": no_pages_of_a_pdf},
-    "options/table.py": {"other settings cannot loosen": "real/test_real_options.py::test_what_restricts"},
+    "options/table.py": {"other settings cannot loosen": "real/test_options.py::test_what_restricts"},
     "stores/objects.py": {
         "the service cannot be reached": (
             "stores/test_object_store.py::test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_shown"
@@ -196,9 +216,9 @@ def limits_of_pages() -> Iterator[tuple[str, str]]:
         for match in LIMIT.finditer(text):
             line = text[text.rfind("\n", 0, match.start()) + 1 :]
             before = text[max(0, match.start() - 70) : match.start()]
-            is_error = page.name in _ERROR_TABLES and line.startswith(("├", "│", "└", "| "))
+            is_error = page.name in _ERROR_TABLES and line.startswith(("├", "│", "└", "| ", "- `"))
             if match[0].lower() != "cannot" or not (is_error or _CONDITION.search(before)):
-                yield page.name, text[max(0, match.start() - 60) : match.end() + 60]
+                yield name_page(page), text[max(0, match.start() - 60) : match.end() + 60]
 
 
 def limits_of_messages() -> Iterator[tuple[str, str]]:
@@ -210,6 +230,6 @@ def limits_of_messages() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in reported:
                 name = path.relative_to(source).as_posix()
-                told_of = " " in node.value and LIMIT.search(node.value) and not _REPORT.search(node.value)
-                if told_of and name not in _NO_MESSAGES:
+                is_limit = " " in node.value and LIMIT.search(node.value) and not _REPORT.search(node.value)
+                if is_limit and name not in _NO_MESSAGES:
                     yield name, node.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -10,9 +11,11 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import zlib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,18 @@ def test_repair_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     model.default = "There are none."
     done = run("repair_output.py", "minutes.txt", code=1)
     assert "no tasks after 4 attempts; the last one was: There are none." in done.stderr
+
+
+def test_run_the_tests(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text("def load(): return 1\n")
+    command = (
+        f"{sys.executable} -B -c 'import reader; reader.read()'"  # -B: a file of the same size, changed within a second
+    )
+    edit = {"file_path": str(tmp_path / "reader.py"), "old_string": "load", "new_string": "read"}
+    for answer in ("Renamed.", ToolUse("Read", {"file_path": edit["file_path"]}), ToolUse("Edit", edit), "Now it is."):
+        model.reply(answer)
+    assert run("run_the_tests.py", command, "Rename load to read").stdout == "Now it is.\n"
+    assert "AttributeError: module" in str(model.requests[1].messages)
 
 
 def test_look_at_picture(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
@@ -249,13 +264,13 @@ SSH = """#!{python}
 # Stands for ssh and the server: a session that runs the command in a group of its own, and that only goes away when the
 # client does. As the real server, it leaves the command alone then.
 import os, subprocess, sys, time
-open("host", "w").write(sys.argv[1] + "\\n")
+host, *words = sys.argv[sys.argv.index("--") + 1:]
+open("host", "w").write(host + "\\n")
 client = os.getpid()
 session = os.fork()
 if not session:
     os.setsid()
-    child = subprocess.Popen(["sh", "-c", " ".join(sys.argv[2:])], start_new_session=True)
-    open("remote", "w").write(str(child.pid))
+    child = subprocess.Popen(["sh", "-c", " ".join(words)], start_new_session=True)
     while child.poll() is None and os.getppid() == client:
         time.sleep(0.02)
     os._exit(child.returncode or 0)
@@ -273,17 +288,20 @@ def ssh(tmp_path: Path, program_env: dict[str, str]) -> str:
     return f"{path.parent}{os.pathsep}{program_env['PATH']}"
 
 
-def in_group(group: int) -> list[str]:
-    """The processes of a group that have not ended."""
-    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    fields = [stat.rpartition(")")[2].split() for stat in stats]
-    return [stat for stat, field in zip(stats, fields, strict=True) if field[2] == str(group) and field[0] != "Z"]
+def working_in(directory: Path) -> list[str]:
+    """The processes that have this working directory."""
+    found: list[str] = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            if (place / "cwd").readlink() == directory:
+                found.append((place / "cmdline").read_text())
+    return found
 
 
-def until_gone(group: int) -> None:
+def until_gone(directory: Path) -> None:
     deadline = time.monotonic() + GONE_S
-    while in_group(group):
-        assert time.monotonic() < deadline, in_group(group)
+    while left := working_in(directory):
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
 
@@ -295,7 +313,7 @@ def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: d
     assert done.stdout == "A ship.\n"
     assert (tmp_path / "host").read_text() == "user@host\n"
     assert str(there) in json.dumps([model.requests[0].system_text, model.requests[0].messages])
-    until_gone(int((tmp_path / "remote").read_text()))
+    until_gone(there)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -303,9 +321,10 @@ def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: d
 def test_over_ssh_leaves_nothing_when_it_ends_in_a_turn(
     model: ScriptedModel, tmp_path: Path, program_env: dict[str, str], ssh: str, number: signal.Signals
 ) -> None:
-    gate = Gate()
+    gate, there = Gate(), tmp_path / "there"
+    there.mkdir()
     model.reply(lambda request: [Text("A "), Pause(gate), Text("ship.")])
-    arguments = ["user@host", str(tmp_path), "What is here?", program_env["PILOTHOUSE_CLI"]]
+    arguments = ["user@host", str(there), "What is here?", program_env["PILOTHOUSE_CLI"]]
     program = subprocess.Popen(
         [sys.executable, str(PROGRAMS / "over_ssh.py"), *arguments],
         cwd=tmp_path,
@@ -314,11 +333,10 @@ def test_over_ssh_leaves_nothing_when_it_ends_in_a_turn(
     )
     try:
         gate.wait_reached()
-        group = int((tmp_path / "remote").read_text())
-        assert in_group(group)
+        assert working_in(there)
         program.send_signal(number)
         program.wait(LIMIT_S)
-        until_gone(group)  # the scripted model still waits: nothing else would end it
+        until_gone(there)  # the scripted model still waits: nothing else would end it
     finally:
         program.kill()
         program.wait(LIMIT_S)
@@ -416,10 +434,35 @@ def test_hot_reload(model: ScriptedModel, program_env: dict[str, str], tmp_path:
     assert len(model.requests[-1].body["messages"]) >= 5
 
 
+@pytest.mark.matrix
+def test_durable_steps(model: ScriptedModel, run: Run, program_env: dict[str, str], tmp_path: Path) -> None:
+    """Killed within the second step and started again: each answer is recorded once, and nothing asked twice."""
+    (tmp_path / "notes.txt").write_text("The window can be resized.")
+    gate = Gate()
+    model.on("users will notice", reply="Windows of any size.")
+    model.on("Announce this", reply=lambda request: [Text("Now "), Pause(gate), Text("never said.")])
+    command = [sys.executable, str(PROGRAMS / "durable_steps.py"), "release-7", "notes.txt"]
+    with subprocess.Popen(command, cwd=tmp_path, env=program_env) as program:
+        try:
+            gate.wait_reached(LIMIT_S)
+        finally:
+            program.kill()
+            gate.open()
+    until_gone(tmp_path)
+    asked = len(model.requests)
+    model.on("Continue where you stopped", reply="Size your windows.")
+    assert run("durable_steps.py", "release-7", "notes.txt").stdout.startswith("Size your windows.\n[$0.0")
+    [continued] = model.requests[asked:]
+    assert "Windows of any size." in json.dumps(continued.messages)
+    assert run("durable_steps.py", "release-7", "notes.txt").stdout.startswith("Size your windows.\n")
+    assert len(model.requests) == asked + 1
+
+
 @pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])
 def test_test_programs(program: str, program_env: dict[str, str], tmp_path: Path) -> None:
     # What the project sets for its own tests, such as warnings as errors, counts for these too.
     options = ["-q", "-p", "no:cacheprovider", "-W", "error", f"--basetemp={tmp_path / 'base'}"]
+    options += ["--import-mode=prepend"]  # as in the project of a user
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), str(PROGRAMS / program)],
         cwd=tmp_path,
@@ -439,6 +482,148 @@ def test_local_model(run: Run) -> None:
         pytest.skip("the local model is not fetched: python -m pilothouse.provision cli model")
     done = run("local_model.py", PILOTHOUSE_CACHE=str(cache), ANTHROPIC_API_KEY="", ANTHROPIC_BASE_URL="")
     assert "Paris" in done.stdout
+
+
+@contextmanager
+def serving(program: str, env: dict[str, str], directory: Path) -> Generator[int]:
+    """The port on which a program serves, in a directory of its own."""
+    directory.mkdir(exist_ok=True)
+    command = [sys.executable, str(PROGRAMS / program), "0"]
+    with subprocess.Popen(command, cwd=directory, env=env, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            lines: list[str] = []
+            while (found := re.search(r"http://127\.0\.0\.1:(\d+)", "".join(lines))) is None:
+                lines.append(server.stderr.readline())
+                assert lines[-1], "".join(lines)
+            yield int(found[1])
+        finally:
+            server.kill()
+
+
+def get(port: int, path: str, method: str = "GET") -> Any:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+        return json.load(response)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("program", ["fastapi_app.py", "django_app.py", "flask_app.py"])
+def test_web_applications(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path, program: str) -> None:
+    began, never = Gate(), Gate()
+    more = Text("and more " * 200, chunks=200, delay=0.005)
+    model.on("Stream", reply=[Text("Begun.", chunks=1), Pause(began), more, Pause(never)])
+    model.on("Answer", reply="Done.")
+    directory = tmp_path / "app"
+    with serving(program, program_env, directory) as port:
+        assert get(port, "/answer?q=Answer")["text"] == "Done."
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+        connection.request("GET", "/ask?q=Stream")
+        response = connection.getresponse()
+        assert response.read(6) == b"Begun."
+        assert [each for each in working_in(directory) if "claude" in each]
+        response.close()  # the client hangs up, in the middle of the answer
+        connection.close()
+        began.open()
+        deadline = time.monotonic() + GONE_S
+        while left := [each for each in working_in(directory) if "claude" in each]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+        assert get(port, "/answer?q=Answer")["text"] == "Done."
+    until_gone(directory)
+
+
+@pytest.mark.matrix
+def test_vercel_app(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    """`tests/console/test_front_end_page.py` uses its page in a browser."""
+    model.reply("Done.")
+    message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Go"}]}
+    with serving("vercel_app.py", program_env, tmp_path / "app") as port:
+        body = json.dumps({"id": "t", "messages": [message]}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/chat", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+            assert '"delta":"Done."' in response.read().decode()
+    until_gone(tmp_path / "app")
+
+
+@pytest.mark.matrix
+def test_agui_app(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    """`tests/console/test_front_end_page.py` uses its page in a browser."""
+    model.reply("Done.")
+    body = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "Go"}]}
+    with serving("agui_app.py", program_env, tmp_path / "app") as port:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/agui", json.dumps(body).encode())
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+            assert '"delta":"Done."' in response.read().decode()
+        other = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(other, timeout=LIMIT_S)
+    until_gone(tmp_path / "app")
+
+
+@pytest.mark.matrix
+def test_editor_agent(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    model.reply(Steps([ToolUse("mcp__tools__due_date", {"project": "Atlas"})], "On Friday."))
+    prompt = [{"type": "text", "text": "When is Atlas due?"}]
+    command = [sys.executable, str(PROGRAMS / "editor_agent.py")]
+    with subprocess.Popen(command, env=program_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+
+        def request(method: str, **params: Any) -> tuple[dict[str, Any], str]:
+            """The result of a request, and what came before it."""
+            assert agent.stdin is not None
+            assert agent.stdout is not None
+            agent.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + "\n")
+            agent.stdin.flush()
+            before = ""
+            for line in agent.stdout:
+                if "id" in (message := json.loads(line)):
+                    return message["result"], before
+                before += line
+            raise AssertionError(before)
+
+        request("initialize", protocolVersion=1)
+        session = request("session/new", cwd=str(tmp_path), mcpServers=[])[0]["sessionId"]
+        result, shown = request("session/prompt", sessionId=session, prompt=prompt)
+        agent.stdin.close()
+        assert agent.wait(LIMIT_S) == 0
+    assert result == {"stopReason": "end_turn"}
+    assert "Atlas is due on Friday" in shown
+    assert "On Friday." in shown
+
+
+@pytest.mark.matrix
+def test_background_work(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    """The job goes on while the program that started it is killed, and another one reads the result."""
+    gate, program = Gate(), "background_work.py"
+    model.on("Work", reply=[Pause(gate), Text("Long work.")])
+    token = "token-of-the-tests-0123456789"
+    env = {**program_env, "PILOTHOUSE_HOST_TOKEN": token}
+    root = tmp_path / "host"
+    root.mkdir()
+    command = [sys.executable, "-m", "pilothouse", "serve", "--port", "0", "--journal", str(tmp_path / "h.sqlite")]
+    with subprocess.Popen(command, cwd=root, env=env, stderr=subprocess.PIPE, text=True) as host:
+        try:
+            assert host.stderr is not None
+            found = re.search(r"http://127\.0\.0\.1:\d+", host.stderr.readline())
+            assert found is not None
+            env["PILOTHOUSE_HOST"] = found[0]
+            with serving(program, env, tmp_path / "one") as port:
+                job = get(port, "/jobs?q=Work", "POST")["job"]
+                assert get(port, f"/jobs/{job}") == {"state": "running"}
+            gate.open()
+            with serving(program, env, tmp_path / "two") as port:
+                deadline = time.monotonic() + LIMIT_S
+                while (told := get(port, f"/jobs/{job}"))["state"] == "running":
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+                assert told == {"state": "done", "text": "Long work."}
+        finally:
+            host.send_signal(signal.SIGTERM)
+            host.communicate(timeout=LIMIT_S)
+    until_gone(root)
 
 
 def test_every_program_is_tested_and_says_how_to_run_it() -> None:

@@ -402,7 +402,7 @@ def checked_value(code: str, value: Any) -> bool:
 def checked_settings(code: str, value: Any, runs: list[FakeCall]) -> bool:
     items = set(settings(code))
     options = options_of(value)
-    evident = bool(items) and (bool(runs) or options is not None or isinstance(value, list | dict))
+    evident = bool(items) and (bool(runs) or options is not None or type(value) in (list, dict))
     if evident:
         arguments = runs[-1].argv if runs else arguments_of(value, options)
         variables = runs[-1].env if runs else variables_of(value, options)

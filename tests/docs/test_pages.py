@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
-from markdown_pages import DOCS, PAGES, ROOT, Block, blocks, prose
+from markdown_pages import DOCS, PAGES, ROOT, Block, blocks, name_page, prose
 
 import pilothouse as ph
 from pilothouse.cli.arguments import parse
@@ -38,7 +38,7 @@ STRUCTURED = {"number": "7", "lines": [{"what": "rope", "price": 12.5}]}
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-NAMES = [page.name for page in PAGES]
+NAMES = [name_page(page) for page in PAGES]
 
 
 class Invoice(msgspec.Struct):
@@ -243,7 +243,7 @@ def test_every_page_can_be_found_from_the_readme() -> None:
 
 
 def test_every_public_name_is_documented() -> None:
-    text = {page.name: page.read_text("utf-8") for page in PAGES}
+    text = {name_page(page): page.read_text("utf-8") for page in PAGES}
     listed = set(re.findall(r"`(\w+)`", text.pop("names.md")))
     words = set(re.findall(r"\w+", "\n".join(text.values())))
     assert not set(ph.__all__) - words
@@ -263,11 +263,21 @@ def reference() -> dict[str, Any]:
 
 def test_generated_parts_are_fresh(reference: dict[str, Any]) -> None:
     found: list[str] = []
-    for page in DOCS.glob("*.md"):
+    for page in DOCS.rglob("*.md"):
         text = page.read_text("utf-8")
         assert reference["fresh"](text) == text, "run python docs/reference.py"
         found += re.findall(r"<!-- generated: (\w+) -->", text)
     assert sorted(found) == sorted(reference["PARTS"])
+
+
+def test_a_changed_program_makes_its_page_stale(reference: dict[str, Any]) -> None:
+    page = "Before\n<!-- program: tutorial/05_tool.py -->\nold\n<!-- end -->\nafter\n"
+    new = reference["fresh"](page)
+    program = (DOCS / "programs" / "tutorial" / "05_tool.py").read_text("utf-8")
+    assert new.startswith(
+        f"Before\n<!-- program: tutorial/05_tool.py -->\n```python no-run\n{program}```\n<!-- end -->"
+    )
+    assert new.endswith("\nafter\n")
 
 
 @pytest.mark.requirement("E46")
@@ -280,3 +290,10 @@ def test_the_options_page_has_every_option(reference: dict[str, Any]) -> None:
         assert reference["default"](option) in row
     stale = text.replace("| `'auto'` |", "| `'global'` |")
     assert reference["fresh"](stale) == text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_starts_with_a_sentence(page: Path) -> None:
+    title, _, rest = page.read_text("utf-8").partition("\n")
+    assert title.startswith("# ")
+    assert re.match(r"\n(?!```|[#|!<])\S.* ", rest), f"{page.name}: first say what the page is for"

@@ -317,7 +317,7 @@ async def test_the_peer_goes_away_under_a_request() -> None:
 
             group.start_soon(ask)
             with anyio.fail_after(5):
-                while link.connection.state != "ended":
+                while not link.connection.is_output_ended:
                     await anyio.lowlevel.checkpoint()
                 link.close()
                 while not caught:
@@ -448,5 +448,5 @@ async def test_the_end_of_the_output_does_not_wait_for_an_answer() -> None:
     host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
     async with linked(peer, host=host) as (link, _):
         with anyio.fail_after(5):
-            while link.connection.state != "ended":
+            while not link.connection.is_output_ended:
                 await anyio.lowlevel.checkpoint()

@@ -16,7 +16,7 @@ from pilothouse.driver import make_loop_caller, spawn
 from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import RunningTasks
-from pilothouse.driver.pool import make_pool_key
+from pilothouse.driver.warm_child import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Options, render

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
-from pilothouse.driver.connection import ChildConnection
+from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.failures import IdleTimer, QueryLimits
 from pilothouse.messages import ApiRetryMessage
 from pilothouse.options import Invocation
@@ -95,25 +93,15 @@ def test_nothing_is_cut_unsaid() -> None:
     assert look.limit == 1.0
 
 
-class _Sink:
-    is_full = False
-
-    def put(self, batch: list[Any], size: int) -> None: ...
-    async def wait_for_space(self) -> None: ...
-    def release_reader(self) -> None: ...
-
-    def add_skipped(self, notes: object) -> None: ...
-
-
 @pytest.mark.anyio
 async def test_a_wait_that_was_announced_is_no_silence() -> None:
     invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
-    child = ChildConnection(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 1000), _Sink(), None)
+    child = ChildRun(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 1000))
     now = anyio.current_time()
     child.last_activity = now
-    child.note_retry(ApiRetryMessage(retry_delay_ms=30_000))
-    assert now + 30 <= child.idle_since(is_busy=False) <= anyio.current_time() + 30
-    assert child.idle_since(is_busy=True) >= now + 30  # a tool that runs beside it shortens nothing
-    child.note_retry(ApiRetryMessage(retry_delay_ms=-5))
-    child.note_retry(ApiRetryMessage(retry_delay_ms=100))
-    assert child.idle_since(is_busy=False) >= now + 30
+    child._on_retry(ApiRetryMessage(retry_delay_ms=30_000))
+    assert now + 30 <= child._note_idle(is_busy=False) <= anyio.current_time() + 30
+    assert child._note_idle(is_busy=True) >= now + 30  # a tool that runs beside it shortens nothing
+    child._on_retry(ApiRetryMessage(retry_delay_ms=-5))
+    child._on_retry(ApiRetryMessage(retry_delay_ms=100))
+    assert child._note_idle(is_busy=False) >= now + 30

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -22,11 +22,7 @@ import pytest
 import trio
 
 import pilothouse as ph
-from pilothouse.client.handlers import make_launch
-from pilothouse.client.prompt import prepare_prompts
-from pilothouse.client.query_plan import make_limits
-from pilothouse.driver import NextPrompt, OneShotRun, PromptMessage
-from pilothouse.messages import Message
+from pilothouse.client import Middleware, NextPrompt
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.watchdog import watchdog
@@ -109,7 +105,7 @@ class Case:
 
     def left(self) -> list[str]:
         found = [f"child {call.pid}" for call in self.fake.calls if alive(call.pid)] if self.fake else []
-        return found + [f"open {t}" for t in self.transports if t._invocation and not t._closed]
+        return found + [f"open {t}" for t in self.transports if t._invocation and not t._is_closed]
 
 
 class Continued(Case):
@@ -118,24 +114,16 @@ class Continued(Case):
     def query(self) -> ph.Query:
         follows = [True, False]
 
-        class Once:
-            def on_messages(self, batch: list[Message]) -> list[Message]:
-                return batch
-
+        class Once(Middleware):
             async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
                 try:
                     await anyio.lowlevel.checkpoint()
                 finally:
                     with anyio.CancelScope(shield=True):
                         await anyio.lowlevel.checkpoint()
-                [prompt] = cast("tuple[PromptMessage]", prepare_prompts("and on", verbatim=False))
-                return NextPrompt(prompt if follows.pop(0) else None)
+                return self.make_next_prompt("and on") if follows.pop(0) else NextPrompt()
 
-        def alone(options: Any, prompts: Any, _: Any) -> OneShotRun:
-            invocation, host = make_launch(options, None)
-            return OneShotRun(self._memory(), invocation, prompts, make_limits(options), Once(), host)
-
-        return ph.Query("go", ph.Options(), make_run=alone)
+        return ph.query("go", transport=self._memory, middleware=[Once])
 
 
 def alive(pid: int) -> bool:

@@ -8,12 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from pilothouse.driver import connection as child_module
-from pilothouse.driver.connection import ChildConnection
+from pilothouse.driver import child_run as child_module
+from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.failures import QueryLimits
+from pilothouse.driver.pending_work import RunningTools
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Invocation
-from pilothouse.protocol import StreamValidator
+from pilothouse.protocol import StreamValidator, ValidationReport
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryTransport
 
@@ -37,10 +38,20 @@ def line(key: str, **more: Any) -> bytes:
     return json.dumps(frames.user_tool_result("x", tool_use_id=key, **more)).encode()
 
 
-def watched(*messages: Message) -> StreamValidator:
+def watched(*messages: Message) -> RunningTools:
+    tools = RunningTools()
+    tools.track(messages, set(map(type, messages)))
+    return tools
+
+
+def add(tools: RunningTools, message: Message) -> None:
+    tools.track([message], {type(message)})
+
+
+def faults(*messages: Message) -> ValidationReport:
     validator = StreamValidator()
     validator.track_batch(messages)
-    return validator
+    return validator.report()
 
 
 OVER = {
@@ -87,76 +98,66 @@ RUNS = {
 @pytest.mark.parametrize("case", OVER)
 def test_it_is_seen_to_be_over(case: str) -> None:
     messages, lost = OVER[case]
-    validator = watched(*messages)
-    assert not validator.has_open_tools
-    assert not validator.has_uncertain_tools
-    assert validator.report().tools_pending == (lost,)  # and that is still a fault of the stream
-    one_by_one = StreamValidator()
+    tools = watched(*messages)
+    assert not tools.has_open
+    assert not tools.has_uncertain
+    assert faults(*messages).tools_pending == (lost,)  # and that is still a fault of the stream
+    one_by_one = RunningTools()
     for message in messages:
-        one_by_one.track(message)
-    assert not one_by_one.has_open_tools
+        one_by_one.track([message], {type(message)})
+    assert not one_by_one.has_open
 
 
 @pytest.mark.parametrize("case", RUNS)
 def test_it_may_still_run(case: str) -> None:
-    assert watched(*RUNS[case]).has_open_tools
+    assert watched(*RUNS[case]).has_open
 
 
 def test_a_result_that_comes_after_all_is_taken() -> None:
-    validator = watched(use("a"), output("and now", "m2"), result("a"), from_dict(frames.result("done")))
-    assert validator.report().ok
-    assert not validator.has_open_tools
+    messages = use("a"), output("and now", "m2"), result("a"), from_dict(frames.result("done"))
+    assert faults(*messages).ok
+    assert not watched(*messages).has_open
 
 
 @pytest.mark.parametrize("is_frame", [True, False])
 def test_a_line_that_names_the_result_has_lost_it(*, is_frame: bool) -> None:
-    validator = watched(use("a", "b"))
-    assert not validator.track_skipped(b"\x00" + line("a"), is_frame=is_frame)
-    assert (validator.has_open_tools, validator.has_uncertain_tools) == (True, False)  # b runs
-    validator.track(result("b"))
-    assert not validator.has_open_tools
+    tools = watched(use("a", "b"))
+    assert not tools.track_skipped(b"\x00" + line("a"), is_frame=is_frame)
+    assert (tools.has_open, tools.has_uncertain) == (True, False)  # b runs
+    add(tools, result("b"))
+    assert not tools.has_open
 
 
 def test_a_line_of_a_sub_agent_is_no_result_of_the_agent() -> None:
-    validator = watched(use("agent"), use("a", message_id="m2", **AGENT))
-    validator.track_skipped(line("a", **AGENT), is_frame=True)
-    assert validator.has_open_tools
-    validator.track(result("agent"))
-    assert not validator.has_open_tools
+    tools = watched(use("agent"), use("a", message_id="m2", **AGENT))
+    tools.track_skipped(line("a", **AGENT), is_frame=True)
+    assert tools.has_open
+    add(tools, result("agent"))
+    assert not tools.has_open
 
 
 def test_any_other_line_makes_doubt_until_more_is_known() -> None:
-    validator = watched(use("a"))
-    assert not validator.track_skipped(b"just noise", is_frame=False)
-    assert validator.has_open_tools
-    assert validator.track_skipped(b"{", is_frame=True)
-    assert not validator.track_skipped(b"{", is_frame=True)  # it was in doubt before
-    assert (validator.has_open_tools, validator.has_uncertain_tools) == (False, True)
-    validator.track(use("b"))
-    assert validator.has_open_tools  # of that one there is no doubt
-    validator.track(from_dict({"type": "tool_progress", "tool_use_id": "a", "tool_name": "Bash"}))
-    assert not validator.has_uncertain_tools
-    validator.track_skipped(b"{", is_frame=True)
+    tools = watched(use("a"))
+    assert not tools.track_skipped(b"just noise", is_frame=False)
+    assert tools.has_open
+    assert tools.track_skipped(b"{", is_frame=True)
+    assert not tools.track_skipped(b"{", is_frame=True)  # it was in doubt before
+    assert (tools.has_open, tools.has_uncertain) == (False, True)
+    add(tools, use("b"))
+    assert tools.has_open  # of that one there is no doubt
+    add(tools, from_dict({"type": "tool_progress", "tool_use_id": "a", "tool_name": "Bash"}))
+    assert not tools.has_uncertain
+    tools.track_skipped(b"{", is_frame=True)
     for key in ("a", "b"):
-        validator.track(result(key))
-    assert (validator.has_open_tools, validator.has_uncertain_tools) == (False, False)
-    assert not validator.track_skipped(b"{", is_frame=True)  # nothing runs
-
-
-class _Sink:
-    is_full = False
-
-    def put(self, batch: list[Any], size: int) -> None: ...
-    async def wait_for_space(self) -> None: ...
-    def release_reader(self) -> None: ...
-
-    def add_skipped(self, notes: object) -> None: ...
+        add(tools, result(key))
+    assert (tools.has_open, tools.has_uncertain) == (False, False)
+    assert not tools.track_skipped(b"{", is_frame=True)  # nothing runs
 
 
 @pytest.mark.anyio
 async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
-    child = ChildConnection(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 300), _Sink(), None)
+    child = ChildRun(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 300))
     now = [1000.0]
     monkeypatch.setattr(anyio, "current_time", lambda: now[0])
     pieces = {
@@ -166,7 +167,7 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         "no message": b"[1, 2]\n",
     }
     for number, (what, data) in enumerate(pieces.items()):
-        child.validator.track(use(f"a{number}", message_id="m1"))
+        add(child.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
         child.channel.connection.feed(data)
         child.channel._route()
@@ -179,4 +180,4 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         child.channel.connection.feed(b'{"type":"keep_alive"}\n')
         child.channel._route()
         child.channel._dispatch([])
-        child.validator.track(result(f"a{number}"))
+        add(child.running_tools, result(f"a{number}"))

@@ -16,10 +16,10 @@ SHORT = 0.5  # seconds; in place of those that are given to a peer that does not
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "query_run.INTERRUPT_SECONDS",
-        "session_run.CLOSE_SECONDS",
-        "session_run.INTERRUPT_SECONDS",
-        "session_run.SEND_SECONDS",
-        "one_shot.EXIT_SECONDS",
+        "child_run.CLOSE_SECONDS",
+        "child_run.INTERRUPT_SECONDS",
+        "child_run.SEND_SECONDS",
+        "child_run.EXIT_SECONDS",
     ):
         monkeypatch.setattr(f"pilothouse.driver.{name}", SHORT)
 

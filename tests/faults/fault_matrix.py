@@ -1,7 +1,7 @@
 """The fault matrix as data: what goes wrong, when, and what must come out. Tests prove it, the documentation shows it.
 
-Owns the tables; how a cell is played is in `faults_run.py`, what the child does in `faults_child.py`. Imports nothing
-but the standard library, so that `docs/reference.py` can read it.
+Owns the tables; how a cell is played is in `fault_runner.py`, what the child does in `faulty_child_program.py`. Imports
+nothing but the standard library, so that `docs/reference.py` can read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fault(NamedTuple):
     what: str
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     """What the caller gets.
 
     Args:
@@ -85,38 +85,38 @@ IN_A_THREAD: Final = {f"{state}, thread": state for state in ("tool", "hook", "p
 ASKED: Final = frozenset({*IN_A_THREAD, *IN_A_THREAD.values()})
 """States in which a function of this process runs for the child."""
 
-EXITED: Final = Told("CLIExitedError", "success", new_child=True)
-QUIET: Final = Told("QueryTimeout", "success", new_child=True)
-UNANSWERED: Final = Told("ControlTimeout", "success", new_child=True)
-FINE: Final = Told("success", "success")
-CLOSED: Final = Told("closed", "SessionClosedError")
+EXITED: Final = Outcome("CLIExitedError", "success", new_child=True)
+QUIET: Final = Outcome("QueryTimeout", "success", new_child=True)
+UNANSWERED: Final = Outcome("ControlTimeout", "success", new_child=True)
+FINE: Final = Outcome("success", "success")
+CLOSED: Final = Outcome("closed", "SessionClosedError")
 
 _IN_A_TURN: Final = ("asked", "streaming", "tool", "hook", "permission", "deferred", *IN_A_THREAD)
 _EARLY: Final = ("start", "handshake")
 
-EXPECTED: Final[dict[Subject, dict[Kind, dict[str, Told]]]] = {
+EXPECTED: Final[dict[Subject, dict[Kind, dict[str, Outcome]]]] = {
     "query": {
         "deadly": {
-            **dict.fromkeys((*_EARLY, *_IN_A_TURN), Told("CLIExitedError")),
-            "interrupt": Told("interrupted"),
-            **dict.fromkeys(("answered", "closing"), Told("success")),
+            **dict.fromkeys((*_EARLY, *_IN_A_TURN), Outcome("CLIExitedError")),
+            "interrupt": Outcome("interrupted"),
+            **dict.fromkeys(("answered", "closing"), Outcome("success")),
         },
         "mute": {
-            **dict.fromkeys(_EARLY, Told("ControlTimeout")),
-            **dict.fromkeys(_IN_A_TURN, Told("QueryTimeout")),
-            "interrupt": Told("ControlTimeout"),
-            **dict.fromkeys(("answered", "closing"), Told("success")),
+            **dict.fromkeys(_EARLY, Outcome("ControlTimeout")),
+            **dict.fromkeys(_IN_A_TURN, Outcome("QueryTimeout")),
+            "interrupt": Outcome("ControlTimeout"),
+            **dict.fromkeys(("answered", "closing"), Outcome("success")),
         },
         "harmless": {
-            **dict.fromkeys((*_EARLY, *_IN_A_TURN), Told("success")),
-            "interrupt": Told("interrupted"),
-            **dict.fromkeys(("answered", "closing"), Told("success")),
+            **dict.fromkeys((*_EARLY, *_IN_A_TURN), Outcome("success")),
+            "interrupt": Outcome("interrupted"),
+            **dict.fromkeys(("answered", "closing"), Outcome("success")),
         },
     },
     "session": {
         "deadly": {
             **dict.fromkeys((*_EARLY, *_IN_A_TURN, "interrupt", "setting"), EXITED),
-            "idle": Told("success", "success", new_child=True),
+            "idle": Outcome("success", "success", new_child=True),
             "closing": CLOSED,
         },
         "mute": {
@@ -128,8 +128,8 @@ EXPECTED: Final[dict[Subject, dict[Kind, dict[str, Told]]]] = {
         },
         "harmless": {
             **dict.fromkeys((*_EARLY, *_IN_A_TURN), FINE),
-            "interrupt": Told("interrupted", "success"),
-            "setting": Told("answered", "success"),
+            "interrupt": Outcome("interrupted", "success"),
+            "setting": Outcome("answered", "success"),
             "idle": FINE,
             "closing": CLOSED,
         },
@@ -137,7 +137,7 @@ EXPECTED: Final[dict[Subject, dict[Kind, dict[str, Told]]]] = {
 }
 
 
-def expected(cell: Cell) -> Told:
+def expected(cell: Cell) -> Outcome:
     """What must come out."""
     return EXPECTED[cell.subject][FAULTS[cell.fault].kind][cell.state]
 
@@ -155,7 +155,7 @@ def matrix(subject: Subject) -> Iterator[tuple[str, ...]]:
         yield (state, *(_words(expected(Cell(subject, state, fault))) for fault in FAULTS))
 
 
-def _words(reported: Told) -> str:
+def _words(reported: Outcome) -> str:
     word = _WORDS.get(reported.first, reported.first)
     return f"{word}, new" if reported.new_child else word
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from fault_matrix import FAULTS, IN_A_THREAD, Cell, Told
+from fault_matrix import FAULTS, IN_A_THREAD, Cell, Outcome
 from faulty_child_program import BIG, LIMIT
 
 import pilothouse as ph
@@ -46,7 +46,7 @@ class Run:
     """One cell, played.
 
     Attributes:
-        told: what the caller got.
+        outcome: what the caller got.
         seconds: from the fault until it got that.
         began: whether a function of this process was asked.
         cancelled: whether that function was cancelled.
@@ -60,7 +60,7 @@ class Run:
         self.kind = FAULTS[cell.fault].kind
         self.home = home
         self.mark = home / "mark"
-        self.told: Told | None = None
+        self.outcome: Outcome | None = None
         self.seconds = 0.0
         self.began = False
         self.cancelled = False
@@ -78,7 +78,7 @@ class Run:
             with anyio.fail_after(DEADLINE):
                 if self.cell.subject == "query":
                     first = await self._outcome(self._query)
-                    self.told = Told(first)
+                    self.outcome = Outcome(first)
                 else:
                     await self._session()
             self.let_go()
@@ -199,7 +199,7 @@ class Run:
             first = await self._outcome(lambda: self._victim(session))
             following = await self._outcome(lambda: self._next(session))
             self.restarts = session.restarts
-            self.told = Told(first, following, new_child=len(self.fake.calls) > 1)
+            self.outcome = Outcome(first, following, new_child=len(self.fake.calls) > 1)
         finally:
             await session.close()
 

@@ -138,7 +138,7 @@ class Memory:
 
     @property
     def open(self) -> int:
-        return sum(transport._invocation is not None and not transport._closed for transport in self.transports)
+        return sum(transport._invocation is not None and not transport._is_closed for transport in self.transports)
 
     settings = property(lambda self: {"transport": self, "hooks": {"PreToolUse": [ph.HookMatcher(None, [watch])]}})
 

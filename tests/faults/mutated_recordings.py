@@ -159,9 +159,9 @@ def field(random: Random, lines: Lines) -> None:
     except (ValueError, RecursionError):
         return
     found = places(frame) if lines[at].count(b"[") < DEPTH else []
-    telling = [place for place in found if place[1] in TOP]
+    top_level = [place for place in found if place[1] in TOP]
     if found:
-        container, key = random.choice(telling if telling and random.random() < 0.5 else found)
+        container, key = random.choice(top_level if top_level and random.random() < 0.5 else found)
         random.choice(VALUES)(random, frame, container, key)
     lines[at] = json.dumps(frame).encode() + b"\n"
 

@@ -1,6 +1,6 @@
 """Cancelled at the n-th wait of the caller, and at the n-th pass of the event loop, for every n: nothing is left.
 
-`tests/session/test_session_cancellation.py` proves beside that a session answers its next queries rightly wherever
+`tests/session/test_cancellation.py` proves beside that a session answers its next queries rightly wherever
 the cut was, `tests/driver/test_run_cancellation.py` that descriptors are closed, and
 `tests/transports/test_child_lifecycle.py` the same at every wait of a transport.
 """
@@ -22,6 +22,7 @@ from fault_matrix import Cell
 from fault_runner import Run
 from leak_checks import Left, tasks
 from memory_cli import Memory, deferred, with_tools
+from process_checks import until
 
 import pilothouse as ph
 
@@ -74,7 +75,7 @@ async def streamed(memory: Memory) -> None:
     assert "".join([text async for text in ph.query("hello", transport=memory).text_stream()])
 
 
-async def typed_and_told(memory: Memory) -> None:
+async def shown(memory: Memory) -> None:
     seen: list[str] = []
 
     async def show(message: ph.Message) -> None:
@@ -136,7 +137,7 @@ async def continued_in_a_session(memory: Memory) -> None:
 
 
 USES: tuple[Use, ...] = (
-    awaited, left_early, streamed, typed_and_told, two_queries, asked_back, interrupted, closed_meanwhile, forked,
+    awaited, left_early, streamed, shown, two_queries, asked_back, interrupted, closed_meanwhile, forked,
     continued, continued_in_a_session,
 )  # fmt: skip
 
@@ -231,14 +232,6 @@ async def aimed(work: Callable[[], Awaitable[object]], aim: Aim) -> None:
         group.start_soon(run)
 
 
-async def bounded(condition: Callable[[], object], what: str) -> None:
-    with anyio.move_on_after(DEADLINE):
-        while not condition():
-            await anyio.sleep(0.001)
-        return
-    pytest.fail(what)
-
-
 @asynccontextmanager
 async def silence(backend: str) -> AsyncGenerator[None]:
     """No error that nobody has fetched, no warning of what was not closed."""
@@ -263,8 +256,8 @@ async def sweep(backend: str, use: Use, way: Way, cut: Cut) -> int:
             except BaseException as error:
                 error.add_note(f"cancelled at {at}")
                 raise
-            await bounded(lambda memory=memory: not memory.open, f"open after a cancellation at {at}")
-            await bounded(lambda: not tasks() - before, f"a task is left after a cancellation at {at}")
+            await until(lambda memory=memory: not memory.open, f"open after a cancellation at {at}")
+            await until(lambda: not tasks() - before, f"a task is left after a cancellation at {at}")
             if not reached:
                 return at
     pytest.fail("no run got through")
@@ -308,7 +301,7 @@ async def test_with_no_time_at_all(use: Use, anyio_backend: str) -> None:
         with pytest.raises(TimeoutError) as caught, anyio.fail_after(0):
             await use(memory)
         assert not isinstance(caught.value, ph.PilothouseError)  # the time was that of the caller
-        await bounded(lambda: not memory.open and not tasks() - before, "something is left")
+        await until(lambda: not memory.open and not tasks() - before, "something is left")
 
 
 OVER_PIPES = (

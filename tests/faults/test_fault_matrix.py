@@ -1,7 +1,7 @@
 """Every fault in every state: a typed error in bounded time, a session that goes on, and nothing left behind.
 
-The tests of other rooms prove single cells more closely: `tests/transports/test_child_lifecycle.py` the ends of a
-process (a host that is killed, grandchildren, full pipes), `tests/session/test_session_restarts.py` what a new child
+The tests of other packages prove single cells more closely: `tests/transports/test_child_lifecycle.py` the ends of a
+process (a host that is killed, grandchildren, full pipes), `tests/session/test_restarts.py` what a new child
 resumes, `tests/client/test_query_endings.py` what the errors say, `tests/session/test_query_continuation_ends.py`
 continuations of any kind.
 """
@@ -40,7 +40,7 @@ async def test_a_fault_in_every_state(
     async with anyio.create_task_group() as group:
         for run in runs:
             group.start_soon(play, run)
-    wrong = [(run.cell.state, run.told) for run in runs if run.told != expected(run.cell)]
+    wrong = [(run.cell.state, run.outcome) for run in runs if run.outcome != expected(run.cell)]
     assert not wrong
     limit = FAULTS[fault].seconds + (IDLE_TIMEOUT if FAULTS[fault].kind == "mute" else 0) + SLACK
     for run in runs:
@@ -51,7 +51,7 @@ async def test_a_fault_in_every_state(
 def check(run: Run, limit: float) -> None:
     state, kind = run.cell.state, run.kind
     assert run.mark.exists(), f"{state} was never reached"
-    assert run.seconds < limit, f"{state}: told after {run.seconds:.1f} s"
+    assert run.seconds < limit, f"{state}: after {run.seconds:.1f} s"
     if state in ASKED:
         assert run.began, state
         assert run.cancelled == (kind == "deadly" and state not in IN_A_THREAD), state

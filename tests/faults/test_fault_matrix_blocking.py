@@ -1,6 +1,6 @@
 """The blocking twin: the same outcomes of the same faults, and Ctrl-C at random moments of what asks back.
 
-`tests/sync/test_sync_programs.py` and `tests/sync/test_sync_session_programs.py` press Ctrl-C at random moments of
+`tests/sync/test_programs.py` and `tests/sync/test_session_programs.py` press Ctrl-C at random moments of
 plain queries and sessions, and at chosen places.
 """
 
@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fault_matrix import FAULTS, Cell, Subject, Told, expected
+from fault_matrix import FAULTS, Cell, Outcome, Subject, expected
 from fault_runner import LARGE, Run, fake_of
-from leak_checks import eventually, runs
+from process_checks import eventually, is_dead
 
 import pilothouse as ph
 from pilothouse import sync
@@ -37,19 +37,21 @@ class BlockingRun(Run):
         self.home.mkdir()
         with fake_of() as self.fake:
             if self.cell.subject == "query":
-                self.told = Told(self._told_by(lambda: sync.query(LARGE, **self.settings()).result().outcome))
+                self.outcome = Outcome(
+                    self._run_to_outcome(lambda: sync.query(LARGE, **self.settings()).result().outcome)
+                )
             else:
                 session = sync.Agent(**self.settings()).session()
                 try:
-                    first = self._told_by(lambda: session.query(LARGE).result().outcome)
-                    following = self._told_by(lambda: session.query("next", idle_timeout=None).result().outcome)
+                    first = self._run_to_outcome(lambda: session.query(LARGE).result().outcome)
+                    following = self._run_to_outcome(lambda: session.query("next", idle_timeout=None).result().outcome)
                 finally:
                     session.close()
-                self.told = Told(first, following, new_child=len(self.fake.calls) > 1)
+                self.outcome = Outcome(first, following, new_child=len(self.fake.calls) > 1)
             self.let_go()
             self.pids = [pid for call in self.fake.calls for pid in (call.pid, *call.grandchildren) if pid]
 
-    def _told_by(self, work: Callable[[], str]) -> str:
+    def _run_to_outcome(self, work: Callable[[], str]) -> str:
         try:
             return work()
         except ph.PilothouseError as error:
@@ -72,8 +74,8 @@ def test_the_same_faults_have_the_same_outcomes(subject: Subject, tmp_path: Path
                 done.result(DEADLINE)
     finally:
         gc.enable()
-    assert [(run.cell, run.told) for run in played if run.told != expected(run.cell)] == []
-    eventually(lambda: not any(runs(pid) for run in played for pid in run.pids), lambda: "children left")
+    assert [(run.cell, run.outcome) for run in played if run.outcome != expected(run.cell)] == []
+    eventually(lambda: all(is_dead(pid) for run in played for pid in run.pids), "children left")
 
 
 PROGRAM = """
@@ -86,7 +88,7 @@ from pilothouse.transports import CliTransport
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 # Python drops a Ctrl-C that comes in the callback of a weak reference, and says so.
-sys.unraisablehook = lambda told: told.object.__module__ == "weakref" or sys.__unraisablehook__(told)
+sys.unraisablehook = lambda failure: failure.object.__module__ == "weakref" or sys.__unraisablehook__(failure)
 rng = random.Random(11)
 home = os.environ["HOME"]
 
@@ -124,10 +126,13 @@ def once(number, fake):
 with fake_of() as fake:
     once(0, fake)
     interrupted, took = 0, []
+    began = time.monotonic()
+    once(1, fake)
+    usual = time.monotonic() - began
     for number in range(36):
         began = time.monotonic()
         try:
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0005, 0.25))
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0005, 2 * usual))
             once(number, fake)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
@@ -155,9 +160,9 @@ def test_ctrl_c_at_any_moment_of_what_asks_back(tmp_path: Path) -> None:
         timeout=DEADLINE,
         start_new_session=True,
     )
-    told = [line for line in done.stderr.splitlines() if not line.startswith(("Executing <", "skipped a line"))]
-    assert (done.returncode, told) == (0, []), done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("Executing <", "skipped a line"))]
+    assert (done.returncode, lines) == (0, []), done.stderr
     enough, *pids = done.stdout.split()
     assert enough == "True"
     assert len(pids) > 4
-    eventually(lambda: not any(runs(int(pid)) for pid in pids), lambda: "children left")
+    eventually(lambda: all(is_dead(int(pid)) for pid in pids), "children left")

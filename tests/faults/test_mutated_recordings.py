@@ -179,17 +179,17 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.client.agent._default", ph.Agent())
     for name in (
         "query_run.INTERRUPT_SECONDS",
-        "session_run.CLOSE_SECONDS",
-        "session_run.INTERRUPT_SECONDS",
-        "session_run.EXIT_NOTICE_SECONDS",
-        "session_run.SEND_SECONDS",
+        "child_run.CLOSE_SECONDS",
+        "child_run.INTERRUPT_SECONDS",
+        "child_run.EXIT_NOTICE_SECONDS",
+        "child_run.SEND_SECONDS",
         "query_run.DECISION_SECONDS",
-        "one_shot.EXIT_SECONDS",
-        "one_shot.INTERRUPT_RESPONSE_SECONDS",
-        "one_shot.SAVE_SECONDS",
-        "connection.WAKE_SECONDS",
-        "one_shot.WAKE_SECONDS",
-        "session_run.WAKE_SECONDS",
+        "child_run.EXIT_SECONDS",
+        "child_run.INTERRUPT_RESPONSE_SECONDS",
+        "child_run.SAVE_SECONDS",
+        "child_run.WAKE_SECONDS",
+        "child_run.WAKE_SECONDS",
+        "child_run.WAKE_SECONDS",
         "connection.CANCEL_SEND_SECONDS",
     ):
         monkeypatch.setattr(f"pilothouse.driver.{name}", 0.05)

@@ -18,7 +18,7 @@ import pytest
 from anyio import to_thread
 from leak_checks import tasks
 from memory_cli import Memory
-from test_cancellation_points import bounded
+from process_checks import until
 
 import pilothouse as ph
 from pilothouse import callbacks, sync
@@ -131,7 +131,7 @@ async def test_a_query_ends_and_its_session_goes_on(act: Callable[..., Any], pla
             assert (await session.query("next")).text == "fine"
         await session.close()
         await query.aclose()
-    await bounded(lambda: not memory.open and not tasks() - before, "something is left")
+    await until(lambda: not memory.open and not tasks() - before, "something is left")
 
 
 @pytest.mark.requirement("G46")

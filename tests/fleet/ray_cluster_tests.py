@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,13 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import anyio
 import pytest
-import ray
 from anyio import to_thread
 from ray_clusters import ENVIRONMENT, Cluster, started
 
@@ -35,7 +36,9 @@ from pilothouse.testing.runner_suite import (
     make_waiting_cli,
     wait_all_exited,
 )
+from pilothouse.tools import tool
 
+ray: Any = import_module("ray")  # which type checkers do without
 LIMIT = 120.0
 SMALL = {"num_cpus": 0}
 ON_TRIO = {
@@ -95,7 +98,7 @@ def patient(child: Any) -> None:
 
 
 def actors_of(runner: RayRunner) -> list[Any]:
-    return [worker.actor for worker in runner._actors._slots if worker.is_ready]
+    return [worker.actor for worker in runner._slots if worker.is_ready]
 
 
 def kill_process(actor: Any) -> None:
@@ -272,6 +275,23 @@ def test_what_cannot_be_pickled_is_named(settings: dict[str, Any], name: str) ->
         RayRunner(Agent(**settings))
 
 
+@tool
+def repeat(text: str, times: int = 2) -> str:
+    """Repeat a text.
+
+    Args:
+        text: what to repeat.
+        times: how often.
+    """
+    return text * times
+
+
+def test_a_tool_can_be_sent() -> None:
+    sent = pickle.loads(ray.cloudpickle.dumps(repeat))
+    assert (sent.name, sent.input_schema, sent("ho")) == (repeat.name, repeat.input_schema, "hoho")
+    assert sent._input.parse({"text": "ho"}) == {"text": "ho"}
+
+
 @pytest.mark.anyio
 async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> None:
     asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__}, ReceivedMessages())
@@ -314,4 +334,5 @@ async def test_the_runs_of_a_node_that_is_lost_go_on_elsewhere(cluster: Cluster)
             await to_thread.run_sync(cluster.ask, "node")  # until then there is no place for another actor
             run = await fleet.wait("a")
         await to_thread.run_sync(cluster.ask, "kill")
-    assert (run.state, run.attempts, run.failures) == ("succeeded", 2, 0)
+    assert (run.state, run.attempts) == ("succeeded", 2)
+    assert run.failures in (0, 1)  # 1: on a busy machine the child ends first, and its actor can still say so

@@ -109,12 +109,13 @@ class SharedRuns:
         for key in [key for key, worker in self.owners.items() if worker in dead] if dead else ():
             self.release(key)
             self.taken_over += 1
-            self._again(apply_interruption(self.runs[key], policy, now))
+            self._again(apply_interruption(self.runs[key], policy, now), now)
 
-    def _again(self, run: Run) -> None:
+    def _again(self, run: Run, now: float) -> None:
         if run.is_ended:
             self.end(run, 0)
         else:
+            self.due[run.key] = now  # before, nobody else could take it
             self.put(run)
 
 
@@ -183,12 +184,12 @@ class SharedJournal:
         mine = self.shared.owners.get(run.key) == self.worker
         return not self.is_dead and mine and there is not None and there.attempts == run.attempts
 
-    async def release(self, run: Run) -> bool:
+    async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
         shared = self.shared
         shared.calls["settle"] += 1
         if not self._holds(run):
             return False
-        shared.cost_usd += run.cost_usd - shared.runs[run.key].cost_usd
+        shared.cost_usd += run.cost_usd - shared.runs[run.key].cost_usd + lost_usd
         shared.release(run.key)
         if run.is_ended:
             shared.end(run, self.worker)
@@ -215,8 +216,11 @@ class SharedJournal:
         await anyio.sleep(0.1)  # as long as a database may take
         return ended, last
 
-    async def requeue(self, *, failed: bool) -> int:
-        return 0 if failed else len(self.shared.runs)
+    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
+        """All are wanted."""
+
+    async def wait_for_change(self) -> None:
+        await anyio.sleep_forever()
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """Nothing is left alone here."""

@@ -191,7 +191,9 @@ async def test_a_bucket_that_is_not_there_is_reported_at_the_start(tmp_path: Pat
 
 async def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ArtifactsError, match=r"an object storage needs obstore: pip install 'pilothouse\[objects\]'"):
+    with pytest.raises(
+        ArtifactsError, match=r"an object storage needs the package obstore: pip install 'pilothouse\[objects\]'"
+    ):
         await Artifacts("s3://x", ["*"]).open()
 
 

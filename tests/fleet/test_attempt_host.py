@@ -290,10 +290,8 @@ def repeat(text: str, times: int = 2) -> str:
     return text * times
 
 
-def test_a_tool_can_be_sent() -> None:
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
-    sent = pickle.loads(cloudpickle.dumps(repeat))
-    assert (sent.name, sent.input_schema, sent("ho")) == (repeat.name, repeat.input_schema, "hoho")
-    assert sent._input.parse({"text": "ho"}) == {"text": "ho"}
+def test_the_input_of_a_tool_can_be_sent() -> None:
+    sent = pickle.loads(pickle.dumps(repeat._input))
+    assert (sent.schema, sent.parse({"text": "ho"})) == (repeat.input_schema, {"text": "ho"})
     with pytest.raises(PilothouseError, match="times"):
-        sent._input.parse({"text": "ho", "times": "many"})
+        sent.parse({"text": "ho", "times": "many"})

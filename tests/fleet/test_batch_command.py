@@ -20,7 +20,7 @@ from rich.console import Console
 
 from pilothouse.cli import main
 from pilothouse.cli.arguments import parse
-from pilothouse.cli.batch import LiveRunTable, format_status, make_run_printer
+from pilothouse.cli.batch import RunPrinter, format_status
 from pilothouse.cli.flags import BatchRequest
 from pilothouse.cli.rich_screen import RichScreen
 from pilothouse.fleet import FleetStatus, Run
@@ -55,9 +55,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
 
 def test_the_flags() -> None:
-    assert parse(["batch", "x.jsonl"]) == BatchRequest("x.jsonl")
+    assert parse(["batch", "x.jsonl"]) == BatchRequest(source="x.jsonl")
     request = parse(["batch", "resume", "--journal", "r.db", "-o", "out.csv", "--model", "opus", "--attempts", "0"])
-    assert request == BatchRequest("resume", settings={"model": "opus"}, journal="r.db", output="out.csv", retry=0)
+    assert request == BatchRequest(
+        source="resume", settings={"model": "opus"}, journal="r.db", output="out.csv", retry=0
+    )
     assert isinstance(request, BatchRequest)
     assert request.action == "resume"
     with pytest.raises(SystemExit):
@@ -270,8 +272,7 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
         runs_per_minute=12,
         eta_seconds=480,
     )
-    shown = make_run_printer(screen, 100)
-    assert isinstance(shown, LiveRunTable)
+    shown = RunPrinter(screen, 100)
     now = 1000.0
     with shown:
         running = [

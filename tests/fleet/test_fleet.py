@@ -9,7 +9,9 @@ from typing import Any
 import anyio
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
+from shared_memory_journal import SharedJournal, SharedRuns
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import (
@@ -22,7 +24,8 @@ from pilothouse.errors import (
     SessionClosedError,
     UsageError,
 )
-from pilothouse.fleet import Attempt, Fleet, Limits, Rate
+from pilothouse.fleet import Attempt, Fleet, HeartbeatResult, Limits, Rate
+from pilothouse.fleet.limits import OnInterrupted
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import mock_transport
 
@@ -424,3 +427,19 @@ async def test_pace_and_eta() -> None:
         status = await fleet.status()
         assert status.runs_per_minute == pytest.approx(10, rel=0.1)
         assert status.eta_seconds == pytest.approx(60, rel=0.1)
+
+
+async def test_an_idle_worker_sends_heartbeats_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = SharedJournal(SharedRuns())
+    beat = journal.heartbeat
+
+    async def idle_heartbeat(now: float, policy: OnInterrupted) -> HeartbeatResult:
+        return replace(await beat(now, policy), is_due=False)
+
+    monkeypatch.setattr(journal, "heartbeat", idle_heartbeat)
+    async with Fleet(runner=PlayedRunner(), journal=journal) as fleet:
+        await anyio.sleep(1000)
+        await fleet.interrupt()
+    calls = journal.shared.calls
+    assert calls["beat"] > 80
+    assert calls["lease"] + calls["next_due"] < 5

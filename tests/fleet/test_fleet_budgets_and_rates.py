@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,13 +16,19 @@ from scripted_runners import PlayedRunner, all_of, answer
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, CLIExitedError, OverloadedError, RateLimitError
-from pilothouse.fleet import Attempt, Fleet, Rate
+from pilothouse.fleet import Attempt, Fleet, Rate, SqliteJournal
 from pilothouse.fleet.limits import RateLimiter
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """Makes the journal of a fleet."""
+    return lambda: None if request.param == "memory" else SqliteJournal(tmp_path / "runs.db")
 
 
 def costing(usd: float, *, seconds: float = 1.0, tokens: int = 10) -> PlayedRunner:
@@ -88,6 +97,45 @@ async def test_a_run_that_has_spent_its_own_is_not_tried_again() -> None:
         [run] = await fleet.gather(["a"])
     assert isinstance(run.error, BudgetError)
     assert [one.max_budget_usd for one in runner.attempts] == pytest.approx([1.0, 0.4])
+
+
+@pytest.mark.parametrize(("is_begun", "count"), [(True, 4), (False, 10)])
+async def test_an_attempt_without_a_result_counts_with_what_it_may_have_cost(
+    is_begun: bool, count: int, make_journal: Callable[[], Any]
+) -> None:
+    """Its child died: nobody knows what the model has cost, if it was asked at all."""
+
+    async def play(attempt: Attempt) -> QueryResult:
+        if is_begun:
+            await attempt.on_message(from_dict(frames.init()))
+        raise CLIExitedError("killed")
+
+    runner = PlayedRunner(play)
+    limits: dict[str, Any] = {"budget_usd": 1, "run_budget_usd": 0.25, "journal": make_journal()}
+    async with Fleet(runner=runner, concurrency=1, retry=0, **limits) as fleet:
+        with pytest.raises(BudgetError) if is_begun else nullcontext():
+            await all_of(fleet.map([str(n) for n in range(10)]))
+        assert (await fleet.status()).lost_usd == (1.0 if is_begun else 0.0)
+    assert len(runner.attempts) == count
+
+
+@pytest.mark.parametrize("stop", ["cancel", "interrupt"])
+async def test_a_stopped_attempt_counts_with_what_it_may_have_cost(stop: str, make_journal: Callable[[], Any]) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        await attempt.on_message(from_dict(frames.init()))
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, budget_usd=1, run_budget_usd=0.25, journal=make_journal()) as fleet:
+        await fleet.submit("a", key="a")
+        while not fleet.running or fleet.running[0].session_id is None:
+            await anyio.sleep(0.1)
+        await getattr(fleet, stop)()
+        while fleet.running:
+            await anyio.sleep(0.1)
+        status = await fleet.status()
+        assert (status.cost_usd, status.lost_usd) == (0.0, 0.25)
 
 
 def most_in_a_minute(times: list[float], weights: list[float] | None = None) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import anyio
 import pytest
 from scripted_runners import PlayedRunner, all_of
@@ -49,6 +52,28 @@ async def test_a_worker_reads_no_answers_of_others() -> None:
     assert shared.ended["succeeded"] == 400
     assert shared.calls["ended_after"] <= 6  # at the end, to tell that there is no more
     assert max(paces[100:]) > 350  # both of them, 240 a minute each
+
+
+async def test_a_fleet_that_was_taken_for_dead_requests_again_what_its_readers_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have begun anew meanwhile, and nobody else wants its runs."""
+    shared = SharedRuns()
+    journal, requests = SharedJournal(shared), list[Any]()
+
+    async def requeue(*, failed: bool = False, keys: Collection[str] | None = None) -> None:
+        requests.append(keys)
+
+    monkeypatch.setattr(journal, "requeue", requeue)
+    async with Fleet(concurrency=0, journal=journal) as asking, anyio.create_task_group() as group:
+        await asking.enqueue(["a", "b"], key=str)
+        group.start_soon(asking.wait, "b")
+        await anyio.sleep(60)
+        assert requests == []
+        del shared.seen[journal.worker]
+        await anyio.sleep(60)
+        assert requests == [["b"]]
+        group.cancel_scope.cancel()
 
 
 async def test_a_later_waiter_gets_later_ends() -> None:

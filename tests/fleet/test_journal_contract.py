@@ -217,9 +217,9 @@ async def test_of_a_file_all_is_there_again(tmp_path: Path) -> None:
     assert (str(b.error), b.error.api_error_status, b.failures) == ("no", 529, 4)
     assert c.state == "queued"
     assert await again.lease(9, 9.0) == []  # nobody has asked for it yet
-    assert await again.requeue(failed=False) == 1
+    await again.requeue()
     assert [one.key for one in await again.lease(9, 9.0)] == ["c"]
-    assert await again.requeue(failed=True) == 1
+    await again.requeue(failed=True)
     assert [(one.key, one.failures) for one in await again.lease(9, 9.0)] == [("b", 0)]
     await again.close()
 

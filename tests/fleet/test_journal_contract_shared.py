@@ -135,16 +135,20 @@ async def test_the_runs_of_a_silent_worker_are_taken_over(join: Join) -> None:
     first = await silent.lease(1, 0.0)
     await silence(silent, 100)
     heir = await join(now=1.0)
-    await heir.requeue(failed=False)
+    await heir.requeue()
     again = await heir.lease(9, 2.0)
-    assert [(one.key, one.attempts) for one in again] == [("a", 2), ("b", 1)]
+    assert [(one.key, one.attempts) for one in again] == [("b", 1)]  # of what may kill it, the last one takes nothing
+    assert await heir.lease(9, 2.0) == []
+    assert await heir.release(done(again[0]))
+    again = await heir.lease(9, 2.0)
+    assert [(one.key, one.attempts, one.deaths) for one in again] == [("a", 2, 1)]
     assert not await silent.release(done(first[0]))  # it wakes up too late
     beat = await silent.heartbeat(3.0, "resume")
     assert (beat.is_lost, beat.live_workers) == (True, 2)
     assert not (await silent.heartbeat(3.0, "resume")).is_lost
     assert all([await heir.release(done(one)) for one in again])
     ended, _ = await silent.list_ended_since(0)
-    assert [(one.key, one.text) for one in ended] == [("a", "a"), ("b", "b")]
+    assert [(one.key, one.text) for one in ended] == [("b", "b"), ("a", "a")]
 
 
 async def test_what_was_given_to_a_buried_worker_is_given_again(join: Join) -> None:
@@ -301,15 +305,37 @@ async def test_what_all_workers_may_spend_keeps_to_the_budget(join: Join) -> Non
     assert (await workers[1].heartbeat(0.0, "resume")).cost_usd == pytest.approx(3.5)
 
 
-async def test_what_a_dead_worker_had_set_aside_is_there_again(join: Join) -> None:
-    gone, heir = await join(), await join()
-    await gone.add([run("a")])
-    limits = Limits(budget_usd=1.0, run_budget_usd=1.0, concurrency=1)
-    assert await gone.lease(1, 0.0, limits)
+async def test_what_a_killed_attempt_may_have_cost_counts_against_the_budget(join: Join) -> None:
+    heir = await join()
+    await heir.add([run("a")])
+    limits = Limits(budget_usd=2.5, run_budget_usd=1.0, concurrency=1)
+    for expected in (1.0, 1.0):
+        gone = await join()
+        assert [one.limit_usd for one in await gone.lease(1, 0.0, limits)] == [expected]
+        assert await heir.lease(1, 0.0, limits) == []
+        live_workers.discard(gone._id)
+        await heir.heartbeat(0.0, "resume")
+        await (await join()).heartbeat(0.0, "resume")  # so that the next is not the last one
+        await heir.heartbeat(0.0, "resume")
+    status = await heir.status()
+    assert (status.cost_usd, status.lost_usd) == (0.0, 2.0)
+    assert (await heir.heartbeat(0.0, "resume")).cost_usd == 2.0
+    [one] = await heir.lease(1, 0.0, limits)
+    assert (one.limit_usd, one.deaths) == (0.5, 2)
+    await heir.release(replace(done(one), cost_usd=0.5))
+    await heir.add([run("b")])
     assert await heir.lease(1, 0.0, limits) == []
-    live_workers.discard(gone._id)
-    await heir.heartbeat(0.0, "resume")
-    assert [one.limit_usd for one in await heir.lease(1, 0.0, limits)] == [1.0]
+
+
+async def test_what_a_worker_had_not_settled_when_it_left_counts_against_the_budget(join: Join) -> None:
+    heir, leaver = await join(), await join()
+    await heir.add([run("a"), run("b")])
+    limits = Limits(budget_usd=2.5, run_budget_usd=1.0)
+    first, _ = await leaver.lease(2, 0.0, limits)
+    await leaver.release(replace(first, state="interrupted"), lost_usd=0.25)
+    await leaver.close()
+    assert (await heir.heartbeat(0.0, "resume")).cost_usd == 1.25
+    assert (await heir.status()).lost_usd == 1.25
 
 
 # Who wants what.
@@ -332,7 +358,7 @@ async def test_a_new_process_does_not_request_old_runs(join: Join) -> None:
     assert await keys(last) == []
     await last.add([run("b")])
     assert await keys(last) == ["b"]
-    assert await last.requeue(failed=False) == 1
+    await last.requeue()
     assert await keys(last) == ["a"]
 
 
@@ -347,7 +373,7 @@ async def test_what_one_wants_no_more_another_may_want(join: Join) -> None:
 
 async def test_while_one_wants_everything_all_stays_wanted(join: Join) -> None:
     here, worker = await join(), await join()
-    await worker.requeue(failed=False)
+    await worker.requeue()
     await here.add([run("a"), run("b"), run("c")])
     await here.park(["a"])
     await here.park(None)
@@ -358,7 +384,7 @@ async def test_a_stopped_worker_leaves_the_runs_of_others(join: Join) -> None:
     here, there = await join(), await join()
     await here.add([run("a"), run("b"), run("c")])
     await here.park(["a"])
-    await there.requeue(failed=False)
+    await there.requeue()
     await there.add([run("d"), run("e")])
     await there.park(None, ["e"])
     assert sorted(await keys(here)) == ["b", "c", "e"]
@@ -371,3 +397,85 @@ async def test_a_worker_alone_parks_whatever_others_wanted(join: Join) -> None:
     await there.close()
     await here.park(["a"])
     assert await keys(here) == ["b"]
+
+
+async def test_a_heartbeat_says_whether_a_run_may_be_due(join: Join) -> None:
+    """An idle worker needs no other statement."""
+    one = await join()
+    assert not (await one.heartbeat(2.0, "resume")).is_due
+    await one.add([run("a")])
+    assert (await one.heartbeat(2.0, "resume")).is_due
+    [leased] = await one.lease(1, 3.0)
+    assert not (await one.heartbeat(3.0, "resume")).is_due
+    await one.release(replace(leased, state="queued", due=1e10))
+    assert not (await one.heartbeat(3.0, "resume")).is_due
+    await sql(one, "UPDATE run SET due = 1")
+    assert (await one.heartbeat(4.0, "resume")).is_due
+    await one.park(None)
+    await sql(one, "UPDATE run SET due = 0")
+    assert not (await one.heartbeat(4.0, "resume")).is_due
+    await one.requeue()
+    assert (await one.heartbeat(4.0, "resume")).is_due
+
+
+async def test_a_run_that_may_kill_the_last_worker_fails_when_all_others_have_ended(join: Join) -> None:
+    last, first = await join(), await join()
+    await first.add([run("deadly"), run("other")])
+    assert [one.key for one in await first.lease(1, 2.0)] == ["deadly"]
+    await silence(first, 3600)
+    await sql(last, "UPDATE run SET deaths = 1 WHERE key = 'deadly'")
+    await last.heartbeat(3.0, "resume")
+    deadly = await last.get("deadly")
+    assert deadly is not None
+    assert (deadly.state, deadly.deaths) == ("queued", 2)
+    [other] = await last.lease(2, 4.0)
+    assert other.key == "other"
+    await last.release(done(other))
+    assert await last.lease(1, 5.0) == []
+    await last.heartbeat(6.0, "resume")
+    deadly = await last.get("deadly")
+    assert deadly is not None
+    assert (deadly.state, deadly.deaths) == ("failed", 2)
+    assert "2 processes died" in str(deadly.error)
+
+
+async def test_a_process_is_looked_at_once_however_many_workers_it_has(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand workers would otherwise look at each other a million times at each change."""
+    here, *others = [await join() for _ in range(9)]
+    for other in others:
+        live_workers.discard(other._id)  # as if of another process, which lives
+        await sql(here, f"UPDATE worker SET pid = pid + 1 WHERE id = '{other._id}'")
+    looked: list[int] = []
+
+    def exists(pid: int) -> bool:
+        looked.append(pid)
+        return True
+
+    monkeypatch.setattr("pilothouse.fleet.journals.base._exists", exists)
+    assert (await here.heartbeat(0.0, "resume")).live_workers == 9
+    assert looked == [here._process.pid + 1]
+
+
+async def test_what_another_worker_has_taken_over_is_not_written_again(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many workers notice a death at the same moment; only the first has to write."""
+    gone, here = await join(), await join()
+    await silence(gone, 100)
+    take_over_dead = here._take_over_dead
+    attempts: list[float] = []
+
+    def after_another(db: Any, now: float, policy: OnInterrupted) -> Any:
+        db.execute(f"DELETE FROM worker WHERE id = '{gone._id}'")
+        attempts.append(now)
+        return take_over_dead(db, now, policy)
+
+    def write(*_: object) -> None:
+        pytest.fail("runs were read and written")
+
+    monkeypatch.setattr(here, "_take_over_dead", after_another)
+    monkeypatch.setattr(here, "_take_over", write)
+    assert (await here.heartbeat(0.0, "resume")).live_workers == 1
+    assert attempts == [0.0]

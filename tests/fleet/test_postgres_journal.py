@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from pilothouse.client import QueryResult
 from pilothouse.errors import UsageError
 from pilothouse.fleet import Attempt, Fleet, FleetJournalError, Journal, PostgresJournal, Run
 from pilothouse.fleet.journals.sql import live_workers
+from pilothouse.fleet.limits import NO_LIMITS
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., PostgresJournal]
@@ -105,7 +107,7 @@ async def test_every_answer_that_is_lost_is_found_again(proxy: tuple[str, Proxy]
         again = await journal.release(replace(leased[0], state="failed", ended=3.0))
         later = await journal.release(replace(leased[1], state="queued", due=7.0, failures=1))
         await journal.park(["2"])
-        revived = await journal.requeue(failed=False)
+        revived = await journal.requeue()
         beat = await journal.heartbeat(1.0, "resume")
         cancelled = await journal.cancel(["3"], 4.0)
         status = await journal.status()
@@ -223,6 +225,35 @@ async def test_a_session_that_the_server_ends_is_not_noticed(
     await journal.close()
 
 
+async def test_workers_are_woken_only_by_what_changes_their_work(make_postgres: Make) -> None:
+    """A thousand workers that begin would otherwise wake each other a million times."""
+    async with AsyncExitStack() as stack:
+        here, first, second = [make_postgres() for _ in range(3)]
+        for journal in (here, first, second):
+            await journal.open(0.0, "resume")
+            stack.push_async_callback(journal.close)
+
+        async def is_woken() -> bool:
+            await here.heartbeat(0.0, "resume")  # a statement brings what was notified before it
+            link: Any = here._connection
+            is_changed, link._is_changed = link._is_changed, False
+            return is_changed
+
+        await is_woken()
+        await first.requeue()
+        assert await is_woken()
+        await second.requeue()
+        assert not await is_woken()
+        await second.add([Run(key="a", prompt="a", created=1.0)])
+        assert await is_woken()
+        await second.close()
+        assert not await is_woken()
+        await first.lease(1, 1.0)
+        assert not await is_woken()
+        await first.close()
+        assert await is_woken()
+
+
 async def test_clocks_that_differ_do_no_harm(make_postgres: Make) -> None:
     here, there = make_postgres(), make_postgres()
     ahead = 3600.0
@@ -304,4 +335,45 @@ async def test_vanished_tables_are_reported(make_postgres: Make, admin: psycopg.
     await ask(admin, f'DROP SCHEMA "{a_place(make_postgres)}" CASCADE')
     with pytest.raises(FleetJournalError, match="its tables are gone"):
         await journal.add([run("a")])
+    await journal.close()
+
+
+@pytest.mark.parametrize("wait", ["later", "parked"])
+async def test_what_cannot_start_now_costs_the_server_nothing(make_postgres: Make, wait: str) -> None:
+    """Counted in blocks, however many runs wait: for a rate limit, or for a program that requests them."""
+    count = 10_000
+    journal = make_postgres()
+    await journal.open(0.0, "resume")
+    await journal.add([Run(key=str(number), prompt="go", created=1.0) for number in range(count)])
+    if wait == "later":
+        await journal._connection.transact(lambda db: db.execute("UPDATE run SET due = 1e10 + number WHERE number > 1"))
+    else:
+        await journal.park([str(number) for number in range(1, count)])
+    assert [run.key for run in await journal.lease(2, 2.0)] == ["0"]
+    link: Any = journal._connection
+    connection: psycopg.Connection[Any] = link._connection
+    blocks: list[int] = []
+
+    class Explainer:
+        def execute(self, statement: str, values: Any = ()) -> Any:
+            asked = statement.replace("?", "%s").encode()
+            [plan] = connection.execute(b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + asked, values).fetchone() or [[]]
+            blocks.append(sum(plan[0]["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read")))
+            return connection.execute(asked, values)
+
+        def executemany(self, statement: str, values: Any) -> None:
+            pass
+
+    db = Explainer()
+
+    def look() -> None:
+        connection.execute("ANALYZE run")
+        for _ in range(2):  # the first look marks what the update has left in the indexes
+            blocks.clear()
+            assert journal._lease(db, 1, 2.0, NO_LIMITS, is_overall=False) == []
+            assert journal._renew_lease(db, 2.0) is not None
+            assert (journal._next_due(db) is None) == (wait == "parked")
+
+    await to_thread.run_sync(look)
+    assert max(blocks) <= 200, blocks  # what is left in the indexes of the update
     await journal.close()

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.fleet import RayRunner
@@ -21,10 +23,14 @@ from pilothouse.fleet.ray_runner import RayConnection
 ROOT = Path(__file__).parents[2]
 LIMIT = 600.0
 """Seconds for all of them; a quiet machine takes a tenth."""
+[_RAY] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
+HAS_WHEELS = (_MARKER := Requirement(_RAY).marker) is None or _MARKER.evaluate()
+REQUIRED = HAS_WHEELS and os.environ.get("PILOTHOUSE_REQUIRE_RAY") == "1"
+"""Whether Ray must be there, as in `make test-matrix`."""
 
 
 @pytest.mark.matrix
-@pytest.mark.skipif(find_spec("ray") is None, reason="no wheel of Ray for this Python")
+@pytest.mark.skipif(not REQUIRED and find_spec("ray") is None, reason="without Ray: pip install -e '.[ray]'")
 def test_attempts_on_a_cluster_of_this_machine() -> None:
     inside = Path(__file__).with_name("ray_cluster_tests.py").relative_to(ROOT)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(inside)]

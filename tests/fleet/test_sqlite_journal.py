@@ -16,7 +16,7 @@ from scripted_runners import Interruptible, PlayedRunner, Together, all_of, answ
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import Interrupted, UsageError
-from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Run, SqliteJournal
+from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Limits, Run, SqliteJournal
 from pilothouse.fleet.journals.sql import live_workers
 from pilothouse.fleet.limits import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
 from pilothouse.testing import FakeCLI, frames
@@ -42,6 +42,20 @@ def sql(path: Path, statement: str) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(statement)
     db.close()
+
+
+class BrokenRunner(PlayedRunner):
+    async def __aenter__(self) -> None:
+        raise UsageError("no place to work")
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+async def test_a_fleet_whose_runner_cannot_begin_leaves_its_journal(path: Path) -> None:
+    fleet, before = Fleet(runner=BrokenRunner(), journal=path), set(live_workers)
+    with pytest.raises(UsageError, match="no place to work"):
+        await fleet.__aenter__()
+    assert live_workers == before
 
 
 async def test_what_has_ended_is_not_run_again(path: Path) -> None:
@@ -253,7 +267,7 @@ async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
     sql(path, "UPDATE worker SET seen = seen - 100, space = 'elsewhere'")
     heir = SqliteJournal(path)
     await heir.open(0.0, "resume")
-    await heir.requeue(failed=False)
+    await heir.requeue()
     [again] = await heir.lease(1, 0.0)
     assert (again.key, again.attempts) == ("a", 2)
     assert not await silent.release(run)  # it wakes up too late
@@ -377,3 +391,48 @@ async def test_many_queued_runs_are_not_loaded(path: Path) -> None:
         assert len(runs._buffer.ready) <= 40
         assert len(fleet._subscribers._buffers_by_key) == 0
     assert len(runner.attempts) < 100, "who leaves the loop early begins no more"
+
+
+async def test_workers_that_come_and_go_rewrite_no_run(path: Path) -> None:
+    """Neither do leases that find nothing rewrite what waits."""
+    journal = SqliteJournal(path)
+    await journal.open(0.0, "resume")
+    await journal.add([Run(key=str(number), prompt="go", created=1.0) for number in range(100)])
+    sql(path, "CREATE TABLE rewritten (number)")
+    sql(path, "CREATE TRIGGER spy AFTER UPDATE ON run BEGIN INSERT INTO rewritten VALUES (old.number); END")
+    await journal.close()
+    for count in (0, 0, 3, 3):
+        worker = SqliteJournal(path)
+        await worker.open(0.0, "resume")
+        assert await worker.lease(3, 1.0) == []  # nobody has requested what is left
+        await worker.requeue()
+        await worker.heartbeat(1.0, "resume")
+        assert len(await worker.lease(count, 1.0)) == count
+        await worker.close()
+    db = sqlite3.connect(path)
+    [rewritten] = db.execute("SELECT count(DISTINCT number) FROM rewritten").fetchone()
+    db.close()
+    assert rewritten <= 6  # those that were leased
+
+
+@pytest.mark.parametrize("wait", ["later", "parked", "ready"])
+async def test_what_cannot_start_now_costs_a_lease_nothing(path: Path, wait: str) -> None:
+    """Counted in steps of SQLite, however many runs wait."""
+    steps: list[int] = []
+    for count in (500, 5000):
+        journal = SqliteJournal(path.with_name(f"{count}.db"))
+        await journal.open(0.0, "resume")
+        await journal.add([Run(key=str(number), prompt="go", created=1.0) for number in range(count)])
+        if wait == "later":
+            sql(path.with_name(f"{count}.db"), "UPDATE run SET due = 1e10 WHERE number > 1")
+        if wait == "parked":
+            await journal.park([str(number) for number in range(1, count)])
+        db: Any = journal._connection
+        counted: list[None] = []
+        db._connection.set_progress_handler(lambda counted=counted: counted.append(None), 10)
+        assert [run.key for run in await journal.lease(1, 2.0, Limits(concurrency=2, budget_usd=1.0))] == ["0"]
+        await journal.heartbeat(2.0, "resume")
+        await journal.next_due()
+        steps.append(len(counted))
+        await journal.close()
+    assert steps[1] <= 2 * steps[0], steps

@@ -105,7 +105,7 @@ def test_the_flags() -> None:
         WorkerRequest(journal="r.db", until_empty=True, settings={"model": "opus"}, concurrency=2)
     )
     assert parse(["batch", "x.jsonl", "--enqueue", "--overall-concurrency", "9", "--stop-after", "0"]) == (
-        BatchRequest("x.jsonl", enqueue=True, overall_concurrency=9, stop_after=0)
+        BatchRequest(source="x.jsonl", enqueue=True, overall_concurrency=9, stop_after=0)
     )
     assert limits.STOP_AFTER == STOP_AFTER
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from git_repositories import git, made_repository, worktrees
 
-from pilothouse.cli.flags import WorkspaceRequest, make_workspace_settings
+from pilothouse.cli.batch import make_workspace_settings
+from pilothouse.cli.flags import WorkspaceRequest
 from pilothouse.cli.main import main
 from pilothouse.errors import UsageError
 from pilothouse.fleet import CopiedDirectory, GitWorktree

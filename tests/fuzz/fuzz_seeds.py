@@ -48,7 +48,7 @@ WORDS: Final = (
 )  # fmt: skip
 
 
-def _said(path: Path) -> tuple[list[bytes], bytes]:
+def _read_recording(path: Path) -> tuple[list[bytes], bytes]:
     """What the CLI said in a recording after its handshake, and the uuid of the first prompt."""
     entries = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
     sent = [entry["msg"] for entry in entries if entry["dir"] == "in" and isinstance(entry["msg"], dict)]
@@ -76,7 +76,7 @@ def _recorded() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     lines: dict[tuple[bytes, ...], bytes] = {}
     talks: list[bytes] = []
     for path in sorted(TRANSCRIPTS.glob("*.ndjson")):
-        output = [line for line in _said(path)[0] if len(line) < LONGEST]
+        output = [line for line in _read_recording(path)[0] if len(line) < LONGEST]
         once = {_kind(line): line for line in output}
         new = once.keys() - lines.keys()
         lines.update({kind: once[kind] for kind in sorted(new)})

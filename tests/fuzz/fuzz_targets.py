@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,10 +21,10 @@ from pilothouse.errors import LineDecodeError, MessageParseError, PilothouseErro
 from pilothouse.messages import FrameDecoder, Message, decode, encode
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.protocol import Connection, RequestReceived
-from pilothouse.protocol.encoding import encode_line
+from pilothouse.protocol.control_frames import encode_line
 from pilothouse.protocol.frame_reader import LineFramer
 from pilothouse.testing import frames
-from pilothouse.tools.xml import StreamParser, merge_deltas, parse
+from pilothouse.tools.xml import StreamParser
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
 LIMITS: Final = (5, 64, 1000, 64 * 1024 * 1024)  # bytes of a line
@@ -239,6 +240,15 @@ TOOLS: Final = {
 }
 
 
+def merged(events: list[Any]) -> list[Any]:
+    """The events with neighbouring deltas of one kind, and of one call, as one text."""
+    found: list[Any] = []
+    for (kind, _), group in itertools.groupby(events, lambda each: (type(each), getattr(each, "id", None))):
+        several = list(group)
+        found += [(kind, "".join([each.text for each in several]))] if kind.__name__.endswith("Delta") else several
+    return found
+
+
 def xml(data: bytes) -> None:
     how, which, body = opened(data)
     text = body.decode("utf-8", "surrogateescape")
@@ -249,9 +259,10 @@ def xml(data: bytes) -> None:
     events = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
     events += parser.close()
     assert parser.close() == []
-    assert merge_deltas(events) == parse(text, tools, nonce)
-    if which & 4:  # a call that is longer than allowed, and text wrapped in tags
-        small = StreamParser(tools, nonce, max_call_chars=50, unwrap_text=True)
+    whole = StreamParser(tools, nonce)
+    assert merged(events) == merged([*whole.feed(text), *whole.close()])
+    if which & 4:  # a call that is longer than allowed
+        small = StreamParser(tools, nonce, max_call_chars=50)
         repr([*small.feed(text), *small.close()])
 
 
@@ -360,17 +371,17 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
     "query_run.INTERRUPT_SECONDS",
-    "connection.WAKE_SECONDS",
-    "session_run.CLOSE_SECONDS",
-    "session_run.INTERRUPT_SECONDS",
-    "session_run.EXIT_NOTICE_SECONDS",
-    "session_run.SEND_SECONDS",
-    "session_run.WAKE_SECONDS",
+    "child_run.WAKE_SECONDS",
+    "child_run.CLOSE_SECONDS",
+    "child_run.INTERRUPT_SECONDS",
+    "child_run.EXIT_NOTICE_SECONDS",
+    "child_run.SEND_SECONDS",
+    "child_run.WAKE_SECONDS",
     "query_run.DECISION_SECONDS",
-    "one_shot.EXIT_SECONDS",
-    "one_shot.INTERRUPT_RESPONSE_SECONDS",
-    "one_shot.SAVE_SECONDS",
-    "one_shot.WAKE_SECONDS",
+    "child_run.EXIT_SECONDS",
+    "child_run.INTERRUPT_RESPONSE_SECONDS",
+    "child_run.SAVE_SECONDS",
+    "child_run.WAKE_SECONDS",
     "connection.CANCEL_SEND_SECONDS",
 )
 

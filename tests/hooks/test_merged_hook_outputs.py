@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse.hooks import HookMatcher, HookOutput
-from pilothouse.hooks.dispatcher import make_hook_dispatcher
-from pilothouse.protocol.hook_outputs import merge_hook_outputs
+from pilothouse.protocol.control_frames import merge_hook_outputs
 
 
 def says(verdict: str, **more: Any) -> dict[str, Any]:
@@ -36,17 +34,3 @@ def says(verdict: str, **more: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_the_strictest_verdict_holds_and_nothing_is_lost(answers: list[Any], merged: dict[str, Any]) -> None:
     assert merge_hook_outputs(answers) == merged
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("G50")
-async def test_a_question_without_an_id_is_answered_by_all_hooks() -> None:
-    output = [HookOutput(system_message="hi"), HookOutput(permission_decision="ask"), HookOutput(continue_=False), None]
-
-    def giving(answer: Any) -> Any:
-        return lambda event: answer
-
-    handler = make_hook_dispatcher({"PreToolUse": [HookMatcher(None, [giving(each) for each in output])]})
-    answer = await handler.handle({"input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}}})
-    assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
-    assert (answer["systemMessage"], answer["continue"]) == ("hi", False)

@@ -68,14 +68,14 @@ class Breaking:
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         self.faults = faults
-        self.told: set[str] = set()
+        self.notified: set[str] = set()
 
     def query_started(self, start: Any) -> Any:
-        self.told.add("query_started")
+        self.notified.add("query_started")
         return self._fault("query_started")() if "query_started" in self.faults else BreakingObserver(self)
 
     def session_environ(self) -> Any:
-        self.told.add("session_environ")
+        self.notified.add("session_environ")
         return self._fault("session_environ")()
 
     def _fault(self, place: str) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ class BreakingObserver(Observer):
         if name not in PLACES:
             return object.__getattribute__(self, name)
         of = self.of
-        of.told.add(name)
+        of.notified.add(name)
         if name in of.faults:
             return FAULTS[of.faults[name]]
         return (lambda: Block(of.faults)) if name == "run_context" else object.__getattribute__(self, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from pilothouse.instrumentation import CallEnd, CallStart, Observer, QueryEnd, QueryStart
 from pilothouse.messages import ApiRetryMessage, Message
@@ -83,28 +82,3 @@ class Notebook:
     def only(self) -> Notes:
         [notes] = self.queries
         return notes
-
-
-class Broken(Observer):
-    """Raises whatever it is told."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith(("on_", "environ", "run_context")):
-            return self._fail
-        return object.__getattribute__(self, name)
-
-    def _fail(self, *_: Any) -> Any:
-        raise RuntimeError("broken observer")
-
-
-class BrokenInstrumentation:
-    def __init__(self, *, at_once: bool) -> None:
-        self._at_once = at_once
-
-    def query_started(self, start: QueryStart) -> Observer:
-        if self._at_once:
-            raise RuntimeError("broken instrumentation")
-        return Broken()
-
-    def session_environ(self) -> Mapping[str, str | None]:
-        raise RuntimeError("broken environ")

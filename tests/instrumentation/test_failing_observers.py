@@ -29,7 +29,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_observer_that_does_not_fail_gets_everything() -> None:
     watcher = Breaking({})
     assert await live(watcher) == USUAL
-    assert watcher.told == set(PLACES) - {"entering", "leaving"}
+    assert watcher.notified == set(PLACES) - {"entering", "leaving"}
 
 
 @pytest.mark.sample(5)
@@ -42,10 +42,10 @@ async def test_it_fails_in_one_place(place: str, caplog: pytest.LogCaptureFixtur
         assert await live(Breaking({place: fault}), book) == USUAL, fault
         assert [notes.log[-1] for notes in book.queries] == ["end"] * 5, fault  # with the turn of its own
         assert all(notes.log.count("end") == 1 for notes in book.queries)
-    told = [record for record in caplog.records if record.name == "pilothouse.instrumentation"]
-    assert told
-    assert all(record.levelno == logging.ERROR for record in told)
-    assert len(told) <= 3  # once for each class of what has failed
+    logged = [record for record in caplog.records if record.name == "pilothouse.instrumentation"]
+    assert logged
+    assert all(record.levelno == logging.ERROR for record in logged)
+    assert len(logged) <= 3  # once for each class of what has failed
 
 
 @settings(max_examples=15, deadline=None)

@@ -29,7 +29,7 @@ class Api:
 
     def __init__(self, *turns: list[dict[str, Any]]) -> None:
         self.turns = list(turns)
-        self.said: list[str] = []
+        self.prompts: list[str] = []
 
     def transport(self) -> MemoryTransport:
         return MemoryTransport(self._play)
@@ -39,10 +39,10 @@ class Api:
             if frame["type"] == "control_request":
                 await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
                 continue
-            self.said.append(str(frame["message"]["content"]))
+            self.prompts.append(str(frame["message"]["content"]))
             answer = self.turns.pop(0) if self.turns else [frames.assistant("done"), frames.result("done")]
-            for said in (frames.init(), *answer):
-                await peer.write(said)
+            for frame in (frames.init(), *answer):
+                await peer.write(frame)
 
 
 def failing(status: int = 529, words: str = "API Error: Overloaded") -> dict[str, Any]:
@@ -94,7 +94,7 @@ async def test_what_is_sent_again_and_what_goes_on(kind: str) -> None:
     book = Book()
     api = Api([failing()], [frames.assistant("I have begun"), failing(500, "API Error: broken")])
     result = await ask(kind, api, retry=SOON, instrumentation=book)
-    assert (result.text, len(api.said)) == ("done", 3)
+    assert (result.text, len(api.prompts)) == ("done", 3)
     first, second = book.retries
     assert (first.way, first.reason, first.attempt) == ("resend", "overloaded", 1)
     assert isinstance(first.error, ph.OverloadedError)
@@ -126,7 +126,7 @@ async def test_what_is_held_back_because_of_another(monkeypatch: pytest.MonkeyPa
                     break
             assert (await agent.query("second")).text == "done"
             assert (await first.result()).text == "done"
-    assert api.said.count("second") == 1
+    assert api.prompts.count("second") == 1
     met, held = book.retries
     assert (met.way, held.way) == ("resend", "hold")
     assert (held.reason, held.error, held.attempt) == ("usage_limit", None, None)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from typing import Any
 
 import anyio
 import pytest
-from recording_instrumentation import BrokenInstrumentation, Notebook, caller, inside
+from recording_instrumentation import Notebook, caller, inside
 
 import pilothouse as ph
-from pilothouse import instrumentation
 from pilothouse import sync as blocking
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation, Observer
@@ -26,11 +24,6 @@ TOOL = "toolu_1"
 @pytest.fixture
 def book() -> Notebook:
     return Notebook()
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instrumentation, "_reported", set())
 
 
 async def test_a_query_is_observed_from_start_to_end(book: Notebook) -> None:
@@ -78,21 +71,6 @@ async def test_the_protocol_is_what_it_says(book: Notebook) -> None:
     assert not isinstance(object(), Instrumentation)
     plain = Observer()
     assert plain.environ() == {}
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_a_watcher_that_fails_is_logged_once_and_touches_nothing(
-    fresh: None, caplog: pytest.LogCaptureFixture, book: Notebook, *, at_once: bool
-) -> None:
-    bad = BrokenInstrumentation(at_once=at_once)
-    answer = await ph.query("Hi", transport=mock_transport("Hello"), instrumentation=[bad, book])
-    again = await ph.query("Hi", transport=mock_transport("Hello"), instrumentation=[bad])
-    assert answer.text == again.text == "Hello"
-    assert book.only.log[-1] == "end"
-    records = [r for r in caplog.records if r.name == "pilothouse.instrumentation"]
-    assert len(records) == 1
-    assert records[0].levelno == logging.ERROR
-    assert records[0].exc_info is not None
 
 
 async def test_observers_get_no_key(book: Notebook) -> None:

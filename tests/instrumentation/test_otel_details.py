@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,17 +160,6 @@ async def test_a_blocking_query_lies_in_the_span_of_its_thread(record: Record) -
 
     await anyio.to_thread.run_sync(ask)
     assert seen.tree() == (("request", ((ROOT, ()), (ROOT, ()))),)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_without_the_extra_the_error_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['opentelemetry'] = None\n"
-        "try:\n    import pilothouse.integrations.otel\n"
-        "except ModuleNotFoundError as error: print(error)"
-    )
-    done = await anyio.run_process([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert b"pip install 'pilothouse[otel]'" in done.stdout
 
 
 @pytest.mark.real_cli

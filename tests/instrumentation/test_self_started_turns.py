@@ -13,7 +13,7 @@ from recording_instrumentation import Notebook, caller
 
 import pilothouse as ph
 from pilothouse.hooks import Hooks
-from pilothouse.instrumentation import Observer, QueryStart
+from pilothouse.instrumentation import QueryStart
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -274,18 +274,3 @@ async def test_a_prompt_that_it_takes_up_ends_it() -> None:
     assert woken.log == ["system", "system", "end"]
     assert (woken.end.result, woken.end.error) == (None, None)
     assert [message.type for message in second.messages] == ["result"]
-
-
-async def test_a_watcher_that_fails_at_it_hurts_nothing() -> None:
-    class Bad(Notebook):
-        def query_started(self, start: QueryStart) -> Any:
-            if start.self_started:
-                raise RuntimeError("no")
-            return Observer()
-
-    with FakeCLI().turn(frames.init(), answer(), *own_turn()).text("two") as fake:
-        async with ph.session(cli=fake.path, instrumentation=Bad()) as session:
-            listener = session.messages()
-            await session.query("one")
-            await received(listener)
-            assert (await session.query("two")).text == "two"

@@ -129,7 +129,7 @@ class Listener:
         return self.end.result
 
 
-async def heard(stream: Any) -> Listener:
+async def read_stream(stream: Any) -> Listener:
     listener = Listener()
     async for part in stream:
         listener.hear(part)

@@ -12,9 +12,9 @@ from language_model_fixtures import (
     Frame,
     block,
     call_text,
-    heard,
     meaning,
     model_of,
+    read_stream,
     recorded,
     started,
     stopped,
@@ -117,7 +117,7 @@ def test_they_agree(turns: tuple[list[Frame], ...], runs_here: bool) -> None:
     tools = {"weather": WEATHER | ({"execute": looked_up} if runs_here else {})}
 
     async def main() -> None:
-        listener = await heard(model_of(*turns).stream("go", tools, max_steps=3))
+        listener = await read_stream(model_of(*turns).stream("go", tools, max_steps=3))
         whole = await model_of(*whole_only(turns)).generate("go", tools, max_steps=3)
         assert isinstance(listener.end, AnswerFinished)
         result = listener.result
@@ -148,7 +148,7 @@ def test_they_agree(turns: tuple[list[Frame], ...], runs_here: bool) -> None:
 )  # fmt: skip
 async def test_recordings_give_the_same_both_ways(name: str) -> None:
     frames_of = recorded(name)
-    listener = await heard(model_of(frames_of).stream("go", [WEATHER]))
+    listener = await read_stream(model_of(frames_of).stream("go", [WEATHER]))
     outcome: GenerateResult | PilothouseError
     try:
         outcome = await model_of(*whole_only([frames_of])).generate("go", [WEATHER])
@@ -182,7 +182,7 @@ async def test_a_call_that_was_retracted_never_counts() -> None:
         frames.assistant("Look. No need.", message_id="msg_1"),
         frames.result("Look. No need."),
     ]
-    listener = await heard(model_of(turn).stream("go", [weather]))
+    listener = await read_stream(model_of(turn).stream("go", [weather]))
     assert ran == []
     assert [part.name for part in listener.parts if isinstance(part, ToolCallStarted)] == ["weather"]
     assert listener.retracted == set(listener.begun)

@@ -19,27 +19,16 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from fetched_files import fetched
 
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.local import LocalModel
 from pilothouse.provision.pinned_files import managed_cli_path, model_path
 
-REQUIRED = os.environ.get("PILOTHOUSE_REQUIRE_CLI") == "1"
-REPO_CACHE = Path(__file__).parents[2] / ".cache" / "pilothouse"
 QUESTION = "What is the capital of France?"
 SOON = 10.0  # seconds on any machine: an answer of 4000 tokens takes longer
-LOADED = importlib.util.find_spec("xllamacpp") is not None
 
 pytestmark = pytest.mark.local_model
-
-
-def fetched(path: Path) -> Path:
-    """The fetched file, or a skip: fetching takes minutes, and `make test` does it first."""
-    if not path.exists():
-        path = REPO_CACHE / path.relative_to(path.parents[2])
-    if not (path.exists() and LOADED) and not REQUIRED:
-        pytest.skip("not set up: pip install 'pilothouse[local]'; python -m pilothouse.provision cli model")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -221,8 +210,7 @@ async def test_cancelled_while_loading(gguf: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch, is_late: bool) -> None:
+async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("xllamacpp")
     ended: list[BaseException] = []
 
@@ -235,14 +223,6 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch, is_late
             ended.append(error)
             raise
 
-    begin = LocalModel._start
-
-    def begin_late(model: LocalModel) -> None:
-        assert model._start_cancelled.wait(20), "its thread begins once nobody wants it any more"
-        begin(model)
-
-    if is_late:
-        monkeypatch.setattr(LocalModel, "_start", begin_late)
     monkeypatch.setattr("pilothouse.provision.pinned_files.ensure_model", slow_download)
     with anyio.move_on_after(0.1) as scope:
         async with LocalModel():

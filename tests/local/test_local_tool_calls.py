@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_local_model import fetched
+from fetched_files import fetched
 
 import pilothouse as ph
 from pilothouse.local import LocalModel

@@ -156,3 +156,13 @@ async def hosted(
                 group.cancel_scope.cancel()
         finally:
             await transport.close()
+
+
+async def talk(model: ScriptedModel, prompt: str, *flags: str, **settings: Any) -> tuple[Host, dict[str, Any]]:
+    """Send one prompt to an engine of its own; returns its host, with all frames, and the result."""
+    async with hosted(model, *flags, **settings) as host:
+        await host.prompt(prompt)
+        result = await host.result()
+        await host.transport.end_input()
+        await host.rest()
+    return host, result

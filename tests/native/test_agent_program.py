@@ -9,19 +9,18 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from process_checks import eventually, is_dead
 
 import pilothouse as ph
 from pilothouse.native.configuration import FLAG_HELP, FLAGS, IGNORED_FLAGS, FlagError, parse_command_line
 from pilothouse.native.program import main
-from pilothouse.options.table import TABLE
-from pilothouse.options.targets import Flag, ListFlag, PathFlag, RepeatedFlag, Switch, TextFlag
+from pilothouse.options.table import TABLE, ConfigFlag, Flag, JsonFlag, TextFlag
 from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
 from pilothouse.testing.conformance import AgentSuite
 from pilothouse.testing.script import Hang
@@ -66,27 +65,6 @@ class TestAgentOverTheProgram(AgentSuite):
 
     def settings(self, model: ScriptedModel) -> dict[str, Any]:
         return settings(self.program, model)
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("E83")
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_our_sessions_drive_it(program: Path, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([ToolUse("mcp__tools__depth", {"place": "here"})], "It is deep."))
-    scripted_model.reply("Still.")
-
-    @ph.tool
-    def depth(place: str) -> str:
-        """The depth of the water."""
-        return f"12 m {place}"
-
-    agent = ph.Agent(**settings(program, scripted_model), custom_tools=[depth])
-    with anyio.fail_after(60):
-        async with agent.session() as session:
-            first = await session.query("How deep?")
-            second = await session.query("And now?")
-    assert (first.text, second.text) == ("It is deep.", "Still.")
-    assert "12 m here" in json.dumps(scripted_model.requests[1].messages)
 
 
 @pytest.mark.anyio
@@ -192,18 +170,11 @@ def working(program: Path, scripted_model: ScriptedModel) -> Generator[subproces
         stderr=subprocess.DEVNULL,
     )
     try:
-        until((scripted_model.home / "pid").exists)
+        eventually((scripted_model.home / "pid").exists)
         yield child
     finally:
         child.kill()
         child.communicate()
-
-
-def until(condition: Any, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def waiting_in(pipe: int) -> int:
@@ -213,13 +184,6 @@ def waiting_in(pipe: int) -> int:
     return int.from_bytes(count, sys.byteorder)
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 @pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
@@ -227,10 +191,10 @@ def test_a_signal_ends_it_and_what_it_started(
     working: subprocess.Popen[bytes], scripted_model: ScriptedModel, number: int, code: int
 ) -> None:
     path = scripted_model.home / "pid"
-    until(lambda: path.read_text().strip())
+    eventually(lambda: path.read_text().strip())
     working.send_signal(number)
     assert working.wait(20) == code
-    until(lambda: gone(int(path.read_text())))
+    eventually(lambda: is_dead(int(path.read_text())))
 
 
 @pytest.mark.matrix
@@ -252,7 +216,7 @@ def test_a_signal_ends_it_without_a_reader(program: Path, scripted_model: Script
         child.stdin.write(json.dumps(frame).encode() + b"\n")
         child.stdin.flush()
         pipe = child.stdout.fileno()
-        until(lambda: waiting_in(pipe) > 60_000)
+        eventually(lambda: waiting_in(pipe) > 60_000)
         child.send_signal(signal.SIGTERM)
         assert child.wait(20) == 143
     finally:
@@ -276,7 +240,7 @@ def test_its_version_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_flag_that_options_render_to_is_known() -> None:
     targets = [row.target for row in TABLE.values()]
-    names = {t.name for t in targets if isinstance(t, Flag | ListFlag | PathFlag | RepeatedFlag | Switch | TextFlag)}
+    names = {t.name for t in targets if isinstance(t, Flag) and not isinstance(t, ConfigFlag | JsonFlag)}
     names |= {t.file_flag for t in targets if isinstance(t, TextFlag) and t.file_flag}
     missing = sorted(name for name in names if name not in FLAGS)
     assert missing == sorted(REFUSED)

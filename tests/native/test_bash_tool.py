@@ -7,11 +7,13 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from process_checks import is_dead, until
 
 from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, bash_tool
 
@@ -30,21 +32,6 @@ async def here(tmp_path: Path) -> AsyncIterator[Workplace]:
 
 async def bash(here: Workplace, command: str, **more: Any) -> ToolOutput:
     return await BUILTIN_TOOLS["Bash"].run({"command": command, **more}, here)
-
-
-async def gone(pid: int) -> None:
-    """Wait until a process is no more; a zombie that nobody reaps is none."""
-    with anyio.fail_after(60):
-        while True:
-            try:
-                os.kill(pid, 0)
-                if " Z " in Path(f"/proc/{pid}/stat").read_text():
-                    return
-            except ProcessLookupError:
-                return
-            except OSError:
-                pass  # no /proc on this system
-            await anyio.sleep(0.01)
 
 
 async def number_in(path: Path) -> int:
@@ -138,7 +125,7 @@ async def test_time_runs_out(here: Workplace) -> None:
     assert outcome.is_error
     assert str(outcome.content).endswith("begun")
     assert "timed out after 0.5 s" in str(outcome.content)
-    await gone(await number_in(here.cwd / "pid"))
+    await until(partial(is_dead, await number_in(here.cwd / "pid")))
 
 
 async def test_output_without_end_is_stopped(here: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +143,7 @@ async def test_children_that_keep_the_output_open_do_not_block_it(here: Workplac
     pid = await number_in(here.cwd / "pid")
     os.kill(pid, 0)
     await here.close()
-    await gone(pid)
+    await until(partial(is_dead, pid))
 
 
 @pytest.mark.requirement("E83")
@@ -166,7 +153,7 @@ async def test_cancelling_stops_the_whole_group(here: Workplace) -> None:
         tasks.start_soon(bash, here, "sleep 600 & echo $! > pid; wait")
         pids.append(await number_in(here.cwd / "pid"))
         tasks.cancel_scope.cancel()
-    await gone(pids[0])
+    await until(partial(is_dead, pids[0]))
 
 
 @pytest.mark.requirement("E83")
@@ -181,7 +168,7 @@ async def test_background(here: Workplace) -> None:
             await anyio.sleep(0.01)
     stopped = await BUILTIN_TOOLS["TaskStop"].run({"task_id": key}, here)
     assert stopped.content == f"Stopped {key} (waits)"
-    await gone(pid)
+    await until(partial(is_dead, pid))
     again = await BUILTIN_TOOLS["TaskStop"].run({"shell_id": key}, here)
     assert again.is_error
 
@@ -189,11 +176,11 @@ async def test_background(here: Workplace) -> None:
 async def test_background_ends_by_itself(here: Workplace) -> None:
     outcome = await bash(here, "echo $$ > pid; sleep 600", run_in_background=True, timeout=2_000)
     pid = await number_in(here.cwd / "pid")
-    await gone(pid)
+    await until(partial(is_dead, pid))
     command: Any = here.open_resources[outcome.result["backgroundTaskId"]]
-    await command.process.wait()
-    assert command.process.stop_reason.startswith("timed out")
-    assert command.process.returncode == -signal.SIGTERM
+    await command.wait()
+    assert command.stop_reason.startswith("timed out")
+    assert command.returncode == -signal.SIGTERM
 
 
 @pytest.mark.requirement("E83")
@@ -204,7 +191,7 @@ async def test_closing_stops_everything(here: Workplace) -> None:
     await here.close()
     await here.close()
     for pid in pids:
-        await gone(pid)
+        await until(partial(is_dead, pid))
     assert here.open_resources == {}
 
 
@@ -220,12 +207,8 @@ async def test_many_at_once(here: Workplace) -> None:
     assert sorted(int(str(each.content)) for each in found) == list(range(20))
 
 
-@pytest.mark.parametrize("missing", [("pidfd_open",), ("pidfd_open", "waitid")])
-async def test_systems_without_process_descriptors(
-    here: Workplace, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in missing:
-        monkeypatch.delattr(os, name, raising=False)
+async def test_systems_that_cannot_wait_without_reaping(here: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "waitid", raising=False)
     assert (await bash(here, "echo hi")).content == "hi"
     outcome = await bash(here, "sleep 600 & sleep 600", timeout=100)
     assert "timed out" in str(outcome.content)

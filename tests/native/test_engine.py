@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from native_fixtures import Echo, hosted
+from anthropic.resources.messages import messages
+from native_fixtures import Echo, hosted, talk
 
 from pilothouse.testing import ScriptedModel, Steps
 from pilothouse.testing.script import Reply, Thinking, ToolUse
@@ -32,9 +33,7 @@ async def test_parallel_calls_run_side_by_side_when_they_only_look(scripted_mode
 
     meeting = Meeting()
     scripted_model.reply(Steps([ToolUse("Meet", {"text": "a"}), ToolUse("Meet", {"text": "b"})], "Done."))
-    async with hosted(scripted_model, "--allowedTools=Meet", tools={"Meet": meeting}) as host:
-        await host.prompt("Go")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Go", "--allowedTools=Meet", tools={"Meet": meeting})
     assert (sorted(meeting.seen), result["num_turns"]) == (["a", "b"], 2)
     results = scripted_model.requests[1].messages[-1]["content"]
     assert [block["content"] for block in results] == ["Meet: a", "Meet: b"]
@@ -74,9 +73,7 @@ SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 async def test_structured_output(scripted_model: ScriptedModel) -> None:
     calls = [[ToolUse("StructuredOutput", {"age": age})] for age in ("seven", 7)]
     scripted_model.reply(Steps(*calls))
-    async with hosted(scripted_model, f"--json-schema={json.dumps(SCHEMA)}") as host:
-        await host.prompt("How old?")
-        result = await host.result()
+    _, result = await talk(scripted_model, "How old?", f"--json-schema={json.dumps(SCHEMA)}")
     assert result["structured_output"] == {"age": 7}
     assert (result["result"], result["stop_reason"]) == ('{"age":7}', "tool_use")
     assert scripted_model.requests[0].body["tools"][-1]["input_schema"] == SCHEMA
@@ -84,18 +81,14 @@ async def test_structured_output(scripted_model: ScriptedModel) -> None:
 
 async def test_structured_output_that_never_fits(scripted_model: ScriptedModel) -> None:
     scripted_model.default = [ToolUse("StructuredOutput", {"age": "seven"})]
-    async with hosted(scripted_model, f"--json-schema={json.dumps(SCHEMA)}") as host:
-        await host.prompt("How old?")
-        result = await host.result()
+    _, result = await talk(scripted_model, "How old?", f"--json-schema={json.dumps(SCHEMA)}")
     assert result["subtype"] == "error_max_structured_output_retries"
     assert len(scripted_model.requests) == 5
 
 
 async def test_structured_output_is_asked_for_once_more(scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Seven."
-    async with hosted(scripted_model, f"--json-schema={json.dumps(SCHEMA)}") as host:
-        await host.prompt("How old?")
-        result = await host.result()
+    _, result = await talk(scripted_model, "How old?", f"--json-schema={json.dumps(SCHEMA)}")
     assert (result["subtype"], len(scripted_model.requests)) == ("success", 2)
     assert "structured_output" not in result
 
@@ -104,9 +97,7 @@ async def test_long_replies_are_continued_and_empty_ones_once(scripted_model: Sc
     scripted_model.reply(Reply("One, ", stop_reason="max_tokens"))
     scripted_model.reply(Reply(()))
     scripted_model.reply("two.")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Count")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Count")
     assert (result["result"], len(scripted_model.requests)) == ("two.", 3)
     shown = scripted_model.requests[2].messages
     assert [message["role"] for message in shown] == ["user", "assistant", "user"]
@@ -116,9 +107,7 @@ async def test_long_replies_are_continued_and_empty_ones_once(scripted_model: Sc
 async def test_what_can_be_cached_is_marked(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
     flags = ("--append-system-prompt=Be kind.", "--allowedTools=Echo")
-    async with hosted(scripted_model, *flags, tools={"Echo": Echo()}) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go", *flags, tools={"Echo": Echo()})
     for request in scripted_model.requests:
         body = request.body
         for blocks in (body["system"], body["tools"], body["messages"][-1]["content"]):
@@ -139,32 +128,26 @@ async def test_what_can_be_cached_is_marked(scripted_model: ScriptedModel) -> No
 )
 async def test_thinking(scripted_model: ScriptedModel, flags: tuple[str, ...], thinking: Any) -> None:
     scripted_model.reply("Hm.")
-    async with hosted(scripted_model, *flags) as host:
-        await host.prompt("Think")
-        await host.result()
+    await talk(scripted_model, "Think", *flags)
     assert scripted_model.requests[0].body.get("thinking") == thinking
 
 
 async def test_a_warning_made_an_error_is_reported(scripted_model: ScriptedModel) -> None:
-    async with hosted(scripted_model, "--model=claude-opus-4-0") as host:
-        await host.prompt("Hi")
-        result = await host.result()
-    assert (result["is_error"], "deprecated" in result["result"]) == (True, True)
+    deprecated = next(iter(vars(messages)["DEPRECATED_MODELS"]))  # a model stays in it until it is retired
+    _, result = await talk(scripted_model, "Hi", f"--model={deprecated}")
+    assert result["is_error"]
+    assert "deprecated" in result["result"]
 
 
 async def test_thinking_goes_back_with_its_signature(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Steps([Thinking("Hm.", "sig"), ToolUse("Echo", {"text": "a"})], "Done."))
-    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Echo()}) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go", "--allowedTools=Echo", tools={"Echo": Echo()})
     first = scripted_model.requests[1].messages[1]["content"][0]
     assert first == {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 
 
 async def test_no_key_is_an_error_of_authentication(scripted_model: ScriptedModel) -> None:
-    async with hosted(scripted_model, ANTHROPIC_API_KEY="", ANTHROPIC_AUTH_TOKEN="") as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Hi", ANTHROPIC_API_KEY="", ANTHROPIC_AUTH_TOKEN="")
     assert (result["is_error"], result["api_error_status"]) == (True, 401)
 
 

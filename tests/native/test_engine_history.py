@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from native_fixtures import Echo, hosted, kind_of
+from native_fixtures import Echo, hosted, kind_of, talk
 
 from pilothouse.testing import ScriptedModel, Steps
 from pilothouse.testing.script import HttpError, Reply, ToolUse
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.anyio
 
 ID = "aaaaaaaa-0000-4000-8000-000000000001"
 OTHER = "bbbbbbbb-0000-4000-8000-000000000002"
-
-
-async def talk(model: ScriptedModel, prompt: str, *flags: str, **about: Any) -> dict[str, Any]:
-    """One prompt to a new engine; gives the result."""
-    async with hosted(model, *flags, **about) as host:
-        await host.prompt(prompt)
-        result = await host.result()
-        await host.transport.end_input()
-        await host.rest()
-    return result
 
 
 def config(model: ScriptedModel) -> Path:
@@ -73,8 +63,8 @@ async def test_the_engine_resumes_itself(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"}), ToolUse("Echo", {"text": "b"})], "Your name is Ada."))
     scripted_model.reply("Ada, as you said.")
     flags = ("--allowedTools=Echo",)
-    first = await talk(scripted_model, "I am Ada.", f"--session-id={ID}", *flags, tools={"Echo": Echo()})
-    second = await talk(scripted_model, "Who am I?", f"--resume={ID}", *flags, tools={"Echo": Echo()})
+    _, first = await talk(scripted_model, "I am Ada.", f"--session-id={ID}", *flags, tools={"Echo": Echo()})
+    _, second = await talk(scripted_model, "Who am I?", f"--resume={ID}", *flags, tools={"Echo": Echo()})
     assert (first["session_id"], second["session_id"]) == (ID, ID)
     shown = scripted_model.requests[-1].messages
     assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant", "user"]
@@ -102,7 +92,7 @@ async def test_a_fork_leaves_the_first_as_it_is(scripted_model: ScriptedModel) -
     scripted_model.default = "Fine."
     await talk(scripted_model, "I am Ada.", f"--session-id={ID}")
     before = transcript(scripted_model, ID).read_bytes()
-    result = await talk(scripted_model, "Who?", f"--resume={ID}", "--fork-session", f"--session-id={OTHER}")
+    _, result = await talk(scripted_model, "Who?", f"--resume={ID}", "--fork-session", f"--session-id={OTHER}")
     assert result["session_id"] == OTHER
     assert transcript(scripted_model, ID).read_bytes() == before
     assert "I am Ada." in texts(scripted_model)
@@ -113,7 +103,7 @@ async def test_a_fork_leaves_the_first_as_it_is(scripted_model: ScriptedModel) -
 async def test_continue_takes_the_newest(scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Fine."
     await talk(scripted_model, "I am Ada.", f"--session-id={ID}")
-    result = await talk(scripted_model, "Who?", "--continue")
+    _, result = await talk(scripted_model, "Who?", "--continue")
     assert result["session_id"] == ID
     assert "I am Ada." in texts(scripted_model)
 
@@ -232,9 +222,9 @@ async def test_compaction_at_the_limit_of_the_context(scripted_model: ScriptedMo
         scripted_model.reply(reply)
     flags = ("--allowedTools=Echo",)
     tools = {"Echo": Echo()}
-    async with hosted(scripted_model, *flags, tools=tools, CLAUDE_CODE_AUTO_COMPACT_WINDOW="100000") as host:
-        await host.prompt("Do it all.")
-        result = await host.result()
+    host, result = await talk(
+        scripted_model, "Do it all.", *flags, tools=tools, CLAUDE_CODE_AUTO_COMPACT_WINDOW="100000"
+    )
     assert result["result"] == "Done."
     boundary = next(f for f in host.frames if kind_of(f) == "system/compact_boundary")
     assert boundary["compact_metadata"]["trigger"] == "auto"
@@ -246,9 +236,7 @@ async def test_no_compaction_where_it_is_switched_off(scripted_model: ScriptedMo
     scripted_model.reply(Reply([ToolUse("Echo", {"text": "a"})], usage={"input_tokens": 90_000}))
     scripted_model.reply("Done.")
     env: dict[str, Any] = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "DISABLE_AUTO_COMPACT": "1"}
-    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Echo()}, **env) as host:
-        await host.prompt("Do it all.")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Do it all.", "--allowedTools=Echo", tools={"Echo": Echo()}, **env)
     assert result["result"] == "Done."
     assert "system/compact_boundary" not in host.kinds()
 
@@ -257,9 +245,7 @@ async def test_a_conversation_that_is_too_long_is_compacted(scripted_model: Scri
     scripted_model.reply(HttpError(400, message="prompt is too long: 210000 tokens > 200000 maximum"))
     scripted_model.reply("<summary>Little.</summary>")
     scripted_model.reply("Done.")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Go")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Go")
     assert result["result"] == "Done."
     assert "system/compact_boundary" in host.kinds()
 
@@ -301,7 +287,7 @@ async def test_the_engine_resumes_what_the_cli_wrote(scripted_model: ScriptedMod
     args = (f"--session-id={ID}", "--allowedTools=Bash", "--", "I am Ada.")
     frames = await cli(str(real_cli), scripted_model, *args)
     assert frames[-1]["result"] == "Your name is Ada."
-    result = await talk(scripted_model, "Who am I?", f"--resume={ID}", tools={"Echo": Echo()})
+    _, result = await talk(scripted_model, "Who am I?", f"--resume={ID}", tools={"Echo": Echo()})
     assert (result["result"], result["session_id"]) == ("Ada, as you said.", ID)
     shown = scripted_model.requests[-1].messages
     assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant", "user"]

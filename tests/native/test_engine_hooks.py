@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from native_fixtures import Echo, Host, hosted, kind_of
+from native_fixtures import Echo, Host, hosted, kind_of, talk
 
 from pilothouse.testing import ScriptedModel, Steps
 from pilothouse.testing.script import ToolUse
@@ -214,9 +214,7 @@ async def test_a_refusal_can_end_the_turn(scripted_model: ScriptedModel) -> None
 async def test_without_a_permission_handler_it_is_refused(scripted_model: ScriptedModel) -> None:
     script(scripted_model, "a")
     echo = Echo()
-    async with hosted(scripted_model, *ASKED, "--permission-prompts=none", tools={"Echo": echo}) as host:
-        await host.prompt("Go")
-        await host.result()
+    host, _ = await talk(scripted_model, "Go", *ASKED, "--permission-prompts=none", tools={"Echo": echo})
     assert echo.seen == []
     assert "system/permission_denied" in host.kinds()
 
@@ -291,9 +289,7 @@ async def test_an_interrupt_withdraws_what_was_asked(scripted_model: ScriptedMod
 )
 async def test_bad_calls_are_reported_to_the_model(scripted_model: ScriptedModel, call: ToolUse, problem: str) -> None:
     scripted_model.reply(Steps([call], "I see."))
-    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Echo()}) as host:
-        await host.prompt("Go")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Go", "--allowedTools=Echo", tools={"Echo": Echo()})
     assert problem in results(host)[0]["content"]
     assert result["result"] == "I see."
 
@@ -301,9 +297,7 @@ async def test_bad_calls_are_reported_to_the_model(scripted_model: ScriptedModel
 async def test_disallowed_tools_are_not_offered(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     tools = {name: Echo(name) for name in ("A", "B", "C")}
-    async with hosted(scripted_model, "--tools=A,B", "--disallowedTools=B", tools=tools) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go", "--tools=A,B", "--disallowedTools=B", tools=tools)
     assert [tool["name"] for tool in scripted_model.requests[0].body["tools"]] == ["A"]
 
 
@@ -347,9 +341,7 @@ async def test_a_plan_is_approved(scripted_model: ScriptedModel, answer: dict[st
 
 async def test_without_a_handler_there_are_no_questions(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go")
     names = [tool["name"] for tool in scripted_model.requests[0].body["tools"]]
     assert "AskUserQuestion" not in names
     assert "Bash" in names
@@ -440,3 +432,18 @@ async def test_servers_that_refuse_do_not_hold_the_turn(scripted_model: Scripted
         await host.answer(question, {"mcp_response": failure})
         await host.prompt("Go")
         assert (await host.result())["result"] == "Fine."
+
+
+@pytest.mark.parametrize(("subtype", "about"), [("mcp_reconnect", {}), ("mcp_toggle", {"enabled": True})])
+async def test_a_server_that_failed_can_be_connected_again(
+    scripted_model: ScriptedModel, subtype: str, about: dict[str, Any]
+) -> None:
+    async with hosted(scripted_model) as host:
+        await host.send(
+            {"type": "control_request", "request_id": "i", "request": {"subtype": "initialize", "sdkMcpServers": ["x"]}}
+        )
+        failure = {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "no"}}
+        await host.answer(await host.question("mcp_message"), {"mcp_response": failure})
+        assert "error" not in await host.ask(subtype, serverName="x", **about)
+        again = await host.question("mcp_message")
+    assert again["request"]["message"]["method"] == "initialize"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from native_fixtures import Echo, hosted, kind_of
+from native_fixtures import Echo, hosted, kind_of, talk
 
 import pilothouse as ph
 from pilothouse.native.api import InvalidStreamError, StreamedReply
@@ -37,9 +37,7 @@ async def test_rules_of_settings_files_count(scripted_model: ScriptedModel) -> N
     write(user(scripted_model) / "settings.json", {"permissions": {"allow": ["A"]}, "model": "haiku"})
     write(project(scripted_model) / ".claude" / "settings.json", {"permissions": {"deny": ["C"]}})
     tools = {name: Echo(name) for name in "ABC"}
-    async with hosted(scripted_model, tools=tools) as host:
-        await host.prompt("Go")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Go", tools=tools)
     assert (tools["A"].seen, tools["B"].seen) == (["x"], [])
     assert [denial["tool_name"] for denial in result["permission_denials"]] == ["B"]
     body = scripted_model.requests[0].body
@@ -53,9 +51,7 @@ async def test_settings_files_can_be_left_out(scripted_model: ScriptedModel, fla
     scripted_model.reply("Fine.")
     write(user(scripted_model) / "settings.json", {"model": "haiku"})
     write(project(scripted_model) / "CLAUDE.md", "Always say ahoy.")
-    async with hosted(scripted_model, *flags) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go", *flags)
     assert scripted_model.requests[0].model == "claude-opus-5-5"
     assert "ahoy" not in scripted_model.requests[0].system_text
 
@@ -123,9 +119,7 @@ async def test_a_repository_may_restrict_and_tune(scripted_model: ScriptedModel)
     scripted_model.reply(
         Steps([ToolUse("Read", {"file_path": str(root / "a.txt")})], [ToolUse("Bash", {"command": "ls"})], "Done.")
     )
-    async with hosted(scripted_model, "--allowedTools=Bash,Read") as host:
-        await host.prompt("Go")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Go", "--allowedTools=Bash,Read")
     assert [denial["tool_name"] for denial in result["permission_denials"]] == ["Read", "Bash"]
     assert scripted_model.requests[0].model == "claude-haiku-5-5"
     assert scripted_model.requests[0].body["output_config"] == {"effort": "low"}
@@ -192,9 +186,7 @@ async def test_links_of_a_repository_do_not_reach_the_model(scripted_model: Scri
     write(scripted_model.home / "dotfiles", "User says hoist.")
     user(scripted_model).mkdir(exist_ok=True)
     (user(scripted_model) / "CLAUDE.md").symlink_to(scripted_model.home / "dotfiles")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go")
     text = scripted_model.requests[0].system_text
     assert "Say ahoy." in text
     assert "User says hoist." in text
@@ -219,9 +211,7 @@ async def test_standing_instructions_and_system_prompts(scripted_model: Scripted
     scripted_model.default = "Fine."
     write(user(scripted_model) / "CLAUDE.md", "User says ahoy.")
     write(project(scripted_model) / "CLAUDE.md", "Project says hoist.")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Go")
-        await host.result()
+    await talk(scripted_model, "Go")
     async with hosted(scripted_model, "--system-prompt=You are a pilot.", "--bare") as host:
         await host.ask("initialize", appendSystemPrompt="Be kind.")
         await host.prompt("Go")
@@ -231,17 +221,6 @@ async def test_standing_instructions_and_system_prompts(scripted_model: Scripted
     assert str(project(scripted_model)) in first
     assert [block["text"] for block in scripted_model.requests[1].body["system"]] == ["You are a pilot.", "Be kind."]
     assert "ahoy" not in second
-
-
-@anyio_test
-async def test_variables_of_settings_reach_commands(scripted_model: ScriptedModel) -> None:
-    call = ToolUse("Bash", {"command": "echo $GREETING", "description": "d"})
-    scripted_model.reply(Steps([call], "Done."))
-    flags = ('--settings={"env": {"GREETING": "ahoy"}}', "--allowedTools=Bash")
-    async with hosted(scripted_model, *flags) as host:
-        await host.prompt("Go")
-        await host.result()
-    assert scripted_model.requests[1].messages[-1]["content"][0]["content"] == "ahoy"
 
 
 # Models and replies, without any wire.
@@ -255,7 +234,7 @@ def test_models_by_their_short_names() -> None:
     assert resolve_model("claude-something-9", {}) == "claude-something-9"
     assert get_model("claude-something-9-1").adaptive is True
     assert get_model("claude-sonnet-4-5").adaptive is False
-    assert get_model("claude-opus-5-5-20261101").price == get_model("claude-opus-5-5").price
+    assert get_model("claude-opus-5-5-20261101").prices == get_model("claude-opus-5-5").prices
 
 
 @pytest.mark.parametrize(

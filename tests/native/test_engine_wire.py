@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from native_fixtures import Echo, hosted, kind_of
+from native_fixtures import Echo, hosted, kind_of, talk
 
 from pilothouse.testing import ScriptedModel
 from pilothouse.testing.script import BrokenSse, Hang, HttpError, StreamError, Text, Thinking, ToolUse
@@ -50,9 +50,7 @@ async def test_partial_messages_come_in_the_order_of_the_cli(scripted_model: Scr
 
 async def test_a_result_has_the_fields_of_the_cli(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Hello.")
-    async with hosted(scripted_model) as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Hi")
     about = {key: result[key] for key in ("subtype", "is_error", "num_turns", "result", "stop_reason")}
     assert about == {
         "subtype": "success",
@@ -71,9 +69,7 @@ async def test_a_result_has_the_fields_of_the_cli(scripted_model: ScriptedModel)
 
 async def test_an_unknown_model_has_no_price_and_says_so(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Hello.")
-    async with hosted(scripted_model, "--model=my-own-model") as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Hi", "--model=my-own-model")
     assert result["total_cost_usd"] == 0
     assert result["modelUsage"]["my-own-model"]["costBasis"] == "unknown"
 
@@ -109,9 +105,7 @@ async def test_failures_of_the_api_are_reported_like_the_cli(
     scripted_model: ScriptedModel, status: int, error: str, text: str
 ) -> None:
     scripted_model.default = HttpError(status)
-    async with hosted(scripted_model) as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Hi")
     assistant = next(f for f in host.frames if f["type"] == "assistant")
     assert assistant["is_api_error_message"] is True
     assert (assistant["error"], assistant["api_error_status"]) == (error, status)
@@ -122,9 +116,7 @@ async def test_failures_of_the_api_are_reported_like_the_cli(
 async def test_retries_are_reported_and_bounded(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(HttpError(529))
     scripted_model.reply("There.")
-    async with hosted(scripted_model, CLAUDE_CODE_MAX_RETRIES="1") as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Hi", CLAUDE_CODE_MAX_RETRIES="1")
     retry = next(f for f in host.frames if kind_of(f) == "system/api_retry")
     about = {key: retry[key] for key in ("attempt", "max_retries", "error_status", "error")}
     assert about == {"attempt": 1, "max_retries": 1, "error_status": 529, "error": "overloaded"}
@@ -134,9 +126,7 @@ async def test_retries_are_reported_and_bounded(scripted_model: ScriptedModel) -
 async def test_another_model_steps_in(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(HttpError(529))
     scripted_model.reply("There.")
-    async with hosted(scripted_model, "--model=opus", "--fallback-model=sonnet") as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Hi", "--model=opus", "--fallback-model=sonnet")
     assert result["result"] == "There."
     assert [r.model for r in scripted_model.requests] == ["claude-opus-5-5", "claude-sonnet-5-5"]
     assert "system/model_fallback" in host.kinds()
@@ -150,9 +140,7 @@ async def test_another_model_steps_in(scripted_model: ScriptedModel) -> None:
 async def test_a_stream_that_breaks_off_is_taken_back(scripted_model: ScriptedModel, failure: Any) -> None:
     scripted_model.reply(failure)
     scripted_model.reply("Whole.")
-    async with hosted(scripted_model, "--include-partial-messages") as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    host, result = await talk(scripted_model, "Hi", "--include-partial-messages")
     assert result["result"] == "Whole."
     abandoned = [f["abandoned_blocks"] for f in host.frames if f.get("abandoned_blocks")]
     assert [left["from_block_index"] for left in abandoned] == [0]
@@ -167,9 +155,7 @@ async def test_a_stream_that_breaks_off_is_taken_back(scripted_model: ScriptedMo
 @pytest.mark.parametrize("failure", [BrokenSse("empty"), BrokenSse("html"), BrokenSse("no_response")])
 async def test_no_reply_at_all_is_an_error(scripted_model: ScriptedModel, failure: Any) -> None:
     scripted_model.default = failure
-    async with hosted(scripted_model) as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Hi")
     assert result["is_error"] is True
     assert result["api_error"] == "connection_failed"
 
@@ -178,9 +164,7 @@ async def test_a_call_with_broken_json_is_not_run(scripted_model: ScriptedModel)
     echo = Echo()
     scripted_model.reply([ToolUse("Echo", '{"text": "half')])
     scripted_model.reply("Never mind.")
-    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": echo}) as host:
-        await host.prompt("Hi")
-        result = await host.result()
+    _, result = await talk(scripted_model, "Hi", "--allowedTools=Echo", tools={"Echo": echo})
     assert (echo.seen, result["result"]) == ([], "Never mind.")
 
 
@@ -259,6 +243,16 @@ async def test_what_is_not_known_is_passed_over(scripted_model: ScriptedModel) -
         await host.send({"type": "control_response", "response": {"subtype": "success", "request_id": "nobody"}})
         await host.prompt("Hi")
         assert (await host.result())["result"] == "Hello."
+
+
+async def test_a_result_names_its_prompt_and_no_single_request(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Hello.")
+    async with hosted(scripted_model) as host:
+        await host.prompt("Hi", uuid=U1)
+        result = await host.result()
+    assert result["user_message_uuids"] == [U1]
+    assert "request_id" not in result
+    assert any("request_id" in frame for frame in host.frames if frame["type"] == "assistant")
 
 
 async def test_an_unknown_request_is_refused_and_never_left_open(scripted_model: ScriptedModel) -> None:

@@ -7,29 +7,25 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 from blockbuster import blockbuster_ctx
-from msgspec import Struct
 from native_fixtures import ARGV, Echo, settings
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse.cli.arguments import parse
 from pilothouse.native import NativeTransport
 from pilothouse.options import Invocation, PrivateFile
-from pilothouse.permissions import PlanRequest, QuestionRequest
 from pilothouse.provision.pinned_files import model_path
 from pilothouse.stores import MemoryStore
-from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse.testing import ScriptedModel, Steps, ToolUse
 from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 from pilothouse.testing.script import Hang
-from pilothouse.transports import Player, Recorder, Transport
+from pilothouse.transports import Transport
 from pilothouse.transports.memory import MemoryPeer
 
 
@@ -40,8 +36,16 @@ class Behaving(NativeTransport):
         super().__init__()
         self.behaviour: Behaviour = behaviour
 
-    async def _run_engine(self, peer: MemoryPeer) -> None:
-        await MEMORY_PEERS[self.behaviour](peer)
+    async def _run_engine(self, invocation: Invocation) -> int:
+        code: list[int | None] = [0]
+
+        def end(*, exit_code: int | None, signal: str | None, stderr: str) -> None:
+            code[0] = exit_code
+            self._stderr.feed(stderr.encode())
+
+        streams = SimpleNamespace(input_stream=self.input_stream, output_stream=self.output_stream, end=end)
+        await MEMORY_PEERS[self.behaviour](MemoryPeer(streams, invocation))  # type: ignore[arg-type]
+        return code[0] or 0
 
 
 @pytest.mark.requirement("E83", "R37")
@@ -51,10 +55,6 @@ class TestNativeStream(TransportSuite):
 
 
 pytestmark = pytest.mark.anyio
-
-
-class Boat(Struct):
-    name: str
 
 
 def invocation(model: ScriptedModel, **changes: Any) -> Invocation:
@@ -153,21 +153,6 @@ async def test_closing_stops_the_tools(scripted_model: ScriptedModel) -> None:
     assert echo.ended == ["hang"]
 
 
-async def test_sessions_resume_and_fork(scripted_model: ScriptedModel) -> None:
-    scripted_model.default = lambda request: str(len(request.messages))
-    agent = ph.Agent(**settings(scripted_model))
-    async with agent.session() as session:
-        assert (await session.query("one")).text == "1"
-        assert (await session.query("two")).text == "3"
-        first = session.id
-        async with session.fork() as branch:
-            assert (await branch.query("three")).text == "5"
-            assert branch.id != first
-    async with agent.session(resume=first) as again:
-        assert (await again.query("three")).text == "5"
-        assert again.id == first
-
-
 async def test_controls_of_a_session(scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Fine."
     async with ph.Agent(**settings(scripted_model)).session() as session:
@@ -181,51 +166,6 @@ async def test_controls_of_a_session(scripted_model: ScriptedModel) -> None:
         assert refused.value.code == "unsupported_request"
         await session.clear()
         assert len(scripted_model.requests[-1].messages) == 1
-
-
-async def test_typed_output_and_errors(scripted_model: ScriptedModel) -> None:
-    scripted_model.reply([ToolUse("StructuredOutput", {"name": "Ada"})])
-    agent = ph.Agent(**settings(scripted_model))
-    assert (await agent.query("Which?", output_type=Boat)).output == Boat("Ada")
-    scripted_model.reply(HttpError(401))
-    failed = await agent.query("Hi")
-    with pytest.raises(ph.AuthenticationError):
-        failed.raise_for_error()
-    missing = await agent.query("Hi", resume="bbbbbbbb-0000-4000-8000-000000000009")
-    with pytest.raises(ph.SessionNotFoundError):
-        missing.raise_for_error()
-
-
-async def test_a_run_is_recorded_and_replayed(scripted_model: ScriptedModel, tmp_path: Path) -> None:
-    scripted_model.reply(Steps([ToolUse("mcp__tools__depth", {})], "12 m."))
-    mine = settings(scripted_model)
-
-    @ph.tool
-    def depth() -> str:
-        """The depth."""
-        return "12 m"
-
-    file = tmp_path / "run.jsonl"
-    live = mine.pop("transport")
-    recorded = await ph.query("Deep?", **mine, transport=Recorder(file, inner=live), custom_tools=[depth])
-    again = await ph.query("Deep?", **mine, transport=Player(file), custom_tools=[depth])
-    assert recorded.text == again.text == "12 m."
-
-
-async def test_the_blocking_api(scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
-    mine: Mapping[str, Any] = settings(scripted_model, Echo())
-    asked: list[str] = []
-
-    def allow(request: ph.PermissionRequest) -> bool:
-        asked.append(request.tool_name)
-        return True
-
-    def talk() -> str:
-        return sync.query("Go", **mine, can_use_tool=allow).result().text
-
-    assert await anyio.to_thread.run_sync(talk) == "Done."
-    assert asked == ["Echo"]
 
 
 async def test_no_child_and_no_cli_is_there(scripted_model: ScriptedModel) -> None:
@@ -320,7 +260,7 @@ async def test_it_ends_without_a_reader(scripted_model: ScriptedModel, order: st
         async with anyio.create_task_group() as group:
             group.start_soon(transport.serve)
             await transport.send(json.dumps(frame).encode() + b"\n")
-            while not transport._memory.output_stream.is_full:
+            while not transport.output_stream.is_full:
                 await anyio.sleep(0.01)
             if order == "close first":
                 await transport.close()
@@ -328,27 +268,7 @@ async def test_it_ends_without_a_reader(scripted_model: ScriptedModel, order: st
         await transport.close()
 
 
-async def test_questions_and_plans_reach_the_program(scripted_model: ScriptedModel) -> None:
-    options = [{"label": color, "description": "d"} for color in ("Red", "Blue")]
-    question = {"question": "Color?", "header": "Color", "multiSelect": False, "options": options}
-    calls = [ToolUse("AskUserQuestion", {"questions": [question]}), ToolUse("ExitPlanMode", {"plan": "1. do it"})]
-    scripted_model.reply(Steps(*([call] for call in calls), "Done."))
-    plans: list[str] = []
-
-    def choose(request: QuestionRequest) -> dict[str, str]:
-        return {each.text: each.options[1].label for each in request.questions}
-
-    def approve(request: PlanRequest) -> bool:
-        plans.append(request.plan)
-        return True
-
-    agent = ph.Agent(**settings(scripted_model), on_question=choose, on_plan=approve, permission_mode="plan")
-    assert (await agent.query("Plan it.")).text == "Done."
-    assert "Color? Blue" in json.dumps(scripted_model.requests[1].messages)
-    assert plans == ["1. do it"]
-
-
 def test_what_reaches_the_api_shows_no_key() -> None:
-    access = repr(NativeTransport("https://user:planted-password@gateway.example/", "planted-key")._access)
-    assert "gateway.example" in access
-    assert "planted" not in access
+    shown = repr(NativeTransport("https://user:planted-password@gateway.example/", "planted-key")._api)
+    assert "gateway.example" in shown
+    assert "planted" not in shown

@@ -22,6 +22,21 @@ PAGE = (
 )
 
 
+# By path: type, content, status, and where a redirect leads.
+SITE: dict[str, tuple[str, bytes, int, str]] = {
+    "/plain": ("text/plain; charset=latin-1", b"caf\xe9", 200, ""),
+    "/picture": ("image/png", b"x", 200, ""),
+    "/long": ("text/plain", b"x" * 250_000, 200, ""),
+    "/huge": ("text/plain", b"x" * 2_000_000, 200, ""),
+    "/missing": ("text/html", b"", 404, ""),
+    "/near": ("text/html", b"", 302, "/plain"),
+    "/far": ("text/html", b"", 301, "http://localhost:{port}/plain"),
+    "/inside": ("text/html", b"", 301, "http://169.254.169.254/latest/meta-data"),
+    "/round": ("text/html", b"", 307, "/round"),
+    "/odd": ("text/html", b"", 302, "file:///etc/passwd"),
+}
+
+
 class Answers(BaseHTTPRequestHandler):
     """A small site."""
 
@@ -29,28 +44,9 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        port = self.connection.getsockname()[1]
-        kind, body, status, more = "text/html; charset=utf-8", PAGE.encode(), 200, {}
-        if self.path == "/plain":
-            kind, body = "text/plain; charset=latin-1", b"caf\xe9"
-        elif self.path == "/picture":
-            kind, body = "image/png", b"x"
-        elif self.path == "/long":
-            kind, body = "text/plain", b"x" * 250_000
-        elif self.path == "/huge":
-            kind, body = "text/plain", b"x" * 2_000_000
-        elif self.path == "/missing":
-            status = 404
-        elif self.path == "/near":
-            status, more = 302, {"Location": "/plain"}
-        elif self.path == "/far":
-            status, more = 301, {"Location": f"http://localhost:{port}/plain"}
-        elif self.path == "/inside":
-            status, more = 301, {"Location": "http://169.254.169.254/latest/meta-data"}
-        elif self.path == "/round":
-            status, more = 307, {"Location": "/round"}
-        elif self.path == "/odd":
-            status, more = 302, {"Location": "file:///etc/passwd"}
+        home = ("text/html; charset=utf-8", PAGE.encode(), 200, "")
+        kind, body, status, target = SITE.get(self.path, home)
+        more = {"Location": target.format(port=self.connection.getsockname()[1])} if target else {}
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **more}.items():
             self.send_header(name, value)

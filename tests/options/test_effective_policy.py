@@ -12,14 +12,14 @@ from pilothouse import sync
 from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Policy, PolicyWarning
-from pilothouse.options.cli_permissions import (
+from pilothouse.options.policy import (
     CALL_KINDS,
     MODE_DESCRIPTIONS,
     MODE_OUTCOMES,
     NOT_CHANGED_BY_RULES,
+    PRESETS,
     TOOL_CALL_KINDS,
 )
-from pilothouse.options.policy import PRESETS
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")

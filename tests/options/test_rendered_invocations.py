@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pilothouse.client import Middleware
 from pilothouse.options import (
     TABLE,
     AgentDefinition,
@@ -23,6 +24,7 @@ from pilothouse.options import (
     ToolConfig,
     render,
 )
+from pilothouse.permissions import Asks
 
 UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 HOME = "/home/me"
@@ -75,6 +77,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "confirm": (print, ADDS_NOTHING),
     "on_question": (print, ADDS_NOTHING),
     "on_plan": (print, ADDS_NOTHING),
+    "asks": (Asks(), ADDS_NOTHING),
     "hooks": ({"PreToolUse": [print]}, ADDS_NOTHING),
     "on_elicitation": (print, ADDS_NOTHING),
     "on_user_dialog": (print, ADDS_NOTHING),
@@ -202,6 +205,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "safe_mode": (True, flag("--safe-mode")),
     "extra_args": ({"chrome": None, "brief": "x y"}, flag("--chrome", "--brief=x y")),
     "instrumentation": (Watcher(), Rendered()),
+    "middleware": ([Middleware], Rendered()),
     "stderr": (printer, Rendered(other={"on_stderr": printer})),
     "debug": ("api,mcp", flag("--debug=api,mcp")),
     "debug_file": ("~/log", flag(f"--debug-file={HOME}/log")),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pilothouse.errors import OptionsError
 from pilothouse.options import AgentDefinition, Options, StdioServer, render, render_child_env
 from pilothouse.options.renderer import MAX_ARGUMENT_BYTES
-from pilothouse.options.value_checks import is_text
+from pilothouse.options.value_types import is_text
 
 COMMON = ("--output-format", "stream-json", "--verbose")
 BIG = "x" * 1_000_000

@@ -122,6 +122,18 @@ def test_addresses(text: str, shown: str) -> None:
         (f'{{"env": {{"A": "{KEY}"}}}}', '{"env": {"A": "[redacted]"}}'),
         ([f'--settings={{"env": {{"A": "{KEY}"}}}}'], ['--settings={"env": {"A": "[redacted]"}}']),
         ({"password": {"type": "string"}}, {"password": {"type": "string"}}),
+        (
+            [f"--header=X-Api-Key: {KEY}", f"--env=DB_PASS={KEY}", "--a=b=c", f"{'a=' * 1000}TOKEN={KEY}"],
+            [f"--header=X-Api-Key: {MASK}", f"--env=DB_PASS={MASK}", "--a=b=c", f"{'a=' * 52}{MASK}"],
+        ),
+        (
+            {"args": ["-c", f"export TOKEN={KEY}; run --api-key {KEY} --max-tokens 5", f"Server=x;Password={KEY};"]},
+            {"args": ["-c", f"export TOKEN={MASK}; run --api-key {MASK} --max-tokens 5", f"Server=x;Password={MASK};"]},
+        ),
+        (
+            {"command": f"curl -H 'Authorization: Bearer {KEY}' -H \"X-Api-Key: $KEY\" --key-file=x --pass '{KEY}'"},
+            {"command": f"curl -H 'Authorization: Bearer {MASK}' -H \"X-Api-Key: $KEY\" --key-file=x --pass {MASK}"},
+        ),
         (["Token: what this text is about"], ["Token: what this text is about"]),
         (5, 5),
         (None, None),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilothouse import options as room
+from pilothouse import options as package
 from pilothouse.errors import OptionsError
 from pilothouse.options import (
     AdaptiveThinking,
@@ -27,8 +27,9 @@ from pilothouse.options import (
     SystemPromptFile,
     SystemPromptPreset,
     ToolPolicy,
+    value_structs,
 )
-from pilothouse.options.struct_validation import encode_agents, encode_mcp_servers, encode_sandbox
+from pilothouse.options.value_structs import encode_agents, encode_mcp_servers, encode_sandbox
 
 
 @pytest.mark.requirement("R36")
@@ -117,7 +118,7 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
         ({"mcp_servers": '{"mcpServers": {"a": {"command": 5}}}'}, "a.command: expected text, got 5 (int)"),
         ({"agents": {"r": {"description": "d"}}}, "option 'agents': r: 'prompt' is missing"),
         ({"agents": {"r": {"description": "d", "prompt": "p", "effort": "big"}}},
-         "r.effort: expected one of 'high', 'low', 'max', 'medium', 'xhigh', or a whole number, got 'big' (str)"),
+         "r.effort: expected one of 'low', 'medium', 'high', 'xhigh', 'max', or a whole number, got 'big' (str)"),
         ({"agents": {"r": {"description": "d", "prompt": "p", "mcp_servers": [{"x": {"args": []}}]}}},
          "r.mcp_servers[0].x: 'command' is missing"),
         ({"agents": {"r": 5}}, "r: expected an AgentDefinition, or a mapping, got 5 (int)"),
@@ -168,9 +169,16 @@ def test_closed_values_are_read_as_structs() -> None:
     assert Options(system_prompt=["a"]).system_prompt == CustomSystemPrompt(prompt=["a"])
 
 
+def is_option_struct(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, value_structs.OptionStruct) and cls != value_structs.OptionStruct
+
+
 def test_every_nested_value_is_frozen_documented_and_exported() -> None:
-    for name in room.STRUCT_NAMES:
-        cls = getattr(room, name)
+    classes = [cls for cls in vars(value_structs).values() if is_option_struct(cls)]
+    assert len(classes) == 17
+    for cls in classes:
+        name = cls.__name__
+        assert getattr(package, name) is cls
         assert cls.__struct_config__.frozen
         with pytest.raises(TypeError, match="positional"):
             cls("x")
@@ -179,7 +187,7 @@ def test_every_nested_value_is_frozen_documented_and_exported() -> None:
     with pytest.raises(AttributeError):
         Plugin(path="x").path = "y"  # type: ignore[misc]
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        _ = room.Nonsense  # type: ignore[attr-defined]
+        _ = package.Nonsense  # type: ignore[attr-defined]
 
 
 @pytest.mark.requirement("E76")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from wire_frames import ask, drain, success, text, wire
 
 from pilothouse.errors import MessageParseError, SessionClosedError, UsageError
 from pilothouse.protocol import (
-    TRANSITIONS,
     Connection,
-    ConnectionCall,
-    ConnectionState,
     ErrorReceived,
     InvalidFrame,
     LineTooLong,
@@ -198,49 +194,25 @@ def test_the_flat_shorthand_is_understood_and_answered_in_the_real_form() -> Non
 # -- states --------------------------------------------------------------------------------------------------------
 
 
-CALLS: dict[ConnectionCall, Callable[[Connection], object]] = {
-    ConnectionCall.FEED: lambda c: c.feed(b""),
-    ConnectionCall.REQUEST: lambda c: c.request("x"),
-    ConnectionCall.CANCEL_REQUEST: lambda c: c.cancel_request("ph_1"),
-    ConnectionCall.RESPOND: lambda c: c.respond("q", {}),
-    ConnectionCall.RESPOND_ERROR: lambda c: c.respond_error("q", "no"),
-    ConnectionCall.END_INPUT: lambda c: c.end_input(),
-    ConnectionCall.END_OUTPUT: lambda c: c.end_output(),
-}
-PATHS: dict[ConnectionState, list[ConnectionCall]] = {
-    ConnectionState.OPENING: [],
-    ConnectionState.OPEN: [ConnectionCall.FEED],
-    ConnectionState.INPUT_ENDED: [ConnectionCall.FEED, ConnectionCall.END_INPUT],
-    ConnectionState.ENDED: [ConnectionCall.END_OUTPUT],
-}
-
-
-@pytest.mark.parametrize("state", ConnectionState)
-@pytest.mark.parametrize("call", ConnectionCall)
-def test_each_call_does_what_the_table_says(state: ConnectionState, call: ConnectionCall) -> None:
+@pytest.mark.parametrize("end", ["input", "output", "both"])
+def test_nothing_can_be_sent_after_an_end_and_nothing_read_after_the_output(end: str) -> None:
     connection = Connection()
-    for step in PATHS[state]:
-        CALLS[step](connection)
-    assert connection.state is state
-    expected = TRANSITIONS[state].get(call)
-    if expected is None:
-        with pytest.raises(SessionClosedError, match=call):
-            CALLS[call](connection)
-        assert connection.state is state
+    request_id, _ = connection.request("a")
+    connection.feed(wire(ask("q"), ask("r")))
+    for _ in range(2):
+        if end != "output":
+            connection.end_input()
+        if end != "input":
+            connection.end_output()
+    with pytest.raises(SessionClosedError, match="request"):
+        connection.request("b")
+    late = [connection.cancel_request(request_id), connection.respond("q", {}), connection.respond_error("r", "no")]
+    assert late == [b""] * 3
+    if end == "input":
+        assert len(connection.feed(wire(text("on")))) == 1
     else:
-        CALLS[call](connection)
-        assert connection.state is expected
-
-
-def test_what_may_be_sent_ends_with_the_input() -> None:
-    allowed = {state: {call.value for call in calls} for state, calls in TRANSITIONS.items()}
-    late = {"cancel_request", "respond", "respond_error", "end_input", "end_output"}
-    assert allowed == {
-        ConnectionState.OPENING: {*late, "feed", "request"},
-        ConnectionState.OPEN: {*late, "feed", "request"},
-        ConnectionState.INPUT_ENDED: {*late, "feed"},
-        ConnectionState.ENDED: late,
-    }
+        with pytest.raises(SessionClosedError, match="feed"):
+            connection.feed(b"")
 
 
 def test_after_the_input_ended_nothing_is_sent_but_answers_still_arrive() -> None:

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 
 from pilothouse.protocol import (
     Connection,
-    ConnectionState,
     ErrorReceived,
     NonJsonLine,
     RequestCancelled,
@@ -131,10 +130,10 @@ class Wire(RuleBasedStateMachine):
     # -- the driver acts -------------------------------------------------------------------------------------------
 
     def can_send(self) -> bool:
-        return self.connection.state in (ConnectionState.OPENING, ConnectionState.OPEN)
+        return self.connection.can_send
 
     def ended(self) -> bool:
-        return self.connection.state is ConnectionState.ENDED
+        return self.connection.is_output_ended
 
     @precondition(can_send)
     @rule(target=requests, count=st.integers(1, 3))

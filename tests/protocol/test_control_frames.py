@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from pilothouse.errors import UsageError
 from pilothouse.messages import TextBlock
-from pilothouse.protocol import encode_line, error_line, request_line, success_line, user_message
+from pilothouse.protocol import RequestReceived, encode_line, error_line, request_line, success_line, user_message
 from pilothouse.protocol.control_frames import (
     ControlRequest,
     ControlResponse,
-    ParsedRequest,
     ParsedResponse,
     cancel_line,
     read_request,
@@ -33,14 +32,14 @@ def line_of(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-def question(**fields: Any) -> ParsedRequest | None:
+def question(**fields: Any) -> RequestReceived | None:
     line = line_of(type="control_request", **fields)
-    return read_request(msgspec.json.decode(line, type=ControlRequest), line)
+    return read_request(msgspec.structs.replace(msgspec.json.decode(line, type=ControlRequest), raw_line=line))
 
 
 def answer(**fields: Any) -> ParsedResponse | None:
     line = line_of(type="control_response", **fields)
-    return read_response(msgspec.json.decode(line, type=ControlResponse), line)
+    return read_response(msgspec.structs.replace(msgspec.json.decode(line, type=ControlResponse), raw_line=line))
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -61,7 +60,7 @@ def answer(**fields: Any) -> ParsedResponse | None:
 )
 def test_permission_requests_have_one_form(fields: dict[str, Any]) -> None:
     body = {"tool_name": "Bash", "input": {"command": "ls"}}
-    assert question(request_id="q1", **fields) == ParsedRequest("q1", "can_use_tool", body, "q1")
+    assert question(request_id="q1", **fields) == RequestReceived("q1", "can_use_tool", body)
 
 
 @pytest.mark.requirement("G50")
@@ -99,19 +98,19 @@ def test_short_hooks_become_hook_callbacks(fields: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_a_short_hook_holds_the_input_of_the_tool(fields: dict[str, Any]) -> None:
     described = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
-    assert question(request_id="q1", **fields) == ParsedRequest(
-        "q1", "hook_callback", {"callback_id": "", "input": described}, "q1"
+    assert question(request_id="q1", **fields) == RequestReceived(
+        "q1", "hook_callback", {"callback_id": "", "input": described}
     )
 
 
 @pytest.mark.requirement("G50")
 def test_the_real_hook_callback_is_left_alone() -> None:
     body = {"callback_id": "hook_0", "input": {"hook_event_name": "Stop"}, "tool_use_id": "t"}
-    assert question(request_id="q1", request={"subtype": "hook_callback", **body}) == ParsedRequest(
-        "q1", "hook_callback", body, "q1"
+    assert question(request_id="q1", request={"subtype": "hook_callback", **body}) == RequestReceived(
+        "q1", "hook_callback", body
     )
-    assert question(request_id="q1", subtype="hook", callback_id="h", event="Stop") == ParsedRequest(
-        "q1", "hook_callback", {"callback_id": "h", "input": {"hook_event_name": "Stop"}}, "q1"
+    assert question(request_id="q1", subtype="hook", callback_id="h", event="Stop") == RequestReceived(
+        "q1", "hook_callback", {"callback_id": "h", "input": {"hook_event_name": "Stop"}}
     )
 
 
@@ -125,7 +124,7 @@ def test_a_request_without_a_usable_id_cannot_be_answered(wire_id: object) -> No
 def test_a_request_without_a_subtype_still_has_an_id(request_: object) -> None:
     found = question(request_id=12, request=request_)
     assert found is not None
-    assert (found.request_id, found.subtype, found.wire_id) == ("12", "", 12)
+    assert (found.request_id, found.subtype) == ("12", "")
 
 
 # -- responses -----------------------------------------------------------------------------------------------------
@@ -198,10 +197,10 @@ def test_what_the_peer_still_asks_comes_with_the_answer() -> None:
         }
     )
     assert found is not None
-    assert [(q.request_id, q.subtype, q.body) for q in found.open_requests] == [
-        ("p", "can_use_tool", {"tool_name": "X"}),
-        ("p2", "can_use_tool", {"tool_name": "Y"}),
-        ("e", "elicitation", {"message": "m"}),
+    assert [read_request(request) for request in found.open_requests] == [
+        RequestReceived("p", "can_use_tool", {"tool_name": "X"}),
+        RequestReceived("p2", "can_use_tool", {"tool_name": "Y"}),
+        RequestReceived("e", "elicitation", {"message": "m"}),
     ]
 
 

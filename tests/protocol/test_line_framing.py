@@ -74,6 +74,9 @@ def test_a_line_over_the_limit_is_one_event_and_the_stream_goes_on() -> None:
     framer = LineFramer(10)
     assert framer.feed(b"1234567890\n12345678901\nafter\n") == [b"1234567890\n", b"after\n"]
     assert framer.oversize == [OversizeLine(1, 11, b"12345678901")]
+    assert framer.feed(b"1234567890\n") == [b"1234567890\n"]
+    assert framer.feed(b"12345678901\n") == []
+    assert [(gap.size, gap.head) for gap in framer.oversize] == [(11, b"12345678901")]
     assert framer.feed(b"x" * 9) == []
     assert framer.oversize == []
     assert framer.feed(b"y" * 9) == []

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 from fake_packages import CONTENT, INSTALLED, FakePackageClients, child_env
+from process_checks import eventually
 
 from pilothouse.errors import ProvisionError
 from pilothouse.provision import installer
@@ -41,15 +41,6 @@ except ProvisionError as error:
 def in_child(package_clients: FakePackageClients, artifact: Artifact, *args: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", IN_CHILD, msgspec.json.encode(artifact).decode(), str(package_clients.root), *args]
     return subprocess.Popen(command, env=child_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def until(true: object, seconds: float = 20.0) -> None:
-    """Wait for something another process does."""
-    assert callable(true)
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.mark.requirement("E57")
@@ -215,25 +206,12 @@ def test_a_failed_replacement_keeps_the_old_file(package_clients: FakePackageCli
     assert package_clients.files() == INSTALLED
 
 
-def test_leftovers_of_a_killed_installation_go(package_clients: FakePackageClients) -> None:
-    artifact = package_clients.artifact()
-    package_clients.clients(npm="hang")
-    with in_child(package_clients, artifact) as killed:
-        until(lambda: any(path.name == "part" for path in package_clients.root.rglob("*")))
-        killed.kill()
-        killed.communicate()
-    assert list(package_clients.root.glob("cli/1/.fetch-*"))
-    package_clients.clients(npm="ok")
-    ensure_artifact(artifact, package_clients.root)
-    assert package_clients.files() == INSTALLED
-
-
 def test_parallel_installations_fetch_once(package_clients: FakePackageClients) -> None:
     package_clients.clients(npm="slow")
     artifact = package_clients.artifact()
     children = [in_child(package_clients, artifact) for _ in range(3)]
     waits: list[str] = []
-    until(package_clients.runs)
+    eventually(package_clients.runs)
     threads = [
         threading.Thread(
             target=ensure_artifact,
@@ -261,13 +239,18 @@ def test_a_full_disk_is_explained(package_clients: FakePackageClients) -> None:
     assert package_clients.files() == {"cli/1/.lock"}
 
 
+@pytest.mark.parametrize(("archive_size", "needed"), [(1000, 3), (None, 5)], ids=["known", "unknown"])
 def test_a_disk_that_is_too_small_is_noticed_first(
-    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch, archive_size: int | None, needed: int
 ) -> None:
     package_clients.clients(npm="ok")
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1_000_000))
-    with pytest.raises(ProvisionError, match=r"No space left on device \(about 3 MB are needed\).*PILOTHOUSE_CACHE"):
-        ensure_artifact(package_clients.artifact(), package_clients.root)
+    artifact = package_clients.artifact()
+    sources = tuple(msgspec.structs.replace(source, size=archive_size) for source in artifact.sources)
+    with pytest.raises(
+        ProvisionError, match=rf"No space left on device \(about {needed} MB are needed\).*PILOTHOUSE_CACHE"
+    ):
+        ensure_artifact(msgspec.structs.replace(artifact, sources=sources), package_clients.root)
     assert package_clients.runs() == []
     assert package_clients.files() == {"cli/1/.lock"}
 

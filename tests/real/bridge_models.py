@@ -62,6 +62,6 @@ async def weather(city: str, units: str = "celsius") -> str:
     return f"18 {units} in {city}"
 
 
-def told(result: ph.QueryResult) -> list[tuple[bool, str]]:
+def read_results(result: ph.QueryResult) -> list[tuple[bool, str]]:
     """What the scripted model said of the results, with `Bridge.tell`."""
     return [(error, text) for error, text in json.loads(result.text)]

@@ -1,18 +1,23 @@
-"""Small hosts with a script behind them, and transports that are started and served."""
+"""Hosts with a script behind them, as they are served, and transports that are started and served."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
-from memory_host import Proxy, SmallHost, invocation_of
+import anyio.to_thread
+from connection_proxy import Proxy
+from served_host import Served, settings
 
 from pilothouse.options import Invocation
 from pilothouse.remote import Backoff
-from pilothouse.remote.messages import LaunchMessage
 from pilothouse.remote.transport import WebSocketTransport
+from pilothouse.server import Host
 from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryTransport, Transport
 
@@ -21,20 +26,27 @@ QUICK = Backoff(first=0.01, longest=0.05)
 LIMIT = 30.0
 
 
-def host_of(script: Any, **settings: Any) -> SmallHost:
-    def make(launch: LaunchMessage) -> tuple[Transport, Invocation]:
-        return MemoryTransport(script), invocation_of(launch, "auto")
-
-    return SmallHost(make, **settings)
-
-
 @asynccontextmanager
 async def host_with_proxy(
-    script: Any = MEMORY_PEERS["echo"], **settings: Any
-) -> AsyncGenerator[tuple[SmallHost, Proxy]]:
-    with anyio.fail_after(LIMIT):
-        async with host_of(script, **settings).running() as host, Proxy(host).running() as proxy:
-            yield host, proxy
+    script: Any = MEMORY_PEERS["echo"],
+    *,
+    make_transport: Callable[[], Transport] | None = None,
+    token: str | None = None,
+    **changes: Any,
+) -> AsyncGenerator[tuple[Served, Proxy]]:
+    """Serve a host in a thread, and a proxy before it. Its children are scripts in memory."""
+    make = make_transport or (lambda: MemoryTransport(script))
+    environ = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    with anyio.fail_after(LIMIT * 2), tempfile.TemporaryDirectory() as directory:
+        chosen = settings(Path(directory), **{"drain_seconds": 0.1, "env": ("*",), **changes})
+        served = Served(lambda: Host(chosen, environ=environ, make_transport=make), token=token)
+        await anyio.to_thread.run_sync(served.start)
+        try:
+            async with Proxy(served.port).running() as proxy:
+                yield served, proxy
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(served.stop)
 
 
 @asynccontextmanager
@@ -56,8 +68,3 @@ async def read(transport: Transport, size: int) -> bytes:
         assert piece, data[-80:]
         data += piece
     return data
-
-
-async def until(condition: Any) -> None:
-    while not condition():
-        await anyio.sleep(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import subprocess
@@ -16,10 +17,12 @@ from msgspec.structs import replace
 from served_transports import PLAIN, host_with_proxy, read, served
 
 from pilothouse.errors import RemoteError, UsageError
-from pilothouse.options import Options, render
+from pilothouse.options import Invocation, Options, render
 from pilothouse.options.invocation import PrivateFile
 from pilothouse.remote.address import HostAddress
 from pilothouse.remote.transport import WebSocketTransport, make_launch_message
+from pilothouse.testing.conformance import MEMORY_PEERS
+from pilothouse.transports import MemoryTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -39,13 +42,22 @@ async def test_nothing_that_was_inherited_travels(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_private_files_travel_with_their_content() -> None:
-    files = (PrivateFile("mcp-config", ".json", b'{"a": "\xff\x00"}'),)
-    async with host_with_proxy() as (host, _), served(WebSocketTransport(host.url), replace(PLAIN, files=files)):
-        launch = host.session.launch
-        assert [(file.flag, file.suffix, file.content) for file in launch.files] == [
-            ("mcp-config", ".json", b'{"a": "\xff\x00"}')
-        ]
-        assert "\\xff" not in repr(launch)
+    content = '{"mcpServers":{},"text":"\u00e4\\u0000"}'.encode()
+    started: list[Invocation] = []
+
+    class Watched(MemoryTransport):
+        async def start(self, invocation: Invocation) -> None:
+            started.append(invocation)
+            await super().start(invocation)
+
+    files = (PrivateFile("mcp-config", ".json", content),)
+    async with (
+        host_with_proxy(make_transport=lambda: Watched(MEMORY_PEERS["silent"])) as (host, _),
+        served(WebSocketTransport(host.url), replace(PLAIN, files=files)),
+    ):
+        [file] = started[0].files
+        assert (file.flag, file.suffix, json.loads(file.content)) == ("mcp-config", ".json", json.loads(content))
+        assert "mcpServers" not in repr(make_launch_message(replace(PLAIN, files=files)))
 
 
 @pytest.mark.requirement("E76", "E84")
@@ -72,7 +84,7 @@ async def test_settings_that_are_too_large_are_reported_before_anything_is_sent(
         invocation = replace(PLAIN, files=(PrivateFile("settings", ".json", b"x" * 900_000),))
         with pytest.raises(UsageError, match="1,048,576"):
             await WebSocketTransport(host.url).start(invocation)
-        assert host.openings == []
+        assert host.host.sessions == []
 
 
 @pytest.mark.parametrize(

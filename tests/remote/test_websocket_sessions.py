@@ -2,63 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from memory_host import Proxy, SmallHost, invocation_of
+from connection_proxy import Proxy
+from process_checks import until
+from served_host import Served
+from served_transports import QUICK, host_with_proxy
 
 from pilothouse import sync
 from pilothouse.client import Agent
 from pilothouse.errors import OptionsError, PilothouseError, RemoteError, SessionClosedError, UsageError
 from pilothouse.hooks import HookMatcher
 from pilothouse.messages import ResultMessage
-from pilothouse.options import Invocation
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-from pilothouse.remote import Backoff
-from pilothouse.remote.messages import LaunchMessage
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing import ScriptedModel
-from pilothouse.testing.conformance import AgentSuite
 from pilothouse.testing.script import Steps, ToolUse
 from pilothouse.tools import tool
-from pilothouse.transports import CliTransport, RecordingTransport, Transport
+from pilothouse.transports import CliTransport, RecordingTransport
 
 LIMIT = 60.0
-QUICK = Backoff(first=0.01, longest=0.1)
-
-
-def hosting(cli: Path) -> SmallHost:
-    def make(launch: LaunchMessage) -> tuple[Transport, Invocation]:
-        return CliTransport(), invocation_of(launch, str(cli))
-
-    return SmallHost(make)
-
-
-class TestAgentOnHost(AgentSuite):
-    """Trio here; the host of `pilothouse serve` is tested on asyncio."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "trio"
-
-    @pytest.fixture(autouse=True)
-    async def _host(self, anyio_backend: str, real_cli: Path) -> AsyncGenerator[None]:
-        async with hosting(real_cli).running() as host, Proxy(host).running() as self.proxy:
-            yield
-
-    def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        project = model.home / "project"
-        project.mkdir(exist_ok=True)
-        return {
-            "transport": lambda: WebSocketTransport(self.proxy.url, reconnect=QUICK),
-            "env": model.env(max_retries=0),
-            "inherit_env": False,
-            "cwd": str(project),
-        }
 
 
 @pytest.fixture
@@ -69,15 +37,9 @@ def settings(scripted_model: ScriptedModel) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def host_of(cli: Path) -> AsyncGenerator[SmallHost]:
-    with anyio.fail_after(LIMIT):
-        async with hosting(cli).running() as host:
-            yield host
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await anyio.sleep(0.01)
+async def host_of(cli: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Served, Proxy]]:
+    async with host_with_proxy(make_transport=CliTransport, cli=str(cli), roots=(str(model.home),)) as found:
+        yield found
 
 
 BASH = ToolUse("Bash", {"command": "touch asked", "description": "d"})
@@ -91,24 +53,23 @@ async def test_a_conversation_goes_on_in_another_process(
 ) -> None:
     for answer in ("Hello Alice.", "You are Alice."):
         scripted_model.reply(answer)
-    async with host_of(real_cli) as host:
+    async with host_of(real_cli, scripted_model) as (host, _):
         before = Agent(**settings, transport=WebSocketTransport(host.url)).session()
         await before.start()
         assert (await before.query("My name is Alice.")).text == "Hello Alice."
-        host.conversation = before.id
         found_as = await before.detach()
         assert before.state == "closed"
         with pytest.raises(SessionClosedError):
             before.query("Are you there?")
-        await until(lambda: host.session.attachment is None)
+        await until(lambda: host.session.client_scope is None)
 
         after = Agent(**settings, transport=WebSocketTransport(host.url, session=found_as)).session()
         async with after:
             assert after.id == before.id
             assert (await after.query("What is my name?")).text == "You are Alice."
             assert "My name is Alice." in str(scripted_model.requests[-1].body)
-        assert len(host.sessions) == 1
-        await host.session.gone.wait()
+            assert len(host.host.sessions) == 1
+        assert not host.host.sessions
 
 
 @pytest.mark.anyio
@@ -132,7 +93,7 @@ async def test_a_permission_that_was_asked_of_one_process_is_answered_by_the_nex
         seen.append(request.tool_input["command"])
         return Allow()
 
-    async with host_of(real_cli) as host, Proxy(host).running() as proxy, anyio.create_task_group() as group:
+    async with host_of(real_cli, scripted_model) as (host, proxy), anyio.create_task_group() as group:
         transport = WebSocketTransport(proxy.url, reconnect=QUICK)
         before = Agent(**settings, can_use_tool=never, transport=transport).session()
         await before.start()
@@ -152,14 +113,14 @@ async def test_a_permission_that_was_asked_of_one_process_is_answered_by_the_nex
         else:
             proxy.is_down = True  # nobody hears of this client again
             proxy.cut()
-        await until(lambda: host.session.attachment is None)
+        await until(lambda: host.session.client_scope is None)
 
         transport = WebSocketTransport(host.url, session=session, take_over=True)
         after = Agent(**settings, can_use_tool=allow, transport=transport).session()
-        heard = after.messages()
+        messages = after.messages()
         await after.start()
         assert after.state == "running"
-        async for message in heard:
+        async for message in messages:
             if isinstance(message, ResultMessage):
                 assert message.result == "Done."
                 break
@@ -200,7 +161,7 @@ async def test_hooks_and_tools_of_the_next_process_take_over(
         hooks: Any = {event: [HookMatcher("Bash", [hook])]}
         return Agent(**settings, hooks=hooks, custom_tools=[measure], allowed_tools=["Bash"])
 
-    async with host_of(real_cli) as host:
+    async with host_of(real_cli, scripted_model) as (host, _):
         for name in ("depth", "height"):
             scripted_model.reply(Steps([ToolUse(f"mcp__tools__{name}", {})], [echo], "Done."))
         before = made("old").session(transport=WebSocketTransport(host.url))
@@ -208,7 +169,7 @@ async def test_hooks_and_tools_of_the_next_process_take_over(
         await before.query("First.")
         found_as = await before.detach()
         assert calls == ["old tool", "old PreToolUse"]
-        await until(lambda: host.session.attachment is None)
+        await until(lambda: host.session.client_scope is None)
         calls.clear()
         async with made("new").session(transport=WebSocketTransport(host.url, session=found_as)) as after:
             assert (await after.query("Second.")).text == "Done."
@@ -327,13 +288,12 @@ async def test_a_session_on_a_host_can_be_recorded_and_left(
     real_cli: Path, scripted_model: ScriptedModel, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     scripted_model.reply("Hello.")
-    async with host_of(real_cli) as host:
+    async with host_of(real_cli, scripted_model) as (host, _):
         recorded = RecordingTransport(WebSocketTransport(host.url), tmp_path / "run.jsonl")
         session = Agent(**settings, transport=recorded).session()
         assert (await session.query("Hi")).text == "Hello."
         assert await session.detach() == host.session.id
         assert "Hello." in (tmp_path / "run.jsonl").read_text()
-        host.session.scope.cancel()
 
 
 @pytest.mark.requirement("E86")

@@ -1,4 +1,4 @@
-"""Hosts for the tests of this room."""
+"""Hosts that are served, for the tests of the server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 from served_host import Served, settings
 
-from pilothouse.server import Host
+from pilothouse.server import Host, auth
 
 MakeHost = Callable[..., Served]
+
+
+@pytest.fixture(autouse=True)
+def _quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong token is answered a little late; `test_a_wrong_token_is_answered_late` looks at how late."""
+    monkeypatch.setattr(auth, "WRONG_TOKEN_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ async def answered(served: Served, options: dict[str, Any], prompt: str) -> Any:
     assert status == 201, made
     with anyio.fail_after(30):
         while True:
-            told = served.host.get(made["id"]).describe()
-            if told["last_result"] or told["error"]:
-                return told
+            answer = served.host.get(made["id"]).describe()
+            if answer["last_result"] or answer["error"]:
+                return answer
             await anyio.sleep(0.02)
 
 
@@ -49,12 +49,12 @@ async def test_the_key_of_the_host_does_not_reach_an_address_of_a_client(
     served = serve_host(cli=real_cli, environ=environ)
     with ScriptedModel(default="from elsewhere") as elsewhere:
         redirected = {"settings": {"env": {"ANTHROPIC_BASE_URL": elsewhere.url}}}
-        told = await answered(served, redirected, "hi")
-        assert not (told["last_result"] or {}).get("is_success")
+        answer = await answered(served, redirected, "hi")
+        assert not (answer["last_result"] or {}).get("is_success")
         assert not [request for request in elsewhere.requests if "x-api-key" in request.headers]
         own = {"env": {"ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-client"}}
-        told = await answered(served, {**redirected, **own}, "hi")
-        assert told["last_result"]["text"] == "from elsewhere"
+        answer = await answered(served, {**redirected, **own}, "hi")
+        assert answer["last_result"]["text"] == "from elsewhere"
     assert not scripted_model.requests
 
 
@@ -100,8 +100,8 @@ async def test_a_session_over_rest_lists_denials(
     served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
     scripted_model.reply(ToolUse("Bash", {"command": "touch over-there"}))
     scripted_model.reply("it was denied")
-    told = await answered(served, {"tools": ["Bash"]}, "Run it")
-    assert told["last_result"]["denied"] == ["Bash"]
+    answer = await answered(served, {"tools": ["Bash"], "permission_prompts": "none"}, "Run it")
+    assert answer["last_result"]["denied"] == ["Bash"]
     assert not (tmp_path / "work" / "over-there").exists()
 
 
@@ -117,10 +117,10 @@ async def test_a_request_above_the_limits_is_answered_and_the_session_goes_on(se
             await session.set_permission_mode("plan")
             assert (await session.query("@/etc/passwd")).text == "two"
         [call] = fake.calls
-        said = [json.loads(line) for line in call.stdin]
-        prompts = [line for line in said if line["type"] == "user"]
+        sent = [json.loads(line) for line in call.stdin]
+        prompts = [line for line in sent if line["type"] == "user"]
         assert [prompt["client_composed"] for prompt in prompts] == [True, True]
-        modes = [line["request"]["mode"] for line in said if "mode" in line.get("request", {})]
+        modes = [line["request"]["mode"] for line in sent if "mode" in line.get("request", {})]
         assert modes == ["plan"]
 
 
@@ -134,8 +134,8 @@ def test_rest_sessions_above_the_limits(serve_host: MakeHost) -> None:
             ({"verbatim_prompts": False}, 400, "sends every prompt as it is"),
             ({"agents": {"a": {"description": "d", "prompt": "p", "permission_mode": "auto"}}}, 403, "up to 'plan'"),
         ):
-            got, told = served.request("POST", "/v1/sessions", {"options": options})
-            assert (got, words in told["error"]["message"]) == (status, True), told
+            got, answer = served.request("POST", "/v1/sessions", {"options": options})
+            assert (got, words in answer["error"]["message"]) == (status, True), answer
         assert not fake.calls
 
 
@@ -159,8 +159,8 @@ def test_each_token_sees_its_own_sessions(serve_host: MakeHost, tmp_path: Path) 
                 ("DELETE", ""),
             ):
                 for session in (ann["id"], wire):
-                    status, told = served.request(method, f"/v1/sessions/{session}{path}", {"prompt": "x"}, token=BOB)
-                    assert (status, told["error"]["code"]) == (404, "unknown_session"), (method, path)
+                    status, answer = served.request(method, f"/v1/sessions/{session}{path}", {"prompt": "x"}, token=BOB)
+                    assert (status, answer["error"]["code"]) == (404, "unknown_session"), (method, path)
             for known in (client, None):
                 with served.dial(token=BOB) as other:
                     assert other.attach(wire, 0, client=known, take_over=True)["op"] == "refused"
@@ -199,8 +199,8 @@ def test_an_owner_goes_on_only_with_what_it_can_name(serve_host: MakeHost) -> No
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path, tokens={"ann": ANN})
         for options in ({"continue_conversation": True}, {"resume": "the title of another"}):
-            status, told = served.request("POST", "/v1/sessions", {"options": options}, token=ANN)
-            assert (status, "by its id" in told["error"]["message"]) == (403, True), told
+            status, answer = served.request("POST", "/v1/sessions", {"options": options}, token=ANN)
+            assert (status, "by its id" in answer["error"]["message"]) == (403, True), answer
             assert served.request("POST", "/v1/sessions", {"options": options})[0] == 201
         for argument in ("--continue", "--resume", "--resume=title"):
             with served.dial(token=ANN) as dialled:

@@ -39,13 +39,13 @@ def answer_to(port: int, data: bytes) -> bytes:
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    said = b""
+    data_read = b""
     try:
         while data := connection.recv(65536):
-            said += data
+            data_read += data
     except ConnectionError:
         pass
-    return said
+    return data_read
 
 
 class Attack(threading.Thread):
@@ -104,8 +104,8 @@ def test_half_sent_requests_block_no_client(tmp_path: Path, monkeypatch: pytest.
             assert slowest < 5
             assert attack.opened > DESCRIPTORS
             program.kill()
-        _, said = program.end()
-    assert len(said) < 2000, said[:4000]
+        _, output = program.end()
+    assert len(output) < 2000, output[:4000]
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
@@ -190,8 +190,8 @@ def test_too_many_connections_with_a_token_get_an_error(serve_host: MakeHost, mo
         with served.dial() as dialled:
             assert dialled.start()["op"] == "ready"
             with served.events(dialled.session), served.events(dialled.session), served.events(dialled.session):
-                status, told = served.request("GET", "/v1/sessions")
-                assert (status, told["error"]["code"]) == (429, "limit")
+                status, answer = served.request("GET", "/v1/sessions")
+                assert (status, answer["error"]["code"]) == (429, "limit")
                 assert served.request("GET", "/healthz", token=None)[0] == 204
 
 

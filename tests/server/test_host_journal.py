@@ -15,11 +15,11 @@ import pytest
 from pilothouse.errors import UsageError
 from pilothouse.server.journal import (
     RESTARTED_DETAIL,
+    JournaledSession,
     JournalError,
     OutputJournal,
     OutputLog,
     OutputPrunedError,
-    SessionRecord,
     SqliteWorker,
 )
 from pilothouse.transports import ExitInfo
@@ -27,13 +27,13 @@ from pilothouse.transports import ExitInfo
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
-def record(name: str, **more: object) -> SessionRecord:
+def record(name: str, **more: object) -> JournaledSession:
     now = time.time()
-    return SessionRecord(name, "wire", "live", "c", now, now, {"cwd": "/x"}, **more)  # type: ignore[arg-type]
+    return JournaledSession(name, "wire", "live", "c", now, now, {"cwd": "/x"}, **more)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJournal, list[SessionRecord]]]:
+async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJournal, list[JournaledSession]]]:
     chosen = {"keep_bytes": 10, "keep_seconds": 1000.0, "keep_total": 10**9, **limits}
     journal = OutputJournal(path, **chosen)  # type: ignore[arg-type]
     found = await journal.open()
@@ -48,14 +48,14 @@ async def test_output_is_read_from_any_position(tmp_path: Path) -> None:
         assert found == []
         await journal.create(record("a"))
         await journal.create(record("b"))
-        said = bytes(range(256)) * 4
+        data = bytes(range(256)) * 4
         places = [0, 1, 100, 101, 500, 1024]
         for begin, end in pairwise(places):
-            await journal.append("a", begin, said[begin:end])
+            await journal.append("a", begin, data[begin:end])
             await journal.append("b", begin, b"x" * (end - begin))
         for place in range(0, 1024, 7):
             for limit in (1, 99, 5000):
-                assert await journal.read("a", place, limit) == said[place : place + limit]
+                assert await journal.read("a", place, limit) == data[place : place + limit]
         assert await journal.read("a", 1024, 10) == b""
         await journal.append("none", 0, b"of a session that was forgotten")
         assert await journal.read("none", 0, 10) == b""

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import ARGV, LIMIT, TOKEN, Program, Served
-from test_host_restarts import numbers
+from served_host import ARGV, LIMIT, TOKEN, Program, Served, numbers
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 

@@ -101,6 +101,6 @@ async def test_the_real_cli_behind_a_host(
     )
     assert status == 201, made
     with anyio.fail_after(20):
-        while not (told := served.host.get(made["id"]).describe())["last_result"]:
+        while not (answer := served.host.get(made["id"]).describe())["last_result"]:
             await anyio.sleep(0.02)
-    assert told["last_result"]["text"] == "resumed"
+    assert answer["last_result"]["text"] == "resumed"

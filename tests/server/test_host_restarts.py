@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
-from itertools import accumulate, count, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import LIMIT, TOKEN, Dialled, Program, Served, prompt
+from process_checks import eventually, is_dead
+from served_host import LIMIT, TOKEN, Dialled, Program, Served, numbers, prompt
 
 import pilothouse as ph
 from pilothouse.remote import on_host
@@ -21,30 +20,10 @@ MakeHost = Callable[..., Served]
 RESULT = b'"type": "result"'
 
 
-def numbers(size: int) -> bytes:
-    """The first bytes of all numbers, a line each."""
-    lengths = accumulate(len(f"{n}\n") for n in count())
-    lines = sum(1 for _ in takewhile(lambda total: total < size, lengths)) + 1
-    return b"".join(b"%d\n" % n for n in range(lines))[:size]
-
-
 def read_past(client: Dialled, size: int) -> None:
     while len(client.output) < size:
         client.next()
         client.say("ack", received=len(client.output) // 2)
-
-
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        if Path(f"/proc/{pid}/stat").exists() and ") Z " in Path(f"/proc/{pid}/stat").read_text():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.requirement("E84")
@@ -57,7 +36,7 @@ def test_a_host_that_is_killed_loses_nothing_that_was_seen(tmp_path: Path) -> No
             program.kill()
             client.until_closed()
         assert client.output == numbers(len(client.output))
-        assert gone(int((tmp_path / "work" / "pid").read_text()))
+        eventually(lambda: is_dead(int((tmp_path / "work" / "pid").read_text())))
         have = len(client.output) - 777
         with Program(tmp_path, fake.path) as served:
             for received in (have, len(client.output)):
@@ -118,7 +97,7 @@ def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:
         with program as served:
             _, made = served.request("POST", "/v1/sessions", {"options": {"model": "opus"}, "prompt": "hi"})
             deadline = time.monotonic() + LIMIT
-            while not (told := served.request("GET", f"/v1/sessions/{made['id']}")[1])["last_result"]:
+            while not (answer := served.request("GET", f"/v1/sessions/{made['id']}")[1])["last_result"]:
                 assert time.monotonic() < deadline
             with served.events(made["id"]) as events:
                 before = [next(events)]
@@ -127,7 +106,7 @@ def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:
             program.kill()
         with Program(tmp_path, fake.path) as served:
             _, found = served.request("GET", f"/v1/sessions/{made['id']}")
-            assert (found["state"], found["conversation"]) == ("dormant", told["conversation"])
+            assert (found["state"], found["conversation"]) == ("dormant", answer["conversation"])
             assert found["ending"]["detail"] == "the host was restarted"
             with served.events(made["id"]) as events:
                 assert [next(events) for _ in before] == before
@@ -138,7 +117,7 @@ def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:
                 assert after["id"] > before[-1]["id"]
         first, second = fake.calls
         assert "--model=opus" in first.argv
-        assert {"--model=opus", f"--resume={told['conversation']}"} <= set(second.argv)
+        assert {"--model=opus", f"--resume={answer['conversation']}"} <= set(second.argv)
         assert second.prompts == ["ho"]
 
 
@@ -179,9 +158,9 @@ def test_a_signal_lets_turns_end(tmp_path: Path, number: int) -> None:
             (tmp_path / "work" / "go").touch()
             client.until_output(RESULT)
             assert client.until("ended")["detail"] == "the host was stopped"
-            code, said = program.end()
-        assert code == 0, said
-        assert "Traceback" not in said
+            code, output = program.end()
+        assert code == 0, output
+        assert "Traceback" not in output
 
 
 def test_a_turn_that_does_not_end_is_ended(tmp_path: Path) -> None:
@@ -238,23 +217,25 @@ def test_a_full_disk_and_a_session_of_the_host(serve_host: MakeHost) -> None:
         def answered(prompt: str) -> dict[str, Any]:
             assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": prompt})[0] == 202
             deadline = time.monotonic() + LIMIT
-            while (told := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
+            while (answer := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            return told
+            return answer
 
         fill(served, 0)
         assert "database or disk is full" in answered("one")["error"]
-        status, told = served.request("POST", "/v1/sessions", {"prompt": "x" * 5000, "options": {"title": "t" * 9000}})
-        assert (status, told["error"]["code"]) == (507, "journal")
+        status, answer = served.request(
+            "POST", "/v1/sessions", {"prompt": "x" * 5000, "options": {"title": "t" * 9000}}
+        )
+        assert (status, answer["error"]["code"]) == (507, "journal")
         fill(served, None)
-        told = answered("two")
-        assert (told["error"], told["last_result"]["is_success"]) == (None, True)
+        answer = answered("two")
+        assert (answer["error"], answer["last_result"]["is_success"]) == (None, True)
 
 
 def test_one_journal_has_one_host(tmp_path: Path) -> None:
     with FakeCLI() as fake, Program(tmp_path, fake.path):
-        code, said = Program(tmp_path, fake.path).end()
+        code, output = Program(tmp_path, fake.path).end()
         assert code == 2
-        assert "is in use by another host" in said
-        assert "Traceback" not in said
+        assert "is in use by another host" in output
+        assert "Traceback" not in output

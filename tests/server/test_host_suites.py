@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from connection_proxy import Proxy, cut_after
 from msgspec.structs import replace
 from served_host import TOKEN, Served
 
 from pilothouse.options import Invocation
 from pilothouse.remote import WebSocketTransport
 from pilothouse.testing import ScriptedModel
-from pilothouse.testing.conformance import MEMORY_PEERS, AgentSuite, Behaviour, TransportSuite
-from pilothouse.transports import MemoryPeer, MemoryTransport, Transport
+from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, AgentSuite, Behaviour, TransportSuite
+from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport, Transport
 
 MakeHost = Callable[..., Served]
 
 
+def behaviour_of(invocation: Invocation) -> Behaviour:
+    return cast("Behaviour", next(arg.partition("=")[2] for arg in invocation.argv if arg.startswith("--model=")))
+
+
 async def peer_of_suite(peer: MemoryPeer) -> None:
-    behaviour = next(arg.partition("=")[2] for arg in peer.invocation.argv if arg.startswith("--model="))
-    await MEMORY_PEERS[cast("Behaviour", behaviour)](peer)
+    await MEMORY_PEERS[behaviour_of(peer.invocation)](peer)
 
 
 class Explicit(WebSocketTransport):
@@ -31,13 +36,7 @@ class Explicit(WebSocketTransport):
         await super().start(replace(invocation, explicit_env=dict(invocation.env)))
 
 
-class OnHost:
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"  # on trio the client is tested with a small host
-
-
-class TestTransportOnHost(OnHost, TransportSuite):
+class TestTransportOnHost(TransportSuite):
     has_backpressure = False  # not for one line without an end, which the host keeps
 
     @pytest.fixture(autouse=True)
@@ -49,7 +48,41 @@ class TestTransportOnHost(OnHost, TransportSuite):
         return Explicit(self.host.url, token=TOKEN), Invocation(cli="auto", argv=argv, env={})
 
 
-class TestAgentOnHost(OnHost, AgentSuite):
+class ChildOfSuite(CliTransport):
+    """Starts the program of a behaviour."""
+
+    async def start(self, invocation: Invocation) -> None:
+        argv = ("-S", "-E", "-c", PEER_PROGRAMS[behaviour_of(invocation)])
+        await super().start(replace(invocation, cli=sys.executable, argv=argv))
+
+
+class TestTransportOverBrokenConnections(TransportSuite):
+    """A child of the host, and a proxy that cuts."""
+
+    has_backpressure = False
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"  # memory is tested on both
+
+    @pytest.fixture(autouse=True)
+    async def _host(self, anyio_backend: str, serve_host: MakeHost) -> AsyncGenerator[None]:
+        host = serve_host(make_transport=lambda: ChildOfSuite(close_grace=0.05), env=("*",))
+        async with Proxy(host.port).running() as self.proxy:
+            yield
+
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        # Both directions break in the middle of the first large thing; small tests never get there.
+        self.proxy.plans = [cut_after("down", 30_011), cut_after("up", 70_001), cut_after("down", 50_003)]
+        argv = ("--print", f"--model={behaviour}")
+        return Explicit(self.proxy.url, token=TOKEN), Invocation(cli="auto", argv=argv, env={})
+
+
+class TestAgentOnHost(AgentSuite):
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "trio"  # other tests have clients on asyncio
+
     @pytest.fixture(autouse=True)
     def _host(self, serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) -> None:
         environ = scripted_model.env(max_retries=0)

@@ -11,8 +11,8 @@ import pytest
 
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.options import Options, PrivateFile, render
-from pilothouse.options.table import TABLE
-from pilothouse.options.targets import list_flags
+from pilothouse.options.table import TABLE, list_flags
+from pilothouse.remote.messages import LaunchMessage
 from pilothouse.server.policy import (
     ALLOWED_FLAGS,
     DEFAULT_ENV,
@@ -21,12 +21,17 @@ from pilothouse.server.policy import (
     ControlRequestRefusedError,
     HostPolicy,
     InputFilter,
-    LaunchRequest,
     RefusedRequestError,
 )
 
 ARGV = ("--print", "--verbose")
 BASE = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host", TOKEN_VARIABLE: "x" * 20, "CLAUDECODE": "1"}
+
+
+def asked(
+    argv: tuple[str, ...], initialize: dict[str, Any] | None = None, **launch: Any
+) -> tuple[LaunchMessage, dict[str, Any] | None]:
+    return LaunchMessage(argv, **launch), initialize
 
 
 def _plain(file: PrivateFile) -> Any:
@@ -63,7 +68,7 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
     )
     made = render(options, {})
     admitted = policy.admit(
-        LaunchRequest(made.argv, made.trailing_args, made.files, {"ANTHROPIC_MODEL": "x"}, made.cwd)
+        LaunchMessage(made.argv, made.files, made.trailing_args, {"ANTHROPIC_MODEL": "x"}, made.cwd)
     )
     assert (admitted.argv, admitted.cwd) == (made.argv, made.cwd)
     read = [(file.flag, file.suffix, _plain(file)) for file in made.files]
@@ -75,7 +80,7 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         "ANTHROPIC_MODEL": "x",
     }
     prompt = render(Options(prompt_via="argv"), {}, prompt="-what is this?")
-    assert policy.admit(LaunchRequest(prompt.argv, prompt.trailing_args)).trailing_args == (
+    assert policy.admit(LaunchMessage(prompt.argv, tail=prompt.trailing_args)).trailing_args == (
         "--print",
         "--",
         "-what is this?",
@@ -154,24 +159,24 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
 )
 def test_what_is_refused(policy: HostPolicy, wish: dict[str, Any], words: str) -> None:
     with pytest.raises(RefusedRequestError) as refused:
-        policy.admit(LaunchRequest(**wish))
+        policy.admit(*asked(**wish))
     assert words in str(refused.value)
     assert "sk-ant" not in str(refused.value)
 
 
 def test_links_between_roots_and_relative_places(policy: HostPolicy, tmp_path: Path) -> None:
-    assert policy.admit(LaunchRequest(ARGV, cwd="beside")).cwd == str(tmp_path / "second")
-    assert policy.admit(LaunchRequest(ARGV)).cwd == str(tmp_path / "root")
+    assert policy.admit(*asked(ARGV, cwd="beside")).cwd == str(tmp_path / "second")
+    assert policy.admit(*asked(ARGV)).cwd == str(tmp_path / "root")
     for spelled, real in (("sub", "root/sub"), ("beside", "second"), ("sub/../beside/.", "second")):
-        assert policy.admit(LaunchRequest((*ARGV, f"--add-dir={spelled}"))).argv[-1] == f"--add-dir={tmp_path / real}"
+        assert policy.admit(*asked((*ARGV, f"--add-dir={spelled}"))).argv[-1] == f"--add-dir={tmp_path / real}"
 
 
 def test_the_key_of_the_host_does_not_go_to_another_api(policy: HostPolicy) -> None:
     elsewhere = {"ANTHROPIC_BASE_URL": "https://elsewhere.example"}
-    assert dict(policy.admit(LaunchRequest(ARGV, env=elsewhere)).env) == {"PATH": "/bin", **elsewhere}
+    assert dict(policy.admit(*asked(ARGV, env=elsewhere)).env) == {"PATH": "/bin", **elsewhere}
     own = {**elsewhere, "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-client"}
-    assert policy.admit(LaunchRequest(ARGV, env=own)).env["ANTHROPIC_API_KEY"] == "sk-ant-the-key-of-the-client"
-    assert "ANTHROPIC_API_KEY" not in policy.admit(LaunchRequest(ARGV, env={"ANTHROPIC_API_KEY": None})).env
+    assert policy.admit(*asked(ARGV, env=own)).env["ANTHROPIC_API_KEY"] == "sk-ant-the-key-of-the-client"
+    assert "ANTHROPIC_API_KEY" not in policy.admit(*asked(ARGV, env={"ANTHROPIC_API_KEY": None})).env
 
 
 ELSEWHERE = {"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/"}}
@@ -201,57 +206,54 @@ def test_settings_that_redirect_do_not_get_the_key(
     text = json.dumps(settings)
     (tmp_path / "root" / "settings.json").write_text(text)
     for wish in (
-        LaunchRequest((*ARGV, f"--settings={text}")),
-        LaunchRequest((*ARGV, "--settings=settings.json")),
-        LaunchRequest((*ARGV, f"--managed-settings={text}")),
-        LaunchRequest(**settings_file(**settings)),
-        LaunchRequest(ARGV, initialize={"managedSettings": settings}),
+        asked((*ARGV, f"--settings={text}")),
+        asked((*ARGV, "--settings=settings.json")),
+        asked((*ARGV, f"--managed-settings={text}")),
+        asked(**settings_file(**settings)),
+        asked(ARGV, initialize={"managedSettings": settings}),
     ):
-        admitted = policy.admit(wish)
+        admitted = policy.admit(*wish)
         assert "ANTHROPIC_API_KEY" not in admitted.env
         given = [file.content.decode() for file in admitted.files]
         given += [argument.partition("=")[2] for argument in admitted.argv if "settings=" in argument]
-        assert [json.loads(one) for one in given] == [settings] or wish.initialize
-    assert (
-        "ANTHROPIC_API_KEY"
-        in policy.admit(LaunchRequest(**settings_file(model="x", env={"ANTHROPIC_BASE_URL": ""}))).env
-    )
+        assert [json.loads(one) for one in given] == [settings] or wish[1]
+    assert "ANTHROPIC_API_KEY" in policy.admit(*asked(**settings_file(model="x", env={"ANTHROPIC_BASE_URL": ""}))).env
 
 
 def test_servers_that_name_the_key_do_not_get_it(policy: HostPolicy) -> None:
     servers = {"mcpServers": {"s": SERVER}}
     agents = {"a": {"description": "d", "prompt": "p", "mcpServers": [{"s": SERVER}]}}
     for wish in (
-        LaunchRequest((*ARGV, f"--mcp-config={json.dumps(servers)}")),
-        LaunchRequest((*ARGV, f"--agents={json.dumps(agents)}")),
-        LaunchRequest(ARGV, initialize={"agents": agents}),
+        asked((*ARGV, f"--mcp-config={json.dumps(servers)}")),
+        asked((*ARGV, f"--agents={json.dumps(agents)}")),
+        asked(ARGV, initialize={"agents": agents}),
     ):
-        assert "ANTHROPIC_API_KEY" not in policy.admit(wish).env
+        assert "ANTHROPIC_API_KEY" not in policy.admit(*wish).env
     other = {"mcpServers": {"s": {"command": "x", "env": {"BASE_URL": "http://x", "A": "${HOME}"}}}}
-    assert "ANTHROPIC_API_KEY" in policy.admit(LaunchRequest((*ARGV, f"--mcp-config={json.dumps(other)}"))).env
+    assert "ANTHROPIC_API_KEY" in policy.admit(*asked((*ARGV, f"--mcp-config={json.dumps(other)}"))).env
 
 
 def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path: Path) -> None:
     sdk = {"mcpServers": {"mine": {"type": "sdk", "name": "mine"}}}
     low = changed(policy, permission_mode="default", programs=False, mcp_servers=False, settings=False)
-    low.admit(LaunchRequest((*ARGV, "--permission-mode=plan", f"--mcp-config={json.dumps(sdk)}")))
+    low.admit(*asked((*ARGV, "--permission-mode=plan", f"--mcp-config={json.dumps(sdk)}")))
     (tmp_path / "root" / "plugin").mkdir()
     for wish, words in (
-        (LaunchRequest((*ARGV, "--permission-mode=acceptEdits")), "permission modes up to 'default'"),
-        (LaunchRequest((*ARGV, "--permission-mode=newMode")), "permission modes up to 'default'"),
-        (LaunchRequest((*ARGV, "--allow-dangerously-skip-permissions")), "permission modes up to"),
-        (LaunchRequest((*ARGV, "--plugin-dir=plugin")), "takes no plugins of clients"),
+        (asked((*ARGV, "--permission-mode=acceptEdits")), "permission modes up to 'default'"),
+        (asked((*ARGV, "--permission-mode=newMode")), "permission modes up to 'default'"),
+        (asked((*ARGV, "--allow-dangerously-skip-permissions")), "permission modes up to"),
+        (asked((*ARGV, "--plugin-dir=plugin")), "takes no plugins of clients"),
         (
-            LaunchRequest((*ARGV, f"--mcp-config={json.dumps({'mcpServers': {'s': SERVER}})}")),
+            asked((*ARGV, f"--mcp-config={json.dumps({'mcpServers': {'s': SERVER}})}")),
             "takes no MCP servers of clients",
         ),
-        (LaunchRequest((*ARGV, '--settings={"model": "x"}')), "takes no settings of clients"),
-        (LaunchRequest(ARGV, initialize={"agents": {"a": {"permissionMode": "auto"}}}), "permission modes up to"),
-        (LaunchRequest(ARGV, initialize={"agents": {"a": {"hooks": {"Stop": []}}}}), "takes no hooks of clients"),
+        (asked((*ARGV, '--settings={"model": "x"}')), "takes no settings of clients"),
+        (asked(ARGV, initialize={"agents": {"a": {"permissionMode": "auto"}}}), "permission modes up to"),
+        (asked(ARGV, initialize={"agents": {"a": {"hooks": {"Stop": []}}}}), "takes no hooks of clients"),
     ):
         with pytest.raises(RefusedRequestError, match=words):
-            low.admit(wish)
-        policy.admit(wish)
+            low.admit(*wish)
+        policy.admit(*wish)
     some = changed(policy, permission_mode="acceptEdits", programs=False)
     for settings, words in (
         ({"permissions": {"defaultMode": "bypassPermissions"}}, "up to 'acceptEdits'"),
@@ -259,28 +261,28 @@ def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path
         ({"statusLine": {"type": "command"}, "apiKeyHelper": "x"}, "takes no apiKeyHelper, statusLine"),
     ):
         with pytest.raises(RefusedRequestError, match=words):
-            some.admit(LaunchRequest(**settings_file(**settings)))
-    some.admit(LaunchRequest(**settings_file(permissions={"defaultMode": "acceptEdits"}, hooks={})))
+            some.admit(*asked(**settings_file(**settings)))
+    some.admit(*asked(**settings_file(permissions={"defaultMode": "acceptEdits"}, hooks={})))
 
 
 def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
     forced = {"permissions": {"deny": ["Bash"]}}
     held = changed(policy, managed_settings=forced)
-    name, _, value = held.admit(LaunchRequest(ARGV)).argv[-1].partition("=")
+    name, _, value = held.admit(*asked(ARGV)).argv[-1].partition("=")
     assert (name, json.loads(value)) == ("--managed-settings", forced)
     for wish in (
-        LaunchRequest((*ARGV, "--managed-settings={}")),
-        LaunchRequest((*ARGV, "--managed-settings-in-initialize")),
-        LaunchRequest(ARGV, initialize={"managedSettings": {"a": 1}}),
+        asked((*ARGV, "--managed-settings={}")),
+        asked((*ARGV, "--managed-settings-in-initialize")),
+        asked(ARGV, initialize={"managedSettings": {"a": 1}}),
     ):
         with pytest.raises(RefusedRequestError, match="of this host apply"):
-            held.admit(wish)
+            held.admit(*wish)
 
 
 def test_flags_that_an_operator_allows(policy: HostPolicy) -> None:
     with pytest.raises(RefusedRequestError, match="--allow-flag brief"):
-        policy.admit(LaunchRequest((*ARGV, "--brief")))
-    assert changed(policy, flags=("brief",)).admit(LaunchRequest((*ARGV, "--brief"))).argv[-1] == "--brief"
+        policy.admit(*asked((*ARGV, "--brief")))
+    assert changed(policy, flags=("brief",)).admit(*asked((*ARGV, "--brief"))).argv[-1] == "--brief"
     for wrong in (
         {"flags": ("--brief",)},
         {"permission_mode": "root"},
@@ -301,7 +303,7 @@ def line(subtype: str, **body: Any) -> bytes:
 
 def test_requests_that_would_send_the_key_elsewhere(policy: HostPolicy) -> None:
     check = InputFilter(policy).check_line
-    for said in (
+    for sent in (
         line("apply_flag_settings", settings=ELSEWHERE),
         line("update_settings", source="userSettings", settings=ELSEWHERE),
         line("initialize", managedSettings=ELSEWHERE),
@@ -310,25 +312,25 @@ def test_requests_that_would_send_the_key_elsewhere(policy: HostPolicy) -> None:
         line("apply_flag_settings", settings=ELSEWHERE).replace(b"control_request", b"control\\u005frequest"),
     ):
         with pytest.raises(ControlRequestRefusedError) as refused:
-            check(said)
+            check(sent)
         answer = json.loads(refused.value.make_response())["response"]
         assert (answer["subtype"], answer["request_id"]) == ("error", "r1")
     deep = line("x").replace(b'"x"', b"[" * 100_000 + b"]" * 100_000)
-    for said in (b'{"type": "update_environment_variables", "variables": {}}\n', b"x\r" + line("interrupt"), deep):
+    for sent in (b'{"type": "update_environment_variables", "variables": {}}\n', b"x\r" + line("interrupt"), deep):
         with pytest.raises(ProtocolError):
-            check(said)
-    for said in (
+            check(sent)
+    for sent in (
         line("set_permission_mode", mode="bypassPermissions"),
         line("anything"),
         b"no JSON\n",
         b'{"type": "\n',
     ):
-        assert check(said) == said
+        assert check(sent) == sent
 
 
 def test_requests_above_the_limits(policy: HostPolicy) -> None:
     check = InputFilter(changed(policy, permission_mode="default", mcp_servers=False)).check_line
-    for said, words in (
+    for sent, words in (
         (line("set_permission_mode", mode="bypassPermissions"), "up to 'default'"),
         (line("apply_flag_settings", settings={"permissions": {"defaultMode": "auto"}}), "up to 'default'"),
         (line("initialize", agents={"a": {"permissionMode": "acceptEdits"}}), "up to 'default'"),
@@ -337,13 +339,13 @@ def test_requests_above_the_limits(policy: HostPolicy) -> None:
         (line("set_mcp_permission_mode_override", mode="plan"), "does not take"),
     ):
         with pytest.raises(ControlRequestRefusedError, match=words):
-            check(said)
+            check(sent)
     update = {"type": "setMode", "mode": "bypassPermissions", "destination": "session"}
     body: dict[str, Any] = {"behavior": "allow", "updatedPermissions": [update]}
     answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "1", "response": body}}
-    for said in (json.dumps(answer).encode(), b'{"type": "bash_command", "command": "x"}\n'):
+    for sent in (json.dumps(answer).encode(), b'{"type": "bash_command", "command": "x"}\n'):
         with pytest.raises(ProtocolError, match="this host"):
-            check(said)
+            check(sent)
     body["updatedInput"] = {"x": body.pop("updatedPermissions")}
     for fine in (
         json.dumps(answer).encode(),
@@ -355,13 +357,13 @@ def test_requests_above_the_limits(policy: HostPolicy) -> None:
 
 def test_prompts_as_they_are(policy: HostPolicy) -> None:
     verbatim = changed(policy, verbatim_prompts=True)
-    said = {"type": "user", "message": {"role": "user", "content": "@/etc/passwd"}}
-    for given in (said, {**said, "client_composed": False}):
+    sent = {"type": "user", "message": {"role": "user", "content": "@/etc/passwd"}}
+    for given in (sent, {**sent, "client_composed": False}):
         passed = json.loads(InputFilter(verbatim).check_line(json.dumps(given).encode()))
-        assert passed == {**said, "client_composed": True}
-    assert InputFilter(policy).check_line(json.dumps(said).encode()) == json.dumps(said).encode()
+        assert passed == {**sent, "client_composed": True}
+    assert InputFilter(policy).check_line(json.dumps(sent).encode()) == json.dumps(sent).encode()
     with pytest.raises(RefusedRequestError, match="through stdin"):
-        verbatim.admit(LaunchRequest(ARGV, tail=("--print", "@/etc/passwd is this")))
+        verbatim.admit(*asked(ARGV, tail=("--print", "@/etc/passwd is this")))
 
 
 def test_every_flag_that_pilothouse_sends_is_taken() -> None:

@@ -21,10 +21,10 @@ def until(served: Served, session: str, **wanted: Any) -> dict[str, Any]:
     """The session, once it is as wanted."""
     deadline = time.monotonic() + LIMIT
     while True:
-        _, told = served.request("GET", f"/v1/sessions/{session}")
-        if all(told[name] == value for name, value in wanted.items()):
-            return told
-        assert time.monotonic() < deadline, f"it never was {wanted}: {told}"
+        _, answer = served.request("GET", f"/v1/sessions/{session}")
+        if all(answer[name] == value for name, value in wanted.items()):
+            return answer
+        assert time.monotonic() < deadline, f"it never was {wanted}: {answer}"
         time.sleep(0.02)
 
 
@@ -46,9 +46,9 @@ def test_a_session_over_rest(serve_host: MakeHost) -> None:
             assert types[0] == "system"
             while types[-1] != "result":
                 types.append(next(events)["data"]["type"])
-        told = until(served, name, waiting=0)
-        assert told["last_result"]["text"] == "Hello"
-        assert told["last_result"]["is_success"]
+        answer = until(served, name, waiting=0)
+        assert answer["last_result"]["text"] == "Hello"
+        assert answer["last_result"]["is_success"]
         status, asked = served.request("POST", f"/v1/sessions/{name}/prompt", {"prompt": "more"})
         assert status == 202
         with served.events(name, asked["events_from"]) as events:
@@ -119,9 +119,9 @@ def test_an_event_reader_sees_that_a_session_waits(serve_host: MakeHost) -> None
             client.send(0, prompt("hi"))
             client.until_output(b"hook_callback")
             first = json.loads(next(line for line in client.output.splitlines() if b"hook_callback" in line))
-            said = prompt("hi")
+            sent = prompt("hi")
             body = {"subtype": "success", "request_id": first["request_id"], "response": {}}
-            client.send(len(said), json.dumps({"type": "control_response", "response": body}).encode() + b"\n")
+            client.send(len(sent), json.dumps({"type": "control_response", "response": body}).encode() + b"\n")
             with served.events(client.session) as events:
                 assert next(events)["data"]["type"] == "system"
                 asked = next(events)
@@ -151,8 +151,8 @@ def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeH
         with served.events(made["id"]) as events:
             event = past(events, subtype="query_failed")
         assert event["data"]["error_type"] == "CLIExitedError"
-        told = until(served, made["id"], waiting=0)
-        assert "code 9" in told["error"]
+        answer = until(served, made["id"], waiting=0)
+        assert "code 9" in answer["error"]
         # The line that the child had begun is no message, and the next one is one again.
         served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "again"})
         until(served, made["id"], waiting=0)
@@ -182,12 +182,12 @@ def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeH
 def test_starts_that_are_refused(serve_host: MakeHost, body: Any, status: int, words: str) -> None:
     served = serve_host(cli="/nowhere/claude")
     try:
-        got, told = served.request("POST", "/v1/sessions", body)
+        got, answer = served.request("POST", "/v1/sessions", body)
     except ConnectionError:  # it was told while the rest was still being sent
         assert status == 413
         return
-    assert (got, words in told["error"]["message"]) == (status, True), told
-    assert "sk-ant" not in json.dumps(told)
+    assert (got, words in answer["error"]["message"]) == (status, True), answer
+    assert "sk-ant" not in json.dumps(answer)
     assert served.host.sessions == []
 
 
@@ -204,8 +204,8 @@ def test_starts_that_are_refused(serve_host: MakeHost, body: Any, status: int, w
     ],
 )
 def test_paths(serve_host: MakeHost, method: str, path: str, status: int) -> None:
-    got, told = serve_host(cli="/nowhere").request(method, path)
-    assert (got, told is None or set(told["error"]) == {"code", "message"}) == (status, True)
+    got, answer = serve_host(cli="/nowhere").request(method, path)
+    assert (got, answer is None or set(answer["error"]) == {"code", "message"}) == (status, True)
 
 
 def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
@@ -213,8 +213,8 @@ def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
         served = serve_host(cli=fake.path)
         _, made = served.request("POST", "/v1/sessions", {})
         for last in ("x", "-1", "99999999"):
-            status, told = served.request("GET", f"/v1/sessions/{made['id']}/events", Last_Event_ID=last)
-            assert (status, told["error"]["code"]) == (400, "bad_request")
+            status, answer = served.request("GET", f"/v1/sessions/{made['id']}/events", Last_Event_ID=last)
+            assert (status, answer["error"]["code"]) == (400, "bad_request")
 
 
 @pytest.mark.requirement("E84")
@@ -233,8 +233,8 @@ def test_requests_need_a_token_and_an_allowed_origin(serve_host: MakeHost) -> No
     ):
         assert served.request("GET", "/v1/sessions", **headers)[0] == status, headers
     for token in (None, "", "wrong", TOKEN + "x", TOKEN[:-1], "\xe9" * 20):
-        status, told = served.request("GET", "/v1/sessions", token=token)
-        assert (status, told["error"]["code"]) == (401, "unauthorized")
+        status, answer = served.request("GET", "/v1/sessions", token=token)
+        assert (status, answer["error"]["code"]) == (401, "unauthorized")
     assert served.request("GET", "/v1/sessions", token=None, Authorization=f"Basic {TOKEN}")[0] == 401
     assert served.request("GET", f"/v1/sessions?token={TOKEN}", token=None)[0] == 401
     assert served.request("GET", "/healthz", token=None) == (204, None)
@@ -251,13 +251,13 @@ def test_an_idle_session_loses_its_child_and_goes_on(serve_host: MakeHost) -> No
         with served.events(made["id"]) as events:
             place = past(events, type="result")["id"]
             assert until(served, made["id"], waiting=0)["state"] == "idle"
-        told = until(served, made["id"], state="dormant")
-        assert "no client was attached" in told["ending"]["detail"]
+        answer = until(served, made["id"], state="dormant")
+        assert "no client was attached" in answer["ending"]["detail"]
         assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "ho"})[0] == 202
         with served.events(made["id"], place) as events:
             past(events, type="result")
         assert [call.prompts for call in fake.calls] == [["hi"], ["ho"]]
-        assert f"--resume={told['conversation']}" in fake.calls[1].argv
+        assert f"--resume={answer['conversation']}" in fake.calls[1].argv
 
 
 def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +271,29 @@ def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyP
         until(served, made["id"], waiting=0)
 
 
+def test_a_prompt_that_waits_is_withdrawn(serve_host: MakeHost) -> None:
+    with FakeCLI().expect("user").emit(frames.init()).wait_eof() as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {})
+        path = f"/v1/sessions/{made['id']}"
+        first, second, third = (
+            served.request("POST", f"{path}/prompt", {"prompt": prompt})[1]["prompt"]
+            for prompt in ("first", "second\nline", [{"type": "text", "text": "third"}])
+        )
+        queued = [{"id": second, "title": "second"}, {"id": third, "title": "third"}]
+        assert until(served, made["id"], waiting=3)["queued"] == queued
+        assert served.request("DELETE", f"{path}/prompts/{second}") == (204, None)
+        assert until(served, made["id"], waiting=2)["queued"] == queued[1:]
+        status, refused = served.request("DELETE", f"{path}/prompts/{second}")
+        assert (status, refused["error"]["code"]) == (404, "unknown_prompt")
+        with served.events(made["id"]) as events:
+            past(events, subtype="init")
+        status, refused = served.request("DELETE", f"{path}/prompts/{first}")
+        assert (status, refused["error"]["code"]) == (409, "busy")
+        served.request("DELETE", path)
+        assert [call.prompts for call in fake.calls] == [["first"]]
+
+
 def test_keys_are_not_kept(serve_host: MakeHost, tmp_path: Path) -> None:
     secret = "sk-ant-of-a-client-0123456789"
     with FakeCLI().text("one") as fake:
@@ -282,8 +305,8 @@ def test_keys_are_not_kept(serve_host: MakeHost, tmp_path: Path) -> None:
             assert secret.encode() not in file.read_bytes()
             assert file.stat().st_mode & 0o077 == 0
         again = serve_host(cli=fake.path)
-        status, told = again.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "x"})
-        assert (status, "keys" in told["error"]["message"]) == (409, True)
+        status, answer = again.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "x"})
+        assert (status, "keys" in answer["error"]["message"]) == (409, True)
 
 
 CANARY = "planted.0123456789abcdef"
@@ -327,7 +350,7 @@ def test_inside_of_another_application(tmp_path: Path) -> None:
     served.wrap = lambda application: Starlette(routes=[Mount("/agents", application)])
     served.start()
     try:
-        assert served.request("GET", "/agents/v1/sessions") == (200, {"sessions": [], "draining": False})
+        assert served.request("GET", "/agents/v1/sessions")[1]["sessions"] == []
         assert served.request("GET", "/agents/v1/sessions", token=None)[0] == 401
         assert served.request("GET", "/agents/healthz", token=None) == (204, None)
         with served.dial(path="/agents/v1/wire") as client:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,16 @@ from served_host import TOKEN, Program
 from pilothouse.cli.arguments import parse
 from pilothouse.cli.flags import ServeRequest
 from pilothouse.errors import UsageError
-from pilothouse.server import HostSettings, check_token, find_default_journal, find_token, is_loopback, listen, make_app
+from pilothouse.server import (
+    Host,
+    HostSettings,
+    check_token,
+    find_default_journal,
+    find_token,
+    is_loopback,
+    listen,
+    make_app,
+)
 from pilothouse.testing import FakeCLI
 
 
@@ -35,7 +47,11 @@ def test_flags() -> None:
     )
     places = {"roots": ("a", "b"), "env": ("X_*",), "names": ("n",), "origins": ("https://o",), "cli": "c"}
     numbers = {"max_sessions": 3, "idle": 4.0, "drain": 5.0, "keep_days": 0.5}
-    assert asked == ServeRequest("::1", 9, True, "t", journal="j", **places, **numbers)  # type: ignore[arg-type]
+    where = {"host": "::1", "port": 9, "public": True, "token_file": "t", "journal": "j"}
+    assert asked == ServeRequest(**where, **places, **numbers)  # type: ignore[arg-type]
+    line = "serve --openai --anthropic --map a=opus --map b=haiku --max-requests 2"
+    endpoints = parse([*line.split()])
+    assert endpoints == ServeRequest(openai=True, anthropic=True, maps=("a=opus", "b=haiku"), max_requests=2)
 
 
 def test_the_token_is_shown_once_and_only_when_it_was_made(
@@ -46,16 +62,16 @@ def test_the_token_is_shown_once_and_only_when_it_was_made(
         with program as served:
             assert served.request("GET", "/v1/sessions")[0] == 200
             assert served.request("GET", "/v1/sessions", token="wrong")[0] == 401
-            code, said = program.end(signal.SIGTERM)
-        assert (code, TOKEN in said) == (0, False)
+            code, output = program.end(signal.SIGTERM)
+        assert (code, TOKEN in output) == (0, False)
         monkeypatch.setattr("served_host.TOKEN", "")  # none is given: one is made
         made = Program(tmp_path, fake.path)
         with made as served:
             assert made.process.stderr is not None
             token = made.process.stderr.readline().split()[-1]
             assert served.request("GET", "/v1/sessions", token=token)[0] == 200
-            code, said = made.end(signal.SIGTERM)
-        assert (code, said.count(token)) == (0, 0)  # the line above was the only one
+            code, output = made.end(signal.SIGTERM)
+        assert (code, output.count(token)) == (0, 0)  # the line above was the only one
     assert capsys.readouterr().out == ""
 
 
@@ -77,8 +93,8 @@ def test_limits_and_tokens_of_the_command(tmp_path: Path) -> None:
                 ({"plugins": ["."]}, "no plugins"),
                 ({"verbatim_prompts": False}, "every prompt as it is"),
             ):
-                _, told = served.request("POST", "/v1/sessions", {"options": options}, token=ann)
-                assert words in told["error"]["message"], told
+                _, answer = served.request("POST", "/v1/sessions", {"options": options}, token=ann)
+                assert words in answer["error"]["message"], answer
             assert (
                 served.request("POST", "/v1/sessions", {"options": {"extra_args": {"brief": None}}}, token=ann)[0]
                 == 201
@@ -144,17 +160,40 @@ def test_settings_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (("--managed-settings", "/no/where"), "cannot be read"),
         (("--managed-settings", "/dev/null"), "cannot be read"),
         (("--allow-flag=--x",), "without dashes"),
+        (("--map", "a=opus"), "it needs --openai or --anthropic"),
+        (("--openai", "--map", "a"), "expected NAME=MODEL"),
+        (("--openai", "--map", "a=gpt"), "leads to 'gpt'"),
         (("--client", "ann"), "expected NAME=FILE"),
         (("--client", "ann=/no/where"), "cannot be read"),
     ],
 )
 def test_starts_that_fail(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    code, said = Program(tmp_path, "/nowhere", *arguments).end()
-    assert (code in (1, 2), words in said, "Traceback" in said) == (True, True, False), said
+    code, output = Program(tmp_path, "/nowhere", *arguments).end()
+    assert (code in (1, 2), words in output, "Traceback" in output) == (True, True, False), output
 
 
 def test_a_file_that_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "host.sqlite").write_text("something else, and longer than the header of a database " * 20)
-    code, said = Program(tmp_path, "/nowhere").end()
-    assert (code, "is not a journal" in said) == (2, True), said
+    code, output = Program(tmp_path, "/nowhere").end()
+    assert (code, "is not a journal" in output) == (2, True), output
     assert stat.S_ISREG((tmp_path / "host.sqlite").stat().st_mode)
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "websockets"])
+def test_without_a_package_of_the_extra_the_command_names_the_extra(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None\n")
+    command = [sys.executable, "-m", "pilothouse", "serve", "--port", "0", "--cli", "true"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr.strip().splitlines()) == (
+        2,
+        ["pilothouse: a host needs an extra: pip install 'pilothouse[server]'"],
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_block_of_a_host_raises_the_error_of_the_program_itself(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="of the program"):
+        async with Host(HostSettings(journal=tmp_path / "host.sqlite", roots=(str(tmp_path),))):
+            raise KeyError("of the program")

@@ -31,8 +31,8 @@ def at(served: Served, **how: Any) -> WebSocketTransport:
     return WebSocketTransport(served.url, token=TOKEN, **how)
 
 
-async def result_of(heard: Any) -> ph.ResultMessage:
-    async for message in heard:
+async def result_of(messages: Any) -> ph.ResultMessage:
+    async for message in messages:
         if isinstance(message, ph.ResultMessage):
             return message
     raise AssertionError("the session ended")
@@ -71,10 +71,10 @@ async def test_a_pending_permission_is_answered_by_the_client_that_takes_over(
             await asked.wait()
             assert first.session is not None
             after = ph.Agent(can_use_tool=allow).session(transport=at(served, session=first.session, take_over=True))
-            heard = after.messages()
+            messages = after.messages()
             await after.start()
             assert after.id == before.id
-            assert (await result_of(heard)).result == "Done."
+            assert (await result_of(messages)).result == "Done."
             assert allowed == ["Bash"]
             await failed.wait()
             assert (await after.query("Go on.")).text == "And on."
@@ -114,7 +114,7 @@ async def test_an_answer_without_a_client_reaches_the_next_one(
         while len(scripted_model.requests) < 2:
             await anyio.sleep(0.02)
         after = agent.session(transport=at(served, session=found_as))
-        heard = after.messages()
+        messages = after.messages()
         async with after:
-            assert (await result_of(heard)).result == "While away."
+            assert (await result_of(messages)).result == "While away."
             assert (await after.query("Back.")).text == "Welcome back."

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from session_cli import Cli, Say
 
 import pilothouse as ph
-from pilothouse.client.handlers import make_launch
-from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.middleware import Middleware
+from pilothouse.client.prompt import make_prompt
 from pilothouse.client.queries import Query
-from pilothouse.client.query_plan import make_limits
 from pilothouse.client.sessions import Session
-from pilothouse.driver import NextPrompt, OneShotRun, PromptMessage, QueryMiddleware
-from pilothouse.driver.session_run import SessionTurn
+from pilothouse.driver import NextPrompt, PromptMessage
 from pilothouse.messages import Message, ResultMessage, from_dict
 
 Answer = Callable[[ResultMessage], Awaitable[NextPrompt]]
@@ -32,15 +29,14 @@ def cancelled() -> str:
 
 
 def prompt(text: str) -> PromptMessage:
-    [made] = cast("tuple[PromptMessage]", prepare_prompts(text, verbatim=True))
-    return made
+    return make_prompt(text, verbatim=True)
 
 
 def message(frame: dict[str, Any]) -> Message:
     return from_dict(frame)
 
 
-class Plan:
+class Plan(Middleware):
     """A continuation that gives one answer after the other, and then says that this was all.
 
     Attributes:
@@ -82,22 +78,11 @@ class QueryRunner:
         self.cli = cli
         self.session = session
 
-    def ask(self, text: Any, continuation: QueryMiddleware, **settings: Any) -> Query:
-        options = ph.Options(transport=self.cli.transport, **settings)
+    def ask(self, text: Any, continuation: Middleware, **settings: Any) -> Query:
+        settings["middleware"] = [lambda: continuation]
         if self.session is None:
-
-            def alone(final: Any, prompts: Any, _: Any) -> OneShotRun:
-                invocation, host = make_launch(final, None)
-                return OneShotRun(self.cli.transport(), invocation, prompts, make_limits(final), continuation, host)
-
-            return Query(text, options, make_run=alone)
-        session = self.session
-
-        def turn(final: Any, prompts: Any, _: Any) -> SessionTurn:
-            enter = partial(session._take_turn, {})
-            return SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
-
-        return Query(text, options, make_run=turn)
+            return ph.query(text, transport=self.cli.transport, **settings)
+        return self.session.query(text, **settings)
 
     async def still_works(self) -> None:
         """The next query gets its own answer, and of the one before nothing is left."""

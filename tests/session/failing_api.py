@@ -72,25 +72,25 @@ class Api(Cli):
         await self._lifecycle(peer, uuid, "started")
         await peer.write(frames.init(session_id=self._ids[number]))
         self.saved.setdefault(self._ids[number], []).append(self.prompts[number][-1])
-        for said in self._failing(fault, uuid):
-            await peer.write(said)
+        for frame in self._failing(fault, uuid):
+            await peer.write(frame)
         await self._lifecycle(peer, uuid, "completed")
 
     def _failing(self, fault: Fault, uuid: str) -> list[dict[str, Any]]:
-        said: list[dict[str, Any]] = []
+        failing: list[dict[str, Any]] = []
         if fault.spoken is not None:
-            said.append(frames.assistant(fault.spoken))
+            failing.append(frames.assistant(fault.spoken))
         if fault.resets_in is not None:
             self.rejected_until = time.time() + fault.resets_in
             info = {"status": "rejected", "resetsAt": self.rejected_until, "rateLimitType": fault.limit}
-            said.append({"type": "rate_limit_event", "rate_limit_info": info, "session_id": frames.SESSION_ID})
+            failing.append({"type": "rate_limit_event", "rate_limit_info": info, "session_id": frames.SESSION_ID})
         facts: dict[str, Any] = {"api_error_status": fault.status}
         if fault.status is None:
             facts["api_error"] = "connection_failed"
-        said.append(frames.assistant(fault.words, model="<synthetic>", is_api_error_message=True, **facts))
+        failing.append(frames.assistant(fault.words, model="<synthetic>", is_api_error_message=True, **facts))
         failed: dict[str, Any] = {"is_error": True, "terminal_reason": "api_error", "user_message_uuid": uuid}
-        said.append(frames.result(fault.words, cost_usd=0.0, **failed, **facts))
-        return said
+        failing.append(frames.result(fault.words, cost_usd=0.0, **failed, **facts))
+        return failing
 
 
 class Asking:
@@ -105,7 +105,7 @@ class Asking:
         return (self.agent if self.session is None else self.session).query(prompt, **settings)
 
     @property
-    def said(self) -> list[str]:
+    def prompts(self) -> list[str]:
         """All prompts that came, whatever the child."""
         return [prompt for child in self.api.prompts for prompt in child]
 
@@ -128,7 +128,7 @@ def notes(messages: list[Message], subtype: str) -> list[dict[str, Any]]:
     return [dict(m.raw) for m in messages if isinstance(m, SystemMessage) and m.subtype == subtype]
 
 
-async def told(query: Query, subtype: str) -> dict[str, Any]:
+async def wait_for_event(query: Query, subtype: str) -> dict[str, Any]:
     """Read until the first such message."""
     async for message in query:
         for note in notes([message], subtype):

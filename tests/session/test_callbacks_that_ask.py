@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.server import MCPServer
 
 import pilothouse as ph
 from pilothouse import sync
@@ -256,3 +257,76 @@ def test_a_blocking_callback_may_ask_elsewhere_and_in_other_threads() -> None:
         assert session.query("outer").result().text == "outer"
         threads[0].join()
     assert answers == ["elsewhere", "inner"]
+
+
+def calling_mounted_server() -> FakeCLI:
+    """A CLI that calls the tool `ask` of the mounted server `shop` in its first turn, and answers one more prompt."""
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "claude-code", "version": "2"}}
+    fake = FakeCLI()
+    fake.expect("user").emit(frames.init())
+    for number, method, params in ((1, "initialize", hello), (2, "tools/call", {"name": "ask", "arguments": {}})):
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        fake.ask(subtype="mcp_message", server_name="shop", message=message)
+    fake.emit(frames.result("outer"))
+    return fake.text("inner").forever()
+
+
+@pytest.mark.anyio
+async def test_a_tool_of_a_mounted_server_that_awaits_its_own_session_gets_an_error_at_once() -> None:
+    fake, server, errors = calling_mounted_server(), MCPServer[Any]("shop"), list[Exception]()
+
+    @server.tool()
+    async def ask() -> str:
+        """Ask."""
+        try:
+            return (await session.query("inner")).text
+        except ph.UsageError as error:
+            errors.append(error)
+            raise
+
+    with anyio.fail_after(10):
+        async with ph.session(cli=fake.path, mcp_servers={"shop": server}) as session:
+            assert (await session.query("outer")).text == "outer"
+            assert (await session.query("after")).text == "inner"
+    assert [TEXT in str(error) for error in errors] == [True]
+
+
+@pytest.mark.anyio
+async def test_a_task_that_a_tool_of_a_mounted_server_started_may_wait() -> None:
+    fake, server, answers = calling_mounted_server(), MCPServer[Any]("shop"), list[str]()
+
+    async def wait_for_answer() -> None:
+        answers.append((await session.query("inner")).text)
+
+    @server.tool()
+    async def ask() -> str:
+        """Ask."""
+        group.start_soon(wait_for_answer)
+        await anyio.wait_all_tasks_blocked()
+        return "asked"
+
+    with anyio.fail_after(10):
+        async with (
+            ph.session(cli=fake.path, mcp_servers={"shop": server}) as session,
+            anyio.create_task_group() as group,
+        ):
+            assert (await session.query("outer")).text == "outer"
+    assert answers == ["inner"]
+
+
+def test_a_plain_tool_of_a_mounted_server_that_waits_for_its_own_session() -> None:
+    fake, server, errors = calling_mounted_server(), MCPServer[Any]("shop"), list[Exception]()
+
+    @server.tool()
+    def ask() -> str:
+        """Ask."""
+        try:
+            return session.query("inner").result().text
+        except ph.UsageError as error:
+            errors.append(error)
+            raise
+
+    with sync.session(cli=fake.path, mcp_servers={"shop": server}) as session:
+        assert session.query("outer").result().text == "outer"
+        assert session.query("after").result().text == "inner"
+    assert [TEXT in str(error) for error in errors] == [True]

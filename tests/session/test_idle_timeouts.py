@@ -11,18 +11,13 @@ from failing_api import DEADLINE, Api, asking, notes
 from session_cli import STOPPED, Cli, Say, hang
 
 import pilothouse as ph
-from pilothouse.driver import one_shot
+from pilothouse.driver import child_run
 from pilothouse.events import Stalled
 from pilothouse.messages import Message
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
-
-
-@pytest.fixture(params=["alone", "session"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 async def read(query: ph.Query) -> tuple[list[Message], ph.PilothouseError | None]:
@@ -193,7 +188,7 @@ async def test_a_session_whose_child_never_answers_fails_in_that_time() -> None:
 async def test_a_child_that_does_not_even_heed_the_interrupt_is_ended_in_time(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_shot, "INTERRUPT_RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr(child_run, "INTERRUPT_RESPONSE_SECONDS", 0.1)
     api = Api()
     api.acts["one"] = hang
     api.silent.add("interrupt")
@@ -206,7 +201,7 @@ async def test_a_child_that_does_not_even_heed_the_interrupt_is_ended_in_time(
 
 
 async def test_one_that_heeds_it_and_does_not_end_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_shot, "SAVE_SECONDS", 0.1)
+    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)
 
     async def stubborn(peer: MemoryPeer) -> None:
         while (frame := await peer.read_frame()) is not None:
@@ -257,7 +252,7 @@ async def test_the_two_limits_are_independent(kind: str) -> None:
 
 
 async def test_a_session_whose_child_is_stuck_goes_on_with_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.session_run.INTERRUPT_SECONDS", 0.1)
+    monkeypatch.setattr("pilothouse.driver.child_run.INTERRUPT_SECONDS", 0.1)
     api = Api()
     api.acts["stuck"] = hang
     async with asking(api, "session") as it:

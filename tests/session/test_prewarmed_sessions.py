@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
 import pytest
+from process_checks import until as wait_until
 from session_cli import Cli, die, hang
 
 import pilothouse as ph
@@ -17,28 +18,22 @@ from pilothouse.transports import MemoryPeer
 
 pytestmark = pytest.mark.anyio
 
+until = partial(wait_until, pause=0)  # some of it is there for one turn of the loop only
 
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(30):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
+
+@pytest.fixture(autouse=True, params=["initialized", "booted", "any_directory"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every kind of children."""
+    monkeypatch.setattr(KIND, "settings", {} if request.param == "initialized" else {request.param: True})
+    return request.param
+
+
+class KIND:
+    settings: ClassVar[dict[str, bool]] = {}
 
 
 def pool_of(cli: Cli, **settings: Any) -> ph.Pool:
-    return ph.Pool(transport=cli.transport, **settings)
-
-
-async def test_a_query_gets_a_prewarmed_child(cli: Cli) -> None:
-    async with pool_of(cli) as pool:
-        agent = ph.Agent(transport=pool)
-        await agent.prewarm(2)
-        assert (len(cli.children), pool.idle, pool.in_use) == (2, 2, 0)
-        assert (await agent.query("one")).text == "re: one"
-        assert sorted(cli.prompts[:2]) == [[], ["one"]]
-        await until(lambda: len(cli.prompts) == 3)  # and another in its place
-        assert (pool.idle, pool.in_use) == (2, 0)
-    assert not cli.running
-    assert pool.idle == 0
+    return ph.Pool(transport=cli.transport, **KIND.settings, **settings)
 
 
 async def test_a_child_serves_one_query_and_ends_with_it(cli: Cli) -> None:
@@ -49,7 +44,7 @@ async def test_a_child_serves_one_query_and_ends_with_it(cli: Cli) -> None:
             await agent.query(text)
         await until(lambda: pool.idle == 1)
         assert sorted(filter(None, cli.prompts)) == [["one"], ["three"], ["two"]]
-        assert len(cli.running) == 1
+        await until(lambda: len(cli.running) == 1)
 
 
 async def test_a_session_gets_one_with_its_own_id(cli: Cli) -> None:
@@ -104,13 +99,15 @@ async def test_a_session_on_such_a_child_survives_its_death(cli: Cli) -> None:
     ],
     ids=lambda settings: next(iter(settings)),
 )
-async def test_what_the_cli_would_see_makes_a_difference(cli: Cli, differs: dict[str, Any]) -> None:
+async def test_what_the_cli_would_see_makes_a_difference(cli: Cli, differs: dict[str, Any], kind: str) -> None:
     cli.saved["7b4b0f4e-5f5c-4b39-9a1a-6a1a3d1f0c11"] = ["before"]
     async with pool_of(cli) as pool:
         agent = ph.Agent(transport=pool)
         await agent.prewarm()
         await agent.query("one", **differs)
-        assert cli.prompts == [[], ["one"]]
+        may_differ = {"booted": {"append_system_prompt", "json_schema", "hooks"}, "any_directory": {"cwd"}}
+        fits = next(iter(differs)) in may_differ.get(kind, ())
+        assert cli.prompts[0] == (["one"] if fits else [])
 
 
 @pytest.mark.parametrize(
@@ -196,6 +193,8 @@ async def test_one_that_is_still_being_started_is_better_than_none(cli: Cli) -> 
         assert cli.prompts[0] == ["one"]
 
 
+# Before the handshake the CLI asks nothing.
+@pytest.mark.parametrize("kind", ["initialized", "any_directory"], indirect=True)
 async def test_a_prewarmed_child_with_an_early_request_is_unusable(cli: Cli) -> None:
     async def ask(peer: MemoryPeer) -> None:
         question = frames.control_request("hook_callback", callback_id="hook_0", input={})
@@ -383,3 +382,58 @@ def test_a_pool_follows_its_queries_to_the_next_loop() -> None:
             cli.children.clear()
             anyio.run(main, backend=backend)
             assert not cli.running
+
+
+@pytest.mark.parametrize("kind", ["any_directory"], indirect=True)
+async def test_a_child_for_any_directory_is_told_the_directories_of_its_query(cli: Cli) -> None:
+    cli.answers["claim_session"] = {"status": "ok", "initialize": {"commands": [{"name": "of-the-project"}]}}
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm(sessions=True)
+        async with agent.session(cwd="/usr", add_dirs=["/etc"]) as session:
+            await session.query("one")
+            assert session.server_info is not None
+            assert session.server_info["commands"] == [{"name": "of-the-project"}]
+    [claim] = [body for body in cli.controls if body["subtype"] == "claim_session"]
+    assert (claim["cwd"], claim["additional_directories"]) == ("/usr", ["/etc"])
+    assert cli.prompts[0] == ["one"]
+    assert not any(argument.startswith("--add-dir") for argument in cli.children[0].invocation.argv)
+
+
+@pytest.mark.parametrize("kind", ["any_directory"], indirect=True)
+async def test_a_query_whose_directory_is_refused_starts_a_child_of_its_own(
+    cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    cli.answers["claim_session"] = "project_settings_not_claimable: it sets a model"
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm()
+        with caplog.at_level("INFO", "pilothouse.pool"):
+            assert (await agent.query("one", cwd="/usr")).text == "re: one"
+        assert cli.prompts[0] == []
+        await until(lambda: 0 not in cli.running)
+    assert "project_settings_not_claimable" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["any_directory"], indirect=True)
+async def test_what_a_child_asks_while_it_gets_its_directory_is_answered(cli: Cli) -> None:
+    respond = cli._control  # pyright: ignore[reportPrivateUsage]
+
+    async def ask_first(number: int, peer: MemoryPeer, frame: dict[str, Any]) -> None:
+        if frame["request"]["subtype"] == "claim_session":
+            await peer.write(frames.control_request("can_use_tool", request_id="early", tool_name="Bash", input={}))
+        await respond(number, peer, frame)
+
+    cli._control = ask_first  # type: ignore[method-assign]
+    asked: list[str] = []
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool, can_use_tool=lambda request: asked.append(request.tool_name) or True)
+        await agent.prewarm()
+        assert (await agent.query("one")).text == "re: one"
+        assert cli.prompts[0] == ["one"]
+    assert asked == ["Bash"]
+
+
+async def test_a_pool_is_booted_or_for_any_directory() -> None:
+    with pytest.raises(ph.OptionsError, match="either booted or for any directory"):
+        ph.Pool(booted=True, any_directory=True)

@@ -20,11 +20,6 @@ from pilothouse.testing import frames
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 
-@pytest.fixture(params=["alone", "session"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 async def test_it_goes_on_twice(cli: Cli, kind: str) -> None:
     async def slowly(_: ResultMessage) -> NextPrompt:
         await anyio.sleep(0.01)

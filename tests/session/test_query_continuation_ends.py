@@ -13,20 +13,13 @@ from continuation_queries import DEADLINE, Plan, cancelled, forever, no_end, pro
 from session_cli import Cli, Say, hang
 
 import pilothouse as ph
-from pilothouse.client.handlers import make_launch
 from pilothouse.client.queries import Query
-from pilothouse.client.query_plan import make_limits
-from pilothouse.driver import NextPrompt, OneShotRun
+from pilothouse.driver import NextPrompt
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["alone", "session"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 async def end_of(query: Query) -> object:
@@ -277,12 +270,7 @@ async def test_a_child_that_leaves_by_itself_after_its_result(goes_on: bool) -> 
         await anyio.wait_all_tasks_blocked()
         return NextPrompt(prompt("two") if goes_on else None)
 
-    def alone(final: Any, prompts: Any, _: Any) -> OneShotRun:
-        invocation, host = make_launch(final, None)
-        plan = Plan(after_it_has_gone)
-        return OneShotRun(MemoryTransport(script), invocation, prompts, make_limits(final), plan, host)
-
-    query = Query("one", ph.Options(transport=MemoryTransport(script)), make_run=alone)
+    query = ph.query("one", transport=MemoryTransport(script), middleware=[lambda: Plan(after_it_has_gone)])
     with anyio.fail_after(DEADLINE):
         end = await end_of(query)
     if goes_on:

@@ -19,7 +19,7 @@ from failing_api import (
     Fault,
     asking,
     notes,
-    told,
+    wait_for_event,
 )
 
 import pilothouse as ph
@@ -31,18 +31,13 @@ from pilothouse.options import RetryPolicy
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["alone", "session"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.mark.requirement("E70")
 async def test_before_any_output_the_prompt_is_sent_again(kind: str) -> None:
     api = Api(OVERLOADED, BROKEN)
     async with asking(api, kind, retry=SOON) as it:
         result = await it.query("one")
         assert (result.text, result.error) == ("re: one", None)
-        assert it.said == ["one", "one", "one"]
+        assert it.prompts == ["one", "one", "one"]
         assert len(set(api.uuids)) == 3  # results name the prompt that they answer
         assert [m.is_error for m in result.messages if isinstance(m, ResultMessage)] == [True, True, False]
         assert result.turns == 3
@@ -61,7 +56,7 @@ async def test_a_long_prompt_is_kept_by_the_cli_and_not_sent_again(kind: str) ->
     long = "word " * 10_000
     async with asking(Api(OVERLOADED, OVERLOADED), kind, retry=SOON) as it:
         assert (await it.query(long)).is_success
-        assert it.said == [long, ANSWER_PROMPT, ANSWER_PROMPT]
+        assert it.prompts == [long, ANSWER_PROMPT, ANSWER_PROMPT]
 
 
 @pytest.mark.requirement("E70")
@@ -69,7 +64,7 @@ async def test_after_output_it_continues_and_nothing_is_sent_twice(kind: str) ->
     api = Api(Fault(spoken="I have begun. "), OVERLOADED)
     async with asking(api, kind, retry=SOON) as it:
         result = await it.query("one")
-        assert it.said == ["one", CONTINUE_PROMPT, CONTINUE_PROMPT]
+        assert it.prompts == ["one", CONTINUE_PROMPT, CONTINUE_PROMPT]
         assert result.text == f"re: {CONTINUE_PROMPT}"
         assert result.full_text == f"I have begun. re: {CONTINUE_PROMPT}"
 
@@ -84,7 +79,7 @@ async def test_it_ends_and_the_last_error_keeps_those_before(kind: str) -> None:
         assert [type(cause) for cause in causes] == [ph.ExecutionError, ph.OverloadedError]
         assert ph.find_cause(result.error, ph.OverloadedError) is causes[1]
         assert [n["reason"] for n in notes(result.messages, "retry_scheduled")] == ["overloaded", "network"]
-        assert it.said == ["one"] * 3
+        assert it.prompts == ["one"] * 3
 
 
 @pytest.mark.parametrize(
@@ -102,16 +97,16 @@ async def test_what_does_not_pass_by_itself_is_not_tried_again(fault: Fault, err
     async with asking(Api(fault), "alone", retry=SOON) as it:
         result = await it.query("one")
         assert type(result.error) is error
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
 
 
 async def test_only_what_was_asked_for_is_tried_again() -> None:
     async with asking(Api(BROKEN), "alone", retry=RetryPolicy(first_delay=0, on=("overloaded",))) as it:
         assert isinstance((await it.query("one")).error, ph.ExecutionError)
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
     async with asking(Api(OVERLOADED), "alone") as it:
         assert isinstance((await it.query("one")).error, ph.OverloadedError)
-        assert it.said == ["one"]  # without the option, the CLI's own tries are all
+        assert it.prompts == ["one"]  # without the option, the CLI's own tries are all
 
 
 async def test_events_report_it() -> None:
@@ -142,11 +137,11 @@ async def test_an_interrupt_ends_the_wait_at_once(kind: str) -> None:
         query = it.query("one")
         with anyio.fail_after(DEADLINE):
             async with query:
-                await told(query, "retry_scheduled")
+                await wait_for_event(query, "retry_scheduled")
                 await query.interrupt()
                 result = await query.result()
             assert result.outcome == "interrupted"
-            assert it.said == ["one"]
+            assert it.prompts == ["one"]
             assert (await it.query("two")).text == "re: two"
 
 
@@ -156,7 +151,7 @@ async def test_a_session_interrupts_it_too() -> None:
         query = it.query("one")
         with anyio.fail_after(DEADLINE):
             async with query:
-                await told(query, "retry_scheduled")
+                await wait_for_event(query, "retry_scheduled")
                 await it.session.interrupt()
                 await query.result()
             assert (await it.query("two")).text == "re: two"
@@ -171,13 +166,13 @@ async def test_a_cancelled_query_waits_no_longer(kind: str) -> None:
                         scope.cancel()
             assert scope.cancelled_caught
             assert (await it.query("two")).text == "re: two"
-        assert it.said == ["one", "two"]
+        assert it.prompts == ["one", "two"]
 
 
 async def test_a_query_that_is_left_waits_no_longer(kind: str) -> None:
     async with asking(Api(OVERLOADED), kind, retry=LONG) as it:
         with anyio.fail_after(DEADLINE):
-            await told(it.query("one"), "retry_scheduled")
+            await wait_for_event(it.query("one"), "retry_scheduled")
             assert (await it.query("two")).text == "re: two"
 
 
@@ -206,7 +201,7 @@ async def test_closing_a_session_does_not_wait_for_it() -> None:
         query = it.query("one")
         with anyio.fail_after(DEADLINE):
             async with query:
-                await told(query, "retry_scheduled")
+                await wait_for_event(query, "retry_scheduled")
                 await it.session.close()
                 with pytest.raises(ph.SessionClosedError):
                     await query.result()
@@ -218,7 +213,7 @@ async def test_a_child_that_dies_meanwhile_is_reported_at_once(kind: str) -> Non
         query = it.query("one")
         with anyio.fail_after(DEADLINE):
             async with query:
-                await told(query, "retry_scheduled")
+                await wait_for_event(query, "retry_scheduled")
                 api.children[0].end(signal="SIGKILL")
                 with pytest.raises(ph.CLIExitedError, match="SIGKILL") as caught:
                     await query.result()
@@ -240,7 +235,7 @@ async def test_an_output_is_repaired_and_retried(kind: str) -> None:
         result = await it.query("one")
         assert result.structured == {"a": 1}
         assert result.output_attempts == 2
-        first, again, repair, on = it.said
+        first, again, repair, on = it.prompts
         assert (first, again, on) == ("one", "one", CONTINUE_PROMPT)
         assert "not accepted" in repair
 
@@ -253,14 +248,14 @@ async def test_prompts_that_come_one_by_one(kind: str) -> None:
     async with asking(Api(None, OVERLOADED), kind, retry=SOON) as it:
         result = await it.query(prompts())
         assert result.text == "re: two"
-        assert it.said == ["one", "two", "two"]
+        assert it.prompts == ["one", "two", "two"]
 
 
 async def test_of_several_prompts_only_the_last_failure_counts(kind: str) -> None:
     async with asking(Api(OVERLOADED), kind, retry=SOON) as it:
         result = await it.query([{"type": "user", "message": {"role": "user", "content": t}} for t in ("one", "two")])
         assert result.text == "re: two"
-        assert it.said == ["one", "two"]
+        assert it.prompts == ["one", "two"]
 
 
 @pytest.mark.parametrize("bridge", ["xml", "deferred"])
@@ -274,14 +269,14 @@ async def test_prompts_that_wait_for_tools_of_this_process(kind: str, bridge: st
     async with asking(Api(OVERLOADED, None, BROKEN), kind, retry=SOON, **settings) as it:
         result = await it.query(messages)
         assert result.is_success
-        assert it.said == ["one", "one", "two", CONTINUE_PROMPT]
+        assert it.prompts == ["one", "one", "two", CONTINUE_PROMPT]
 
 
 async def test_a_consumer_that_does_not_read_holds_nothing_up(kind: str) -> None:
     api = Api(OVERLOADED)
     async with asking(api, kind, retry=SOON) as it, it.query("one") as query:
         with anyio.fail_after(DEADLINE):
-            while it.said != ["one", "one"]:
+            while it.prompts != ["one", "one"]:
                 await anyio.sleep(0.005)
         assert (await query.result()).text == "re: one"
 
@@ -289,7 +284,7 @@ async def test_a_consumer_that_does_not_read_holds_nothing_up(kind: str) -> None
 async def test_a_budget_that_is_used_up_ends_the_tries() -> None:
     async with asking(Api(Fault(spoken="much")), "alone", retry=SOON, max_budget_tokens=5) as it:
         result = await it.query("one")
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
         assert result.error is not None
 
 

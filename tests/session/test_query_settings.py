@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 from session_cli import Cli, die, hang, talking
 
@@ -329,23 +328,6 @@ async def test_handlers_that_are_changed_meanwhile_answer_in_the_next_child(cli:
         await session.update(can_use_tool=handler("third"))
         await session.query("use")
     assert asked == ["first", "first", "of the query", "second", "second", "second", "third"]
-
-
-class Invoice(msgspec.Struct):
-    total: int
-
-
-async def test_a_typed_answer(cli: Cli) -> None:
-    async def answer(cli: Cli, say: Any, text: str) -> str:
-        return '{"total": 3}'
-
-    cli.acts["how much?"] = answer
-    async with talking(cli) as session:
-        await session.query("one")
-        assert (await session.query("how much?", output_type=Invoice)).output == Invoice(3)
-        assert (await session.query("two")).output is None
-    schemas = [any(a.startswith("--json-schema") for a in child.invocation.argv) for child in cli.children]
-    assert schemas == [False, True, False]
 
 
 @pytest.mark.parametrize("name", sorted(SESSION_ONLY_OPTIONS))

@@ -58,6 +58,29 @@ async def test_woken_turns_belong_to_the_query(cli: Cli, until: Any) -> None:
         assert order == ["start", "next"]
 
 
+async def test_what_a_background_task_asks_after_the_answer_is_an_event(cli: Cli) -> None:
+    cli.acts["start"] = start
+    was_asked = anyio.Event()
+    events: list[str] = []
+
+    async def allow(request: ph.PermissionRequest) -> bool:
+        was_asked.set()
+        return True
+
+    async def ask() -> None:
+        await anyio.sleep(5)
+        [peer] = cli.children
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
+        await peer.write({"type": "control_request", "request_id": "r1", "request": request})
+        await was_asked.wait()
+        await wake(cli, "FINISHED")
+
+    async with talking(cli, can_use_tool=allow) as session, anyio.create_task_group() as group:
+        group.start_soon(ask)
+        events += [type(event).__name__ async for event in session.query("start", until="idle").events()]
+    assert events.index("Finished") < events.index("PermissionAsked") < events.index("PermissionSettled")
+
+
 async def test_an_interrupt_while_nothing_runs_ends_the_waiting(cli: Cli) -> None:
     cli.acts["start"] = start
     async with talking(cli) as session:

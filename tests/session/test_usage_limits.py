@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from failing_api import DEADLINE, LONG, OVERLOADED, QUOTA, RATE_LIMITED, SOON, Api, Fault, asking, notes, told
+from failing_api import DEADLINE, LONG, OVERLOADED, QUOTA, RATE_LIMITED, SOON, Api, Fault, asking, notes, wait_for_event
 
 import pilothouse as ph
 from pilothouse.client import rate_limits, retry
@@ -20,11 +20,6 @@ from pilothouse.events import WaitingForLimit
 from pilothouse.options import Options, RetryPolicy
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["alone", "session"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +38,7 @@ async def test_a_limit_is_waited_for_until_it_resets(kind: str) -> None:
     async with asking(api, kind, on_usage_limit="wait") as it:
         result = await it.query("one")
         assert result.text == "re: one"
-        assert it.said == ["one", "one"]
+        assert it.prompts == ["one", "one"]
         assert api.rejected_until is not None
         assert api.times[1] >= api.rejected_until
         [note] = notes(result.messages, "limit_wait")
@@ -54,7 +49,7 @@ async def test_a_limit_is_waited_for_until_it_resets(kind: str) -> None:
 async def test_work_that_was_begun_goes_on_after_the_reset() -> None:
     async with asking(Api(limited(spoken="begun")), "alone", on_usage_limit="wait") as it:
         await it.query("one")
-        assert it.said == ["one", CONTINUE_PROMPT]
+        assert it.prompts == ["one", CONTINUE_PROMPT]
 
 
 async def test_without_the_option_a_limit_is_an_error(kind: str) -> None:
@@ -62,7 +57,7 @@ async def test_without_the_option_a_limit_is_an_error(kind: str) -> None:
         result = await it.query("one")
         assert isinstance(result.error, ph.QuotaError)
         assert result.error.resets_at is not None
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
 
 
 @pytest.mark.parametrize("fault", [limited(60.0), limited(None)], ids=["too late", "not known"])
@@ -71,7 +66,7 @@ async def test_what_cannot_be_waited_for_is_an_error_at_once(fault: Fault) -> No
         with anyio.fail_after(DEADLINE):
             result = await it.query("one")
         assert isinstance(result.error, ph.QuotaError)
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
 
 
 async def test_all_waits_of_a_query_count_together() -> None:
@@ -80,14 +75,14 @@ async def test_all_waits_of_a_query_count_together() -> None:
         result = await it.query("one")
         assert isinstance(result.error, ph.QuotaError)
         assert ph.find_cause(result.error.__cause__ or result.error, ph.QuotaError) is not result.error
-        assert it.said == ["one"] * 3
+        assert it.prompts == ["one"] * 3
 
 
 async def test_a_limit_that_never_resets_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "MAX_LIMIT_WAITS", 2)
     async with asking(Api(*[limited(-5.0)] * 5), "alone", on_usage_limit="wait") as it:
         assert isinstance((await it.query("one")).error, ph.QuotaError)
-        assert it.said == ["one"] * 3
+        assert it.prompts == ["one"] * 3
 
 
 async def test_events_say_until_when() -> None:
@@ -106,7 +101,7 @@ async def test_a_wait_can_be_ended_at_once(kind: str, how: str) -> None:
         query = it.query("one", timeout=1.0 if how == "timeout" else None)
         with anyio.fail_after(DEADLINE):
             if how == "leave":
-                await told(query, "limit_wait")
+                await wait_for_event(query, "limit_wait")
             elif how == "timeout":
                 with pytest.raises(ph.QueryTimeout):
                     await query
@@ -115,10 +110,10 @@ async def test_a_wait_can_be_ended_at_once(kind: str, how: str) -> None:
                     await query
             else:
                 async with query:
-                    await told(query, "limit_wait")
+                    await wait_for_event(query, "limit_wait")
                     await query.interrupt()
                     assert (await query.result()).outcome == "interrupted"
-        assert it.said == ["one"]
+        assert it.prompts == ["one"]
 
 
 # One gate for all.
@@ -138,13 +133,13 @@ async def test_others_of_the_agent_hold_back_and_come_one_by_one(monkeypatch: py
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group, first:
-                await told(first, "limit_wait")
+                await wait_for_event(first, "limit_wait")
                 group.start_soon(later, it.query("second"))
                 group.start_soon(later, it.agent.with_options(max_turns=3).query("third"))
                 group.start_soon(later, session.query("fourth"))
                 assert (await first.result()).is_success
         assert api.rejected_until is not None
-        assert sorted(it.said) == ["first", "first", "fourth", "second", "third"]
+        assert sorted(it.prompts) == ["first", "first", "fourth", "second", "third"]
         assert all(moment >= api.rejected_until for moment in api.times[1:])
         later_ones = sorted(api.times[1:])
         assert later_ones[-1] - later_ones[0] > 0.1  # nobody comes together with all others
@@ -158,7 +153,7 @@ async def test_queries_that_do_not_wait_are_sent_and_fail() -> None:
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "limit_wait")
+                await wait_for_event(first, "limit_wait")
                 assert (await it.query("second", on_usage_limit="raise")).text == "re: second"
                 short = it.query("third", usage_limit_ceiling=5)
                 assert (await short).text == "re: third"
@@ -170,7 +165,7 @@ async def test_what_asks_elsewhere_does_not_hold_back() -> None:
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "limit_wait")
+                await wait_for_event(first, "limit_wait")
                 assert (await it.query("second", model="sonnet")).is_success
                 assert (await it.query("third", api_key="another")).is_success
                 other = ph.Agent(transport=api.transport, on_usage_limit="wait", model="opus")
@@ -179,7 +174,7 @@ async def test_what_asks_elsewhere_does_not_hold_back() -> None:
                 async with anyio.create_task_group() as group:
                     group.start_soon(_started, held)
                     await anyio.sleep(0.1)
-                    assert "fifth" not in it.said
+                    assert "fifth" not in it.prompts
                     await held.aclose()
 
 
@@ -195,9 +190,9 @@ async def test_one_that_is_held_back_can_be_stopped_at_once(kind: str, how: str)
         first = it.agent.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "limit_wait")
+                await wait_for_event(first, "limit_wait")
                 await _stopped(it, how)
-        assert it.said == ["first"]
+        assert it.prompts == ["first"]
         if how != "close":
             assert (await it.query("next", on_usage_limit="raise")).text == "re: next"
 
@@ -235,12 +230,12 @@ async def test_one_that_is_interrupted_before_it_has_begun_is_never_sent() -> No
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "limit_wait")
+                await wait_for_event(first, "limit_wait")
                 held = it.query("held")
                 held._ensure_started()  # its task is there, and was not run yet
                 await held.interrupt()
                 assert (await held.result()).outcome == "interrupted"
-        assert it.said == ["first"]
+        assert it.prompts == ["first"]
 
 
 async def test_a_session_without_a_child_interrupts_what_is_held_back() -> None:
@@ -254,7 +249,7 @@ async def test_a_session_without_a_child_interrupts_what_is_held_back() -> None:
 
     with anyio.fail_after(DEADLINE):
         async with first:
-            await told(first, "limit_wait")
+            await wait_for_event(first, "limit_wait")
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
                 while session._turn is None:  # in the queue it is nobody's yet, and an interrupt not for it
@@ -272,7 +267,7 @@ async def test_a_rate_limit_holds_those_back_that_would_retry_it() -> None:
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "retry_scheduled")
+                await wait_for_event(first, "retry_scheduled")
                 result = await it.query("second")
                 assert [n["limit"] for n in notes(result.messages, "limit_wait")] == ["rate_limit"]
                 assert (await it.query("third", retry=None)).is_success
@@ -284,7 +279,7 @@ async def test_an_overload_blocks_no_query() -> None:
         first = it.query("first")
         with anyio.fail_after(DEADLINE):
             async with first:
-                await told(first, "retry_scheduled")
+                await wait_for_event(first, "retry_scheduled")
                 assert (await it.query("second")).is_success
 
 
@@ -337,7 +332,7 @@ async def test_two_loops_share_the_gate_of_an_agent() -> None:
 
     with anyio.fail_after(DEADLINE):
         async with first:
-            await told(first, "limit_wait")
+            await wait_for_event(first, "limit_wait")
             done = [await anyio.to_thread.run_sync(in_another_loop, backend) for backend in ("asyncio", "trio")]
             assert (await first.result()).is_success
     assert api.rejected_until is not None

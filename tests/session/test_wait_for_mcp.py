@@ -162,24 +162,9 @@ async def test_the_time_of_a_query_goes_on_while_servers_connect(cli: Cli) -> No
         await by_query(cli, mcp_servers={"a": SERVER}, wait_for_mcp=True, timeout=0.1)
 
 
-async def test_a_query_that_waits_can_be_closed(cli: Cli) -> None:
-    waiting = anyio.Event()
-
-    def status(_: object) -> dict[str, Any]:
-        waiting.set()
-        return servers("a pending")
-
-    cli.answers["mcp_status"] = status
-    query = ph.query("go", transport=cli.transport, mcp_servers={"a": SERVER}, wait_for_mcp=True)
-    await query.start()
-    with anyio.fail_after(5):
-        await waiting.wait()
-        await query.aclose()
-    assert not cli.running
-
-
 @pytest.mark.requirement("E34")
-async def test_an_interrupt_does_not_wait_for_servers(cli: Cli) -> None:
+@pytest.mark.parametrize("end", ["interrupt", "close"])
+async def test_a_query_that_waits_for_servers_can_be_ended(cli: Cli, end: str) -> None:
     waiting = anyio.Event()
 
     def status(_: object) -> dict[str, Any]:
@@ -191,8 +176,11 @@ async def test_an_interrupt_does_not_wait_for_servers(cli: Cli) -> None:
     await query.start()
     with anyio.fail_after(5):
         await waiting.wait()
-        await query.interrupt()
-        assert (await query.result()).outcome == "interrupted"
+        if end == "close":
+            await query.aclose()
+        else:
+            await query.interrupt()
+            assert (await query.result()).outcome == "interrupted"
     assert cli.prompts == [[]]
     assert not cli.running
 

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, assert_type
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.fleet import Run
 from pilothouse.hooks import HookEvent, Hooks
 from pilothouse.instrumentation import Instrumentation, QueryStart
 from pilothouse.permissions import Accept, PlanRequest, QuestionRequest
@@ -134,14 +135,14 @@ async def talk() -> None:
 async def ask_many(invoices: list[Line]) -> None:
     async with ph.Fleet(concurrency=4) as fleet:
         async for run in fleet.map(invoices, key=lambda line: line.what, prompt="what", output_type=Invoice):
-            assert_type(run, ph.Run[Invoice])
+            assert_type(run, Run[Invoice])
             if run.result is not None:
                 assert_type(run.result.output, Invoice)
         submitted = await fleet.submit("x", key="one", output_type=Invoice)
-        assert_type((await fleet.wait(submitted)), ph.Run[Invoice])
-        assert_type(await fleet.gather(["x"], output_type=Invoice), list[ph.Run[Invoice]])
-        assert_type(await fleet.gather(["x"]), list[ph.Run[Any]])
-        known: ph.Run = await fleet.wait("one")
+        assert_type((await fleet.wait(submitted)), Run[Invoice])
+        assert_type(await fleet.gather(["x"], output_type=Invoice), list[Run[Invoice]])
+        assert_type(await fleet.gather(["x"]), list[Run[Any]])
+        known: Run = await fleet.wait("one")
         print(known.text)
 
 
@@ -156,5 +157,5 @@ def block() -> None:
         assert_type(session.query("x").result().text, str)
     with sync.Fleet(agent) as fleet:
         for run in fleet.map(["x"], prompt=lambda text: text.upper(), output_type=Invoice):
-            assert_type(run, sync.Run[Invoice])
-        assert_type(fleet.submit("x", output_type=Invoice), sync.Run[Invoice])
+            assert_type(run, Run[Invoice])
+        assert_type(fleet.submit("x", output_type=Invoice), Run[Invoice])

@@ -38,30 +38,33 @@ def fresh_name() -> str:
     return "t" + uuid.uuid4().hex
 
 
-@pytest.fixture
-def make_sqlite(tmp_path: Path) -> Callable[[], SqliteStore]:
-    return lambda: SqliteStore(tmp_path / "sessions.db")
+# Each takes a name: the same one gives another client of the same store.
 
 
 @pytest.fixture
-def make_postgres(postgres_server: dict[str, Any], fresh_name: str) -> Callable[[], PostgresStore]:
-    return lambda: PostgresStore(postgres_server["url"], schema=fresh_name, max_connections=4)
+def make_sqlite(tmp_path: Path) -> Callable[..., SqliteStore]:
+    return lambda name="": SqliteStore(tmp_path / f"sessions{name}.db")
 
 
 @pytest.fixture
-def make_redis(valkey_server: dict[str, Any], fresh_name: str) -> Callable[[], RedisStore]:
-    return lambda: RedisStore(valkey_server["url"], prefix=fresh_name)
+def make_postgres(postgres_server: dict[str, Any], fresh_name: str) -> Callable[..., PostgresStore]:
+    return lambda name="": PostgresStore(postgres_server["url"], schema=fresh_name + name, max_connections=4)
 
 
 @pytest.fixture
-def make_s3(s3_server: dict[str, Any], fresh_name: str) -> Callable[[], ObjectStore]:
+def make_redis(valkey_server: dict[str, Any], fresh_name: str) -> Callable[..., RedisStore]:
+    return lambda name="": RedisStore(valkey_server["url"], prefix=fresh_name + name)
+
+
+@pytest.fixture
+def make_s3(s3_server: dict[str, Any], fresh_name: str) -> Callable[..., ObjectStore]:
     config = {**S3_KEYS, "endpoint": s3_server["endpoint"]}
-    return lambda: ObjectStore(f"s3://sessions/{fresh_name}", config=config)
+    return lambda name="": ObjectStore(f"s3://sessions/{fresh_name}{name}", config=config)
 
 
 @pytest.fixture
-def make_directory(tmp_path: Path) -> Callable[[], ObjectStore]:
-    return lambda: ObjectStore((tmp_path / "objects").as_uri())
+def make_directory(tmp_path: Path) -> Callable[..., ObjectStore]:
+    return lambda name="": ObjectStore((tmp_path / f"objects{name}").as_uri())
 
 
 @pytest.fixture(params=KINDS)

@@ -26,7 +26,7 @@ AGENT = f"/home/u/.claude/projects/-w/{ID}/subagents/agent-1.jsonl"
 Fault = Callable[[], Awaitable[None]]
 
 
-def said(*numbers: int) -> list[Entry]:
+def make_entries(*numbers: int) -> list[Entry]:
     return [{"type": "x", "n": number} for number in numbers]
 
 
@@ -136,7 +136,7 @@ class Talk:
         path: its file.
     """
 
-    def __init__(self, config: Path, cwd: Path, *said: str, path: Path | None = None, **fields: Any) -> None:
+    def __init__(self, config: Path, cwd: Path, *texts: str, path: Path | None = None, **fields: Any) -> None:
         self.id = str(uuid4())
         self.path = path or config / "projects" / project_key(cwd) / f"{self.id}.jsonl"
         self._fields = {"sessionId": self.id, "cwd": str(cwd), "gitBranch": "main", "isSidechain": False, **fields}
@@ -144,7 +144,7 @@ class Talk:
         self._last: str | None = None
         self._count = 0
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for text in said:
+        for text in texts:
             self.say(text)
 
     def say(self, text: str) -> None:
@@ -162,10 +162,10 @@ class Talk:
     def note(self, kind: str, **fields: Any) -> None:
         self._write({"type": kind, **fields, "sessionId": self.id})
 
-    def agent(self, agent_id: str, *said: str, **about: Any) -> None:
+    def agent(self, agent_id: str, *texts: str, **about: Any) -> None:
         folder = self.path.with_suffix("") / "subagents"
         own = {"isSidechain": True, "agentId": agent_id, "sessionId": self.id}
-        Talk(Path(), self._cwd, *said, path=folder / f"agent-{agent_id}.jsonl", **own)
+        Talk(Path(), self._cwd, *texts, path=folder / f"agent-{agent_id}.jsonl", **own)
         (folder / f"agent-{agent_id}.meta.json").write_text(json.dumps(about))
 
     def _write(self, row: dict[str, Any]) -> None:

@@ -10,7 +10,21 @@ from typing import Any
 
 import anyio
 import pytest
-from faulty_stores import AGENT, FILE, ID, PLACE, Moody, Plain, fail, hang, mirror_frame, numbers, peer, said, turn
+from faulty_stores import (
+    AGENT,
+    FILE,
+    ID,
+    PLACE,
+    Moody,
+    Plain,
+    fail,
+    hang,
+    make_entries,
+    mirror_frame,
+    numbers,
+    peer,
+    turn,
+)
 
 import pilothouse as ph
 from pilothouse.errors import LeaseLostError, OptionsError, SessionLeasedError, StoreConflictError
@@ -23,8 +37,8 @@ from pilothouse.stores.mirror import (
     BATCH_ENTRIES,
     LINGER_SECONDS,
     MAX_BACKLOG_BYTES,
-    LeaseKeeper,
     MirrorWriter,
+    SessionWriter,
 )
 from pilothouse.stores.mirrored_transport import MirroredTransport
 from pilothouse.testing import frames
@@ -55,8 +69,7 @@ class Reported(list[tuple[TranscriptKey, str]]):
 
 @asynccontextmanager
 async def running(store: Any, reported: Reported | None = None, **how: Any) -> AsyncGenerator[MirrorWriter]:
-    tenure = LeaseKeeper(store, 60.0) if isinstance(store, MemoryStore) else None
-    mirror = MirrorWriter(store, Reported() if reported is None else reported, lease_keeper=tenure, **how)
+    mirror = MirrorWriter(SessionWriter(store, 60.0), Reported() if reported is None else reported, **how)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run)
         await anyio.wait_all_tasks_blocked()
@@ -73,8 +86,8 @@ def store(request: pytest.FixtureRequest) -> Any:
 async def test_what_comes_is_written_in_order_and_in_few_calls(store: Any) -> None:
     async with running(store) as mirror:
         for number in range(5):
-            mirror.enqueue(PLACE, said(number), 10)
-            mirror.enqueue(PLACE._replace(subpath="subagents/agent-1"), said(100 + number), 10)
+            mirror.enqueue(PLACE, make_entries(number), 10)
+            mirror.enqueue(PLACE._replace(subpath="subagents/agent-1"), make_entries(100 + number), 10)
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
         assert store.calls == [[0, 1, 2, 3, 4], [100, 101, 102, 103, 104]]
@@ -85,12 +98,12 @@ async def test_what_comes_is_written_in_order_and_in_few_calls(store: Any) -> No
 async def test_it_is_written_soon_although_no_turn_ends(store: Any) -> None:
     """A host that is killed in the middle of a long turn loses no more than a moment of it."""
     async with running(store) as mirror:
-        mirror.enqueue(PLACE, said(1), 10)
+        mirror.enqueue(PLACE, make_entries(1), 10)
         await anyio.wait_all_tasks_blocked()
         assert store.calls == []
         await anyio.sleep(LINGER_SECONDS * 1.1)
         assert store.calls == [[1]]
-        mirror.enqueue(PLACE, said(2), 10)
+        mirror.enqueue(PLACE, make_entries(2), 10)
         await anyio.sleep(LINGER_SECONDS * 1.1)
         assert store.calls == [[1], [2]]
 
@@ -100,7 +113,7 @@ async def test_it_is_written_soon_although_no_turn_ends(store: Any) -> None:
 async def test_much_is_written_at_once(store: Any, large: str) -> None:
     count, size = (BATCH_ENTRIES + 1, 10) if large == "entries" else (1, BATCH_BYTES + 1)
     async with running(store) as mirror:
-        mirror.enqueue(PLACE, said(*range(count)), size)
+        mirror.enqueue(PLACE, make_entries(*range(count)), size)
         await anyio.wait_all_tasks_blocked()
         assert [n for call in store.calls for n in call] == list(range(count))
         assert all(len(call) <= BATCH_ENTRIES for call in store.calls)
@@ -112,7 +125,7 @@ async def test_eager_is_at_once_and_what_comes_meanwhile_goes_together(store: An
     store.faults = [gate.wait]
     async with running(store, eager=True) as mirror:
         for number in range(4):
-            mirror.enqueue(PLACE, said(number), 10)
+            mirror.enqueue(PLACE, make_entries(number), 10)
             await anyio.wait_all_tasks_blocked()
         assert store.calls == []
         gate.set()
@@ -125,7 +138,7 @@ async def test_a_write_that_fails_is_tried_again(store: Any) -> None:
     reported = Reported()
     store.faults = [fail, fail]
     async with running(store, reported) as mirror:
-        mirror.enqueue(PLACE, said(1, 2), 10)
+        mirror.enqueue(PLACE, make_entries(1, 2), 10)
         mirror.flush_soon()
         await anyio.sleep(2)
         assert store.calls == [[1, 2]]
@@ -139,10 +152,10 @@ async def test_a_long_failure_of_a_store_is_reported_and_nothing_is_lost(
     reported = Reported()
     store.faults = [fail] * 7
     async with running(store, reported) as mirror:
-        mirror.enqueue(PLACE, said(1), 10)
+        mirror.enqueue(PLACE, make_entries(1), 10)
         mirror.flush_soon()
         await anyio.sleep(2)
-        mirror.enqueue(PLACE, said(2), 10)
+        mirror.enqueue(PLACE, make_entries(2), 10)
         assert store.calls == []
         assert [(place, "the network is gone" in words) for place, words in reported] == [(PLACE, True)]
         assert mirror.last_error is not None
@@ -161,7 +174,7 @@ async def test_a_lost_answer_is_no_conflict_and_stores_nothing_twice() -> None:
     store.after = [fail, None, hang]  # it has arrived, and nobody hears so
     async with running(store) as mirror:
         for number in range(3):
-            mirror.enqueue(PLACE, said(number), 10)
+            mirror.enqueue(PLACE, make_entries(number), 10)
             mirror.flush_soon()
             await anyio.sleep(30)
     assert store.calls == [[0], [0], [1], [1], [2]]
@@ -173,10 +186,10 @@ async def test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_wou
     store, reported = Plain(), Reported()
     store.faults = [hang]
     async with running(store, reported) as mirror:
-        mirror.enqueue(PLACE, said(1), 10)
+        mirror.enqueue(PLACE, make_entries(1), 10)
         mirror.flush_soon()
         await anyio.sleep(60)
-        mirror.enqueue(PLACE, said(2), 10)
+        mirror.enqueue(PLACE, make_entries(2), 10)
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
     assert store.calls == [[2]]
@@ -190,7 +203,7 @@ async def test_an_unstorable_entry_is_reported_and_the_rest_continues() -> None:
         mirror.enqueue(PLACE, [{"bad": object()}], 10)
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
-        mirror.enqueue(PLACE, said(2), 10)
+        mirror.enqueue(PLACE, make_entries(2), 10)
         mirror.flush_soon()
         await anyio.wait_all_tasks_blocked()
     assert numbers(await store.load(PLACE.session_key)) == [2]
@@ -202,8 +215,8 @@ async def test_a_backlog_is_bounded() -> None:
     store, reported = Plain(), Reported()
     store.faults = [fail] * 3
     async with running(store, reported) as mirror:
-        mirror.enqueue(PLACE, said(1), MAX_BACKLOG_BYTES)
-        mirror.enqueue(PLACE, said(*range(1000)), MAX_BACKLOG_BYTES)
+        mirror.enqueue(PLACE, make_entries(1), MAX_BACKLOG_BYTES)
+        mirror.enqueue(PLACE, make_entries(*range(1000)), MAX_BACKLOG_BYTES)
         assert mirror.is_full
         await anyio.sleep(3)
         assert not mirror.is_full
@@ -218,16 +231,16 @@ async def test_a_backlog_is_bounded() -> None:
 async def test_a_writer_without_the_lease_writes_nothing() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
-    mirror = MirrorWriter(store, Reported(), lease_keeper=LeaseKeeper(store, 60.0))
-    mirror.enqueue(PLACE, said(1), 10)
+    mirror = MirrorWriter(SessionWriter(store, 60.0), Reported())
+    mirror.enqueue(PLACE, make_entries(1), 10)
     await mirror.flush()
     now[0] += 61
     other = await store.acquire(PLACE.session_key, "another host", 60)
-    await store.append(PLACE.session_key, said(2), after=1, lease=other)
-    mirror.enqueue(PLACE, said(3), 10)
+    await store.append(PLACE.session_key, make_entries(2), after=1, lease=other)
+    mirror.enqueue(PLACE, make_entries(3), 10)
     with pytest.raises(LeaseLostError, match="another host has taken it over"):
         await mirror.flush()
-    mirror.enqueue(PLACE, said(4), 10)
+    mirror.enqueue(PLACE, make_entries(4), 10)
     with pytest.raises(LeaseLostError):
         await mirror.flush()
     await mirror.close(1.0)
@@ -238,11 +251,11 @@ async def test_a_writer_without_the_lease_writes_nothing() -> None:
 @virtual
 async def test_what_others_have_written_meanwhile_is_noticed() -> None:
     store = MemoryStore()
-    mirror = MirrorWriter(store, Reported(), lease_keeper=(tenure := LeaseKeeper(store, 60.0)))
-    mirror.set_count(PLACE, 0)
-    lease = await tenure.get_lease(PLACE)
-    await store.append(PLACE.session_key, said(7), lease=lease)
-    mirror.enqueue(PLACE, said(1), 10)
+    mirror = MirrorWriter(sessions := SessionWriter(store, 60.0), Reported())
+    sessions.set_count(PLACE, 0)
+    lease = await sessions.acquire(PLACE)
+    await store.append(PLACE.session_key, make_entries(7), lease=lease)
+    mirror.enqueue(PLACE, make_entries(1), 10)
     with pytest.raises(StoreConflictError):
         await mirror.flush()
     assert numbers(await store.load(PLACE.session_key)) == [7]
@@ -252,8 +265,8 @@ async def test_what_others_have_written_meanwhile_is_noticed() -> None:
 async def test_the_end_is_bounded_and_reports_the_loss(caplog: pytest.LogCaptureFixture) -> None:
     store, reported = Moody(), Reported()
     store.faults = [hang, hang, hang, hang]
-    mirror = MirrorWriter(store, reported, lease_keeper=LeaseKeeper(store, 60.0))
-    mirror.enqueue(PLACE, said(1, 2), 10)
+    mirror = MirrorWriter(SessionWriter(store, 60.0), reported)
+    mirror.enqueue(PLACE, make_entries(1, 2), 10)
     began = anyio.current_time()
     with anyio.CancelScope(shield=True):
         await mirror.close(5.0)
@@ -267,17 +280,17 @@ async def test_the_end_is_bounded_and_reports_the_loss(caplog: pytest.LogCapture
 async def test_leases_are_renewed_and_given_back() -> None:
     start = anyio.current_time()
     store = MemoryStore(clock=lambda: 1000.0 + anyio.current_time() - start)
-    tenure = LeaseKeeper(store, 9.0)
+    sessions = SessionWriter(store, 9.0)
     async with anyio.create_task_group() as tasks:
-        await tenure.get_lease(PLACE)
-        tasks.start_soon(tenure.renew_leases)
+        await sessions.acquire(PLACE)
+        tasks.start_soon(sessions.renew_leases)
         for _ in range(10):
             await anyio.sleep(5)
             with pytest.raises(SessionLeasedError) as caught:
                 await store.acquire(PLACE.session_key, "another", 9.0)
-            assert caught.value.holder == tenure.owner
+            assert caught.value.holder == sessions.owner
         tasks.cancel_scope.cancel()
-    await tenure.release()
+    await sessions.release()
     assert (await store.acquire(PLACE.session_key, "another", 9.0)).token == 2
 
 
@@ -290,9 +303,13 @@ def agent(store: Any, transport: Transport | Callable[[], Transport], **more: An
 
 @pytest.mark.requirement("E85")
 async def test_a_query_fills_the_store_and_shows_no_frames(store: Any) -> None:
-    last = mirror_frame(*said(4))
+    last = mirror_frame(*make_entries(4))
     transport = peer(
-        turn(mirror_frame(*said(1, 2)), mirror_frame(*said(10), path=AGENT), after=(mirror_frame(*said(3)),)),
+        turn(
+            mirror_frame(*make_entries(1, 2)),
+            mirror_frame(*make_entries(10), path=AGENT),
+            after=(mirror_frame(*make_entries(3)),),
+        ),
         then=[last],
     )
     result = await agent(store, transport).query("hi")
@@ -305,7 +322,11 @@ async def test_a_query_fills_the_store_and_shows_no_frames(store: Any) -> None:
 
 
 async def test_a_session_has_stored_all_of_it_when_it_is_closed(store: Any) -> None:
-    transport = peer(turn(mirror_frame(*said(1))), turn(mirror_frame(*said(2))), then=[mirror_frame(*said(3))])
+    transport = peer(
+        turn(mirror_frame(*make_entries(1))),
+        turn(mirror_frame(*make_entries(2))),
+        then=[mirror_frame(*make_entries(3))],
+    )
     async with agent(store, transport).session() as session:
         received = session.messages()
         await session.query("a")
@@ -316,7 +337,12 @@ async def test_a_session_has_stored_all_of_it_when_it_is_closed(store: Any) -> N
 
 async def test_a_query_that_is_left_stores_its_messages(store: Any) -> None:
     transport = peer(
-        [frames.init(session_id=ID), mirror_frame(*said(1)), frames.assistant("hi"), mirror_frame(*said(2))]
+        [
+            frames.init(session_id=ID),
+            mirror_frame(*make_entries(1)),
+            frames.assistant("hi"),
+            mirror_frame(*make_entries(2)),
+        ]
     )
     query = agent(store, transport).query("hi")
     async for message in query:
@@ -332,7 +358,7 @@ async def test_a_failing_store_breaks_no_query_and_is_reported_in_the_stream(
     monkeypatch.setattr("pilothouse.stores.mirror.RETRY_PAUSES", (0.0,))
     store = Plain()
     store.faults = [fail] * 100
-    result = await agent(store, peer(turn(mirror_frame(*said(1))))).query("hi")
+    result = await agent(store, peer(turn(mirror_frame(*make_entries(1))))).query("hi")
     assert result.is_success
     [error, *_] = [m for m in result.messages if isinstance(m, MirrorErrorMessage)]
     assert "OSError: the network is gone" in error.error
@@ -352,7 +378,7 @@ async def test_an_idle_session_gets_a_failed_write_at_once(monkeypatch: pytest.M
         await fail()
 
     store.faults = [fail_late]
-    async with agent(store, peer(turn(mirror_frame(*said(1))))).session() as session:
+    async with agent(store, peer(turn(mirror_frame(*make_entries(1))))).session() as session:
         received = session.messages()
         await session.query("a")
         gate.set()
@@ -371,14 +397,17 @@ async def test_a_session_that_was_taken_over_stops_with_an_error() -> None:
     path = FILE.replace("-w", place.project)
     store = MemoryStore(clock=lambda: now[0])
     async with agent(
-        store, peer(turn(mirror_frame(*said(1), path=path)), turn(mirror_frame(*said(3), path=path)))
+        store, peer(turn(mirror_frame(*make_entries(1), path=path)), turn(mirror_frame(*make_entries(3), path=path)))
     ).session() as session:
         await session.query("a")
         while not await store.count(place.session_key):
             await anyio.sleep(0.01)
         now[0] += 61
         await store.append(
-            place.session_key, said(2), after=1, lease=await store.acquire(place.session_key, "another host", 60.0)
+            place.session_key,
+            make_entries(2),
+            after=1,
+            lease=await store.acquire(place.session_key, "another host", 60.0),
         )
         with suppress(LeaseLostError):  # its answer may be there before the write is
             await session.query("b")
@@ -426,9 +455,9 @@ async def test_the_latest_session_needs_a_store_that_can_list() -> None:
 
 async def test_a_frame_of_an_unknown_file_is_reported(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     store = Plain()
-    strange = mirror_frame(*said(1), path=str(tmp_path / "x.jsonl"))
+    strange = mirror_frame(*make_entries(1), path=str(tmp_path / "x.jsonl"))
     with caplog.at_level(logging.WARNING, "pilothouse.stores"):
-        result = await agent(store, peer(turn(strange, mirror_frame(*said(2), path=FILE)))).query("hi")
+        result = await agent(store, peer(turn(strange, mirror_frame(*make_entries(2), path=FILE)))).query("hi")
     assert result.is_success
     assert store.calls == [[2]]
     assert "x.jsonl" in caplog.text

@@ -17,11 +17,11 @@ from faulty_stores import (
     Plain,
     fail,
     hang,
+    make_entries,
     mirror_frame,
     numbers,
     peer,
     rows_of,
-    said,
     turn,
 )
 
@@ -37,6 +37,7 @@ from pilothouse.errors import (
 from pilothouse.options import Invocation
 from pilothouse.stores import MemoryStore, import_session_to_store, restore
 from pilothouse.stores.base import TranscriptKey
+from pilothouse.stores.mirror import SessionWriter
 from pilothouse.stores.restore import StoreReader
 from pilothouse.stores.stored_sessions import append_batch
 from pilothouse.transcripts import project_key
@@ -119,7 +120,7 @@ async def test_a_store_that_hangs_while_a_session_is_brought_there_is_named() ->
     store = Plain()
     store.faults = [hang]
     with pytest.raises(StoreError, match=r"append\(\) within 20 s"):
-        await append_batch(store, TranscriptKey("p", ID), said(1), None)
+        await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
 
 
 # Through queries and sessions, with a peer in memory.
@@ -163,8 +164,8 @@ def ask(cwd: Path, config: Path, temporary: Path, seen: Seen) -> Ask:
 
 async def filled(store: Any, cwd: Path) -> Any:
     key: Any = {"project_key": project_key(cwd), "session_id": ID}
-    await store.append(key, said(1, 2))
-    await store.append({**key, "subpath": "subagents/agent-1"}, said(3))
+    await store.append(key, make_entries(1, 2))
+    await store.append({**key, "subpath": "subagents/agent-1"}, make_entries(3))
     return store
 
 
@@ -174,7 +175,9 @@ async def test_a_session_from_the_store_is_there_for_the_child_and_gone_after_it
     kind: Any, cwd: Path, temporary: Path, config: Path, seen: Seen, ask: Ask
 ) -> None:
     store = await filled(kind(), cwd)
-    result = await ask(store, mirror_frame(*said(4), path=f"/x/projects/{project_key(cwd)}/{ID}.jsonl"), resume=ID)
+    result = await ask(
+        store, mirror_frame(*make_entries(4), path=f"/x/projects/{project_key(cwd)}/{ID}.jsonl"), resume=ID
+    )
     assert result.text == "hi"
     has_subkeys = kind is Moody
     assert seen.files == [[f"{ID}.jsonl", *(["agent-1.jsonl"] if has_subkeys else [])]] or seen.files == [
@@ -253,7 +256,7 @@ async def test_a_session_on_disk_alone_goes_on_there_and_the_store_gets_all_of_i
     path = on_disk(config, cwd)
     path.write_text(path.read_text().replace("half a row\n\0\0\n", ""))
     store = MemoryStore()
-    frame = mirror_frame(*said(4), path=str(path))
+    frame = mirror_frame(*make_entries(4), path=str(path))
     await ask(store, frame, **({"continue_conversation": True} if latest else {"resume": ID}))
     assert seen.invocations[0].env["CLAUDE_CONFIG_DIR"] == str(config)
     assert f"--resume={ID}" in seen.invocations[0].argv
@@ -325,7 +328,7 @@ async def test_a_store_that_hangs_does_not_hold_up_a_start_for_ever(
 @pytest.mark.requirement("E30")
 async def test_a_fork_begins_with_the_whole_conversation(cwd: Path, config: Path, temporary: Path, seen: Seen) -> None:
     store = Moody()
-    frame = mirror_frame(*said(1, 2), path=f"/x/projects/{project_key(cwd)}/{ID}.jsonl")
+    frame = mirror_frame(*make_entries(1, 2), path=f"/x/projects/{project_key(cwd)}/{ID}.jsonl")
     settings: Any = {"session_store": store, "cwd": cwd, "config_dir": config}
     async with ph.session(transport=seen.transport(frame), session_id=ID, **settings) as session:
         gate = anyio.Event()
@@ -355,6 +358,6 @@ async def test_an_isolated_child_has_the_session_in_its_home(
 async def test_a_frame_of_a_sub_agent_counts_on(cwd: Path, ask: Ask) -> None:
     store = await filled(MemoryStore(), cwd)
     path = AGENT.replace("/-w/", f"/{project_key(cwd)}/")
-    await ask(store, mirror_frame(*said(5), path=path), resume=ID)
+    await ask(store, mirror_frame(*make_entries(5), path=path), resume=ID)
     key: Any = {"project_key": project_key(cwd), "session_id": ID, "subpath": "subagents/agent-1"}
     assert numbers(await store.load(key)) == [3, 5]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
@@ -13,7 +12,7 @@ import psycopg
 import pytest
 from anyio import to_thread
 
-from pilothouse.errors import SessionLeasedError, StoreError, UsageError
+from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.base import SessionKey
 from pilothouse.stores.postgres import PostgresStore
 
@@ -96,15 +95,6 @@ async def test_connections_are_bounded_and_kept(make_postgres: Callable[[], Post
     assert store._idle == []
 
 
-async def test_a_newer_format_is_refused(make_postgres: Callable[[], PostgresStore], admin: Any) -> None:
-    async with make_postgres() as store:
-        await store.append(KEY, [ENTRY])
-        await _ask(admin, f"UPDATE {store._schema}.format SET version = 99")
-    async with make_postgres() as store:
-        with pytest.raises(StoreError, match=r"format 99, written by a newer pilothouse.*Upgrade"):
-            await store.load(KEY)
-
-
 @pytest.mark.parametrize(
     ("state", "reported"),
     [
@@ -153,18 +143,6 @@ async def test_a_password_is_never_shown(form: str, caplog: pytest.LogCaptureFix
         assert "127.0.0.1" in repr(store)
         assert "127.0.0.1" in str(caught.value)
     await store.aclose()
-
-
-async def test_the_clock_of_the_client_counts_for_nothing(
-    make_postgres: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with make_postgres() as store, make_postgres() as second:
-        await store.acquire(KEY, "first", 600)
-        now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + 10_000)
-        with pytest.raises(SessionLeasedError) as caught:
-            await second.acquire(KEY, "second", 600)
-        assert 500 < caught.value.seconds_left <= 600
 
 
 @pytest.mark.parametrize("schema", ["", "a b", 'a"; DROP', "a.b", "ä"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_stores import ID, rows_of, said
+from faulty_stores import ID, make_entries, rows_of
 
 from pilothouse.errors import StoreError
 from pilothouse.stores import restore
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 def recalled(cwd: Path, **subpaths: Any) -> RestoredSession:
-    return RestoredSession(TranscriptKey(project_key(cwd), ID), said(1, 2), subpaths)
+    return RestoredSession(TranscriptKey(project_key(cwd), ID), make_entries(1, 2), subpaths)
 
 
 def mode(path: Path) -> int:
@@ -41,13 +41,17 @@ def make(cwd: Path, config: Path, *, env: dict[str, str] | None = None, session:
 
 async def test_only_the_user_can_read_it_and_it_goes(cwd: Path, config: Path, temporary: Path) -> None:
     (config / ".credentials.json").write_text('{"claudeAiOauth": {"accessToken": "a", "refreshToken": "r"}}')
-    sub = [{"type": "agent_metadata", "agentType": "old"}, *said(7), {"type": "agent_metadata", "agentType": "Explore"}]
+    sub = [
+        {"type": "agent_metadata", "agentType": "old"},
+        *make_entries(7),
+        {"type": "agent_metadata", "agentType": "Explore"},
+    ]
     private = make(cwd, config, session=recalled(cwd, **{"subagents/agent-1": sub}))
     directory = private.path
     folder = directory / "projects" / project_key(cwd)
-    assert rows_of(folder / f"{ID}.jsonl") == said(1, 2)
+    assert rows_of(folder / f"{ID}.jsonl") == make_entries(1, 2)
     beside = folder / ID / "subagents"
-    assert rows_of(beside / "agent-1.jsonl") == said(7)
+    assert rows_of(beside / "agent-1.jsonl") == make_entries(7)
     assert json.loads((beside / "agent-1.meta.json").read_text()) == {"agentType": "Explore"}
     if os.name == "posix":
         found = [path for path in (directory, *directory.rglob("*")) if not path.is_symlink()]
@@ -118,7 +122,7 @@ async def test_it_belongs_to_the_user_that_the_child_runs_as(cwd: Path, config: 
     (config / "settings.json").write_text("{}")
     (config / "CLAUDE.md").write_text("mine")
     private = SessionConfigDirectory()
-    session = recalled(cwd, **{"subagents/agent-1": said(7)})
+    session = recalled(cwd, **{"subagents/agent-1": make_entries(7)})
     directory = Path(private.make({"CLAUDE_CONFIG_DIR": str(config)}, session, str(cwd), owner=(65534, 65534)))
     assert {path.lstat().st_uid for path in (directory, *directory.rglob("*"))} == {65534}
     assert (config / "CLAUDE.md").stat().st_uid == 0  # the link was given away, not what it leads to

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_stores import Plain, Talk
+from faulty_stores import Plain, Talk, rows_of
 
 import pilothouse as ph
 from pilothouse.errors import SessionLeasedError, SessionNotFoundError, StoreError, UsageError
@@ -74,9 +74,12 @@ def talk(disk: Disk, title: str = "") -> Talk:
     return file
 
 
+ONLY_OF_FILES = ("context_tokens", "cost_usd", "entrypoint", "file_size", "last_modified", "path")
+
+
 def without_place(info: SessionInfo | None) -> dict[str, Any]:
     facts = {name: getattr(info, name) for name in info.__struct_fields__} if info is not None else {}
-    return {n: v for n, v in facts.items() if n not in ("path", "file_size", "last_modified", "entrypoint")}
+    return {n: v for n, v in facts.items() if n not in ONLY_OF_FILES}
 
 
 @pytest.mark.requirement("L60")
@@ -134,6 +137,29 @@ async def test_title_and_tag(store: Any, disk: Disk, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="empty"):
         await sessions.rename(file.id, " ")
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("stored", [0, 1, 3, 5, 8])
+async def test_what_a_killed_host_had_not_written_is_brought_from_its_disk(store: Any, disk: Disk, stored: int) -> None:
+    """Titles and modes have no uuid: what the store has of them is not added again, equal ones are counted."""
+    file = disk.talk("find the bug", "here")
+    for mode in ("plan", "default", "plan", "plan"):
+        file.note("mode", mode=mode)
+    file.say("fix it")
+    file.note("mode", mode="plan")
+    file.agent("a1", "look", "seen", agentType="Explore")
+    lines = rows_of(file.path)
+    key: Any = {"project_key": project_key(disk.cwd), "session_id": file.id}
+    if stored:
+        await store.append(key, [dict(reversed(row.items())) for row in lines[:stored]])
+        await store.append(
+            {**key, "subpath": "subagents/agent-a1"}, [{"type": "agent_metadata", "agentType": "Explore"}]
+        )
+    for _ in range(2):
+        await brought(store, disk, file)
+        assert await store.load(key) == lines
+        agent = await store.load({**key, "subpath": "subagents/agent-a1"})
+        assert sorted(row["type"] for row in agent) == ["agent_metadata", "assistant", "user"]
 
 
 @pytest.mark.requirement("E30", "L60")

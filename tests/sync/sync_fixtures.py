@@ -8,13 +8,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from process_checks import eventually, is_dead
+
 from pilothouse.testing import FakeCLI
-from pilothouse.transports.watchdog import watchdog
 
 DEADLINE = 60.0  # seconds that anything may take to end
 
@@ -24,12 +24,12 @@ from pilothouse import sync as ph
 from pilothouse.transports import CliTransport
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of some shells
 fake = os.environ["FAKE"]
-def told(message=None):
+def ready(message=None):
     if message is None or message.type == "assistant":
         print("ready", flush=True)
 def soon(message=None):
     if message is None or message.type == "assistant":
-        threading.Timer(0.2, told).start()  # by then the main thread waits again
+        threading.Timer(0.2, ready).start()  # by then the main thread waits again
 def rest():
     for _ in range(600):
         time.sleep(0.1)  # not one of 60: a Ctrl-C in the instant before a sleep is noticed after it
@@ -37,31 +37,36 @@ def quick():
     return CliTransport(close_grace=0.02)
 """
 
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+# From Python 3.12 on a fork of a process with threads is warned about, whatever the threads do.
+FORK = """
+import warnings
+warnings.filterwarnings("ignore", message=".*multi-threaded.*", category=DeprecationWarning)
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
 
 
 def running(fake: FakeCLI) -> list[int]:
-    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and alive(pid)]
+    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and not is_dead(pid)]
 
 
 def ended(fake: FakeCLI) -> bool:
     """Whether the children are gone now; what they started was killed with them, and goes in the next moment."""
-    gone = not any(alive(call.pid) for call in fake.calls if call.pid)
+    gone = all(is_dead(call.pid) for call in fake.calls if call.pid)
     eventually(lambda: not running(fake))
     return gone
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def in_threads(*works: Callable[[], object]) -> None:
@@ -82,14 +87,6 @@ def in_threads(*works: Callable[[], object]) -> None:
         assert not thread.is_alive()
     if errors:
         raise errors[0]
-
-
-def children() -> list[int]:
-    """Processes that this one has, but for the watchdog."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
-    return sorted(found - {watchdog.shell_pid})
 
 
 class Program:

@@ -121,9 +121,9 @@ def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_doctest_of_the_package_passes():
-    room = Path(plugin.__file__).parent
-    files = [str(p) for p in room.glob("*.py") if p.name not in ("fake_child.py", "transport_suite.py")]
+    package = Path(plugin.__file__).parent
+    files = [str(p) for p in package.glob("*.py") if p.name not in ("fake_child.py", "transport_suite.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--doctest-modules", *files]
-    done = subprocess.run(command, cwd=room, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout

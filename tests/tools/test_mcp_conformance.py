@@ -1,4 +1,4 @@
-"""The client of the official `mcp` package talks to our servers, through the desk."""
+"""The client of the official `mcp` package talks to our servers, through the dispatcher."""
 
 from __future__ import annotations
 

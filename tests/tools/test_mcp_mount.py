@@ -1,4 +1,4 @@
-"""Servers made with the `mcp` package, mounted: they run in this process, behind the same desk."""
+"""Servers made with the `mcp` package, mounted: they run in this process, behind the same dispatcher."""
 
 from __future__ import annotations
 

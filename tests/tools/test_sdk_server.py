@@ -1,4 +1,4 @@
-"""The desk answers what the CLI asks in-process servers: recorded questions, and the ones that it never asks."""
+"""The dispatcher answers what the CLI asks in-process servers: recorded questions, and the ones that it never asks."""
 
 from __future__ import annotations
 

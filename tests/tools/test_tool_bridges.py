@@ -17,9 +17,9 @@ from pilothouse.tools import ToolContext, ToolFailure, as_tool, image_content
 from pilothouse.tools.bridges import (
     LOST_CALL_MESSAGE,
     DeferredBridge,
-    ToolCallLog,
     ToolExecutor,
     ToolInvocation,
+    ToolLoop,
     decide_call,
     make_results_message,
 )
@@ -49,8 +49,8 @@ def call(city: str = "Rome", **more: Any) -> ToolInvocation:
     return ToolInvocation("toolu_1", WEATHER, {"city": city}, **more)
 
 
-class Desk:
-    """Answers like a desk, and keeps what it was asked."""
+class FixedAnswers:
+    """A handler that gives fixed answers, and keeps what it was asked."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -123,7 +123,7 @@ def test_rules_change_while_a_conversation_runs() -> None:
 
 @pytest.mark.requirement("S20")
 async def test_an_allowed_call_runs_with_its_hooks() -> None:
-    dispatcher = Desk()
+    dispatcher = FixedAnswers()
     made = host(*ALLOWED, hook_handler=dispatcher, hook_fields={"session_id": "s", "cwd": "/c"})
     ran = await made.run(call())
     assert (ran.result["content"], ran.is_denied, ran.is_error) == (
@@ -142,7 +142,7 @@ async def test_an_allowed_call_runs_with_its_hooks() -> None:
 @pytest.mark.requirement("S39")
 async def test_a_failure_is_reported_to_the_model_the_hooks_and_the_owner() -> None:
     failures: list[ToolFailure] = []
-    dispatcher = Desk()
+    dispatcher = FixedAnswers()
     made = ToolExecutor("tools", [as_tool(weather)], RuleSet.parse(allow=ALLOWED), failures.append)
     made.hook_handler = dispatcher
     ran = await made.run(call("nowhere"))
@@ -173,22 +173,22 @@ async def test_a_call_that_cannot_run_gets_an_error(fault: ToolInvocation) -> No
 
 @pytest.mark.requirement("S37")
 async def test_permission_is_asked_where_no_rule_decides() -> None:
-    yes = Desk(permission={"behavior": "allow", "updatedInput": {"city": "Oslo"}})
+    yes = FixedAnswers(permission={"behavior": "allow", "updatedInput": {"city": "Oslo"}})
     ran = await host(permission_handler=yes).run(call())
     assert ran.result["content"][0]["text"] == "sunny in Oslo"
     assert ran.invocation.arguments == {"city": "Oslo"}
     assert yes.asked[0]["tool_name"] == WEATHER
     assert yes.asked[0]["tool_use_id"] == "toolu_1"
-    no = Desk(permission={"behavior": "deny", "message": "not today"})
+    no = FixedAnswers(permission={"behavior": "deny", "message": "not today"})
     ran = await host(permission_handler=no).run(call())
     assert (ran.is_denied, ran.stops_query, ran.result["content"][0]["text"]) == (True, False, "not today")
-    end = Desk(permission={"behavior": "deny", "message": "stop", "interrupt": True})
+    end = FixedAnswers(permission={"behavior": "deny", "message": "stop", "interrupt": True})
     assert (await host(permission_handler=end).run(call())).stops_query
 
 
 async def test_what_a_permission_adds_holds_for_the_next_call() -> None:
     rule = {"type": "addRules", "behavior": "allow", "rules": [{"toolName": WEATHER}], "destination": "session"}
-    dispatcher = Desk(permission={"behavior": "allow", "updatedPermissions": [rule]})
+    dispatcher = FixedAnswers(permission={"behavior": "allow", "updatedPermissions": [rule]})
     made = host(permission_handler=dispatcher)
     await made.run(call())
     await made.run(call())
@@ -200,7 +200,7 @@ async def test_without_a_permission_handler_a_call_is_denied() -> None:
     assert ran.is_denied
     assert WEATHER in ran.result["content"][0]["text"]
     refused = await host(
-        *ALLOWED, disallowed=(WEATHER,), permission_handler=Desk(permission={"behavior": "allow"})
+        *ALLOWED, disallowed=(WEATHER,), permission_handler=FixedAnswers(permission={"behavior": "allow"})
     ).run(call())
     assert refused.is_denied
 
@@ -218,13 +218,16 @@ async def test_without_a_permission_handler_a_call_is_denied() -> None:
     ],
 )
 async def test_decisions_of_a_hook_before_a_call(opinion: dict[str, Any], denied: bool, stops: bool, text: str) -> None:
-    for made, one in ((host(hook_handler=Desk(PreToolUse=opinion)), call()), (host(), call(hook_output=opinion))):
+    for made, one in (
+        (host(hook_handler=FixedAnswers(PreToolUse=opinion)), call()),
+        (host(), call(hook_output=opinion)),
+    ):
         ran = await made.run(one)
         assert (ran.is_denied, ran.stops_query, ran.result["content"][0]["text"]) == (denied, stops, text)
 
 
 async def test_a_hook_that_asks_overrules_a_rule_that_allows() -> None:
-    dispatcher = Desk(permission={"behavior": "deny", "message": "asked"})
+    dispatcher = FixedAnswers(permission={"behavior": "deny", "message": "asked"})
     ran = await host(*ALLOWED, permission_handler=dispatcher).run(
         call(hook_output=decided("ask", permissionDecisionReason="odd"))
     )
@@ -234,32 +237,12 @@ async def test_a_hook_that_asks_overrules_a_rule_that_allows() -> None:
 
 async def test_outputs_of_a_hook_after_a_call() -> None:
     noted = {"hookSpecificOutput": {"additionalContext": "check it"}}
-    ran = await host(*ALLOWED, hook_handler=Desk(PostToolUse=noted)).run(call())
+    ran = await host(*ALLOWED, hook_handler=FixedAnswers(PostToolUse=noted)).run(call())
     assert [block["text"] for block in ran.result["content"]] == ["sunny in Rome", "check it"]
     other = {"hookSpecificOutput": {"updatedMCPToolOutput": "secret"}, "decision": "block", "reason": "hidden"}
-    ran = await host(*ALLOWED, hook_handler=Desk(PostToolUse=other)).run(call())
+    ran = await host(*ALLOWED, hook_handler=FixedAnswers(PostToolUse=other)).run(call())
     assert [block["text"] for block in ran.result["content"]] == ["secret", "hidden"]
-    assert (await host(*ALLOWED, hook_handler=Desk(PostToolUse={"continue": False})).run(call())).stops_query
-
-
-async def test_fifty_calls_run_at_once_and_answer_in_order() -> None:
-    running = most = 0
-    everybody = anyio.Event()
-
-    async def slow(n: int) -> int:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        if running == 50:
-            everybody.set()
-        await everybody.wait()
-        return n
-
-    made = ToolExecutor("tools", [as_tool(slow)], RuleSet.parse(allow=ALLOWED))
-    with anyio.fail_after(10):
-        ran = await made.run_all([ToolInvocation(str(n), "mcp__tools__slow", {"n": n}) for n in range(50)])
-    assert [each.result["content"][0]["text"] for each in ran] == [str(n) for n in range(50)]
-    assert most == 50
+    assert (await host(*ALLOWED, hook_handler=FixedAnswers(PostToolUse={"continue": False})).run(call())).stops_query
 
 
 async def test_a_cancelled_call_cancels_its_tool() -> None:
@@ -392,7 +375,7 @@ async def test_the_hooks_of_the_user_run_once_and_decide() -> None:
     async def hook(body: Mapping[str, Any]) -> Mapping[str, Any]:
         return next(answers) if body.get("callback_id") else {}
 
-    permission = Desk(permission={"behavior": "allow"})
+    permission = FixedAnswers(permission={"behavior": "allow"})
     listening = bridge.bind_handlers(hook, permission)
     assert listening is not None
     steps = bridge.start_loop()
@@ -420,7 +403,7 @@ async def test_what_was_denied_stands_in_the_closing_message() -> None:
 
 
 async def test_a_query_ends_after_its_last_turn_or_on_request() -> None:
-    stop = Desk(permission={"behavior": "deny", "message": "stop", "interrupt": True})
+    stop = FixedAnswers(permission={"behavior": "deny", "message": "stop", "interrupt": True})
     for bridge, reason in (
         (DeferredBridge(host(*ALLOWED), max_turns=1), "max_turns"),
         (DeferredBridge(host(permission_handler=stop)), "aborted_tools"),
@@ -437,10 +420,10 @@ async def test_a_query_ends_after_its_last_turn_or_on_request() -> None:
 
 
 async def test_a_model_that_never_ends_is_ended() -> None:
-    ledger = ToolCallLog(host(*ALLOWED), None)
+    loop = ToolLoop(host(*ALLOWED), None)
     for _ in range(199):
-        assert (await ledger.run([call()], result()))[0]
-    ran, (reported, closing) = await ledger.run([call()], result())
+        assert (await loop.run_calls([call()], result()))[0]
+    ran, (reported, closing) = await loop.run_calls([call()], result())
     assert not ran
     assert isinstance(reported, UserMessage)
     assert isinstance(closing, ResultMessage)

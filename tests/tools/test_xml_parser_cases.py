@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xml_fixtures import merge_deltas, parse
 
 from pilothouse.events import (
     ParserEvent,
@@ -20,7 +21,7 @@ from pilothouse.events import (
     ToolCallError,
     ToolCallStarted,
 )
-from pilothouse.tools.xml import StreamParser, merge_deltas, parse
+from pilothouse.tools.xml import StreamParser
 
 WEATHER = {
     "properties": {
@@ -208,6 +209,15 @@ def test_hard_case_03_only_what_may_become_a_tag_is_held_back() -> None:
     assert parser.feed("c <") == [TextDelta("c ")]
     assert merge_deltas(parser.feed(" 5 ")) == [TextDelta("< 5 ")]
     assert "".join(event.text for event in parser.feed("<tool_use " + "x" * 600) if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize("size", [512, 513])
+def test_hard_case_03_the_longest_tag_is_the_same_for_every_split(size: int) -> None:
+    text = f"<tool_use{' ' * (size - 11)}/>"
+    whole = run([text])
+    assert brief(whole) == [{"missing_name"} if size == 512 else text]
+    for at in (1, 511, 512):
+        assert run([text[:at], text[at:]]) == whole
 
 
 def test_hard_case_11_ids_are_new_and_come_with_the_name() -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xml_fixtures import parse
 
 from pilothouse.errors import UsageError
 from pilothouse.events import ToolCall, ToolCallError
-from pilothouse.messages import ImageBlock, TextBlock, ToolUseBlock
 from pilothouse.tools import ToolResult, image_content
 from pilothouse.tools.content import make_error_result, to_result
-from pilothouse.tools.xml.parser import parse
 from pilothouse.tools.xml.prompt import (
     CallAnswer,
     call_frame,
@@ -251,26 +250,13 @@ def test_the_last_results_stand_as_if_the_model_had_just_called() -> None:
     made = encode_history(TURNS[:3], NONCE)
     tail = text_of(made.content).partition(f"</conversation-{NONCE}>")[2]
     assert tail.strip().startswith(f"<tool_result-{NONCE}><tool_name>weather</tool_name>")
-    tool = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
-    assert "<tool_name>weather</tool_name><tool_call_id>c1</tool_call_id><result>sunny" in text_of(
-        encode_history([*TURNS[:2], tool], NONCE).content
-    )
-    assert "<error>no</error>" in text_of(encode_history([{**tool, "content": "no", "is_error": True}], NONCE).content)
+    failed = {"type": "tool_result", "tool_use_id": "c1", "content": "no", "is_error": True, "name": "map"}
+    text = text_of(encode_history([{"role": "tool", "content": [failed]}], NONCE).content)
+    assert "<tool_name>map</tool_name><tool_call_id>c1</tool_call_id><error>no</error>" in text
 
 
 def test_a_conversation_that_ends_with_the_model_goes_on() -> None:
     assert text_of(encode_history(TURNS[:4], NONCE).content).endswith("Go on from the end of the conversation.")
-
-
-def test_structs_are_taken_too() -> None:
-    turns = [
-        {"role": "user", "content": [TextBlock("Hi"), ImageBlock({"type": "url", "url": "http://x"})]},
-        {"role": "assistant", "content": [ToolUseBlock("c", "w", {"a": 1})]},
-        {"role": "user", "content": "x"},
-    ]
-    made = encode_history(turns, NONCE)
-    assert [each["type"] for each in made.content] == ["text", "image", "text"]
-    assert call_frame("c", "w", {"a": 1}, NONCE) in text_of(made.content)
 
 
 def test_no_part_forges_a_frame_of_this_request() -> None:
@@ -290,22 +276,10 @@ def test_blocks_of_unknown_kinds_are_kept_as_text() -> None:
     assert "found" in text_of(encode_history([{"role": "assistant", "content": [odd]}, TURNS[-1]], NONCE).content)
 
 
-@pytest.mark.parametrize(
-    ("messages", "words"),
-    [
-        ([], "no message"),
-        ([{"role": "system", "content": "x"}], "no message"),
-        ([{"role": "robot", "content": "x"}], "known are user"),
-        ([3], "a mapping"),
-        ([{"role": "user", "content": 3}], "content must be"),
-        ([{"role": "user", "content": [{"text": "x"}]}], "needs a type"),
-        ([{"role": "user", "content": [3]}], "needs a type"),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}]}], "tool_use"),
-    ],
-)
-def test_bad_messages_are_refused(messages: list[Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        encode_history(messages, NONCE)
+def test_there_is_a_message_to_answer() -> None:
+    for messages in ([], [{"role": "system", "content": "x"}]):
+        with pytest.raises(UsageError, match="no message"):
+            encode_history(messages, NONCE)
 
 
 # --- the rules and the parser agree
@@ -319,24 +293,15 @@ def calls_in(text: str) -> list[ToolCall | ToolCallError]:
 
 def test_a_call_written_by_the_rules_is_read() -> None:
     rules = system_prompt([TOOL], NONCE)
-    elements, arguments = re.findall(rf"^<tool_use-{NONCE}>\n.*?^</tool_use-{NONCE}>$", rules, re.DOTALL | re.MULTILINE)
-    named = elements.replace("NAME_OF_THE_TOOL", "getWeather").replace("NAME_OF_A_PARAMETER", "city")
-    (call,) = calls_in(named.replace("its value", "a &lt; b &amp;&amp; c"))
-    assert isinstance(call, ToolCall)
-    assert call.input == {"city": "a < b && c"}
-    (call,) = calls_in(named.replace("its value", "<![CDATA[a </city> & b]]>"))
-    assert isinstance(call, ToolCall)
-    assert call.input == {"city": "a </city> & b"}
-    typed = named.replace("</city>", '</city>\n<list>[1, {"a": null}]</list>\n<days>3</days>')
-    (call,) = calls_in(typed)
-    assert isinstance(call, ToolCall)
-    assert call.input == {"city": "its value", "list": [1, {"a": None}], "days": 3}
-    as_json = arguments.replace("NAME_OF_THE_TOOL", "getWeather").replace("NAME_OF_A_PARAMETER", "city")
-    (call,) = calls_in(as_json)
+    (shown,) = re.findall(rf"^<tool_use-{NONCE}>\n.*?^</tool_use-{NONCE}>$", rules, re.DOTALL | re.MULTILINE)
+    named = shown.replace("NAME_OF_THE_TOOL", "getWeather").replace("NAME_OF_A_PARAMETER", "city")
+    (call,) = calls_in(named)
     assert isinstance(call, ToolCall)
     assert call.input == {"city": "its value"}
-    both = calls_in(f"{named}\n{as_json}")
-    assert [each.type for each in both] == ["tool-call", "tool-call"]
+    (call,) = calls_in(named.replace('"its value"', '"a </city> & b", "list": [1, {"a": null}], "days": 3'))
+    assert isinstance(call, ToolCall)
+    assert call.input == {"city": "a </city> & b", "list": [1, {"a": None}], "days": 3}
+    assert [each.type for each in calls_in(f"{named}\n{named}")] == ["tool-call", "tool-call"]
 
 
 def test_a_frame_of_a_call_is_a_call_and_no_other_text_is() -> None:

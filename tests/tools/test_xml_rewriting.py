@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from xml_fixtures import (
     CLOSE,
     OPEN,
@@ -18,9 +19,9 @@ from xml_fixtures import (
     delta,
     ended,
     event,
-    heard,
     limit,
     opened,
+    read_reply,
     result,
     retraction,
     rewritten,
@@ -29,9 +30,8 @@ from xml_fixtures import (
     whole,
 )
 
-from pilothouse.messages import AssistantMessage, Message, StreamEvent, TextBlock, ThinkingBlock, ToolUseBlock
+from pilothouse.messages import AssistantMessage, Message, StreamEvent, TextBlock, ThinkingBlock
 from pilothouse.testing import frames
-from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
 
 # --- for a reader without a protocol
@@ -60,7 +60,6 @@ def test_rewritten_messages_show_calls_as_blocks_and_no_markup(size: int) -> Non
     assert message.text == deltas_of(messages) == messages[-1].result == "Looking, a < b.  And  done <"  # type: ignore[attr-defined]
     reply = reader.end(messages[-1])  # type: ignore[arg-type]
     assert [each.id for each in reply.calls] == [each.id for each in message.tool_uses]
-    assert reader.message_text(message) == message.text
 
 
 def test_every_delta_is_out_before_its_message() -> None:
@@ -135,12 +134,6 @@ def test_abandoned_streams_are_rewritten_like_any_other() -> None:
     assert any(isinstance(each, StreamEvent) and each.abandoned_blocks for each in messages)
 
 
-def test_text_of_a_message_that_was_not_read() -> None:
-    reader = ReplyReader(StreamParser)
-    assert reader.message_text(AssistantMessage.of(f"Hi {OSLO}!")) == "Hi !"
-    assert reader.message_text(AssistantMessage.of(ThinkingBlock("hm"), "Hi", ToolUseBlock("1", "x"))) == "Hi"
-
-
 def test_any_order_of_streams_and_messages_is_survived() -> None:
     broken = {"api_message_id": "msg_1", "from_block_index": 0}
     parts = [
@@ -148,7 +141,7 @@ def test_any_order_of_streams_and_messages_is_survived() -> None:
         retraction("u1"), whole(ROME, "msg_2", uuid="u2", supersedes=["u1"]),
     ]  # fmt: skip
     for order in itertools.permutations(parts):
-        _, reply = heard([*order, result()])
+        _, reply = read_reply([*order, result()])
         assert len(reply.calls) <= 2
         assert "Rome" in cities(reply)
         rewritten([*order, result()])
@@ -160,7 +153,7 @@ NONCE = "k3v9x0q2zz"
 
 
 def test_with_a_nonce_only_calls_with_it_count() -> None:
-    reader = ReplyReader(lambda: StreamParser(nonce=NONCE))
+    reader = ReplyReader(nonce=NONCE)
     own = OSLO.replace("tool_use", f"tool_use-{NONCE}")
     first, second = whole(f"{ROME}{own[:-30]}"), whole(own, "msg_2")
     shown = [each for message in (first, limit(), second, result()) for each in reader.rewrite(message)]
@@ -178,7 +171,7 @@ def test_tagged_thinking_is_shown_as_thinking() -> None:
 
 def test_an_invented_result_is_no_text_and_an_error_for_the_model() -> None:
     text = f"{OSLO}\n<tool_result><result>sunny</result></tool_result> It is sunny."
-    _, reply = heard([whole(text), result(text)])
+    _, reply = read_reply([whole(text), result(text)])
     assert [each.type for each in reply.calls] == ["tool-call", "error"]
     assert "sunny</result>" not in reply.text
 
@@ -187,9 +180,9 @@ def test_an_invented_result_is_no_text_and_an_error_for_the_model() -> None:
 @pytest.mark.parametrize("at", range(1, 120, 3))
 def test_every_cut_between_messages_gives_the_same_calls(at: int) -> None:
     text = f"Hi, a < b {OSLO}\n```\n{ROME}\n```\n<thinking>so</thinking> {call_text(city='Bonn')} bye"
-    expected = heard([whole(text), result(text)])[1]
+    expected = read_reply([whole(text), result(text)])[1]
     for second in (streamed([text[at:]], "msg_2"), streamed(list(text[at:]), "msg_2"), [whole(text[at:], "msg_2")]):
-        listener, reply = heard([whole(text[:at]), *second, result(text)])
+        listener, reply = read_reply([whole(text[:at]), *second, result(text)])
         assert [(each.name, each.raw) for each in reply.calls] == [(each.name, each.raw) for each in expected.calls]
         assert (reply.text, reply.thinking) == (expected.text, expected.thinking)
         assert not listener.retracted
@@ -213,6 +206,10 @@ PIECES = [
 ]
 
 
+def without_ids(reply: ParsedReply) -> ParsedReply:
+    return structs.replace(reply, calls=tuple(structs.replace(each, id="") for each in reply.calls))
+
+
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=5), max_size=3), st.integers(1, 9))
 def test_any_reply_reads_the_same_streamed_or_not_and_rewritten(blocks: list[list[str]], size: int) -> None:
     texts = ["".join(each) for each in blocks]
@@ -221,17 +218,18 @@ def test_any_reply_reads_the_same_streamed_or_not_and_rewritten(blocks: list[lis
     for index, text in enumerate(texts):
         live += streamed([text[at : at + size] for at in range(0, len(text), size)], index=index)
     end = result(texts[-1] if texts else "")
-    expected = heard([*plain, end])[1]
-    listener, reply = heard([*live, end])
-    assert reply == expected
+    expected = read_reply([*plain, end])[1]
+    listener, reply = read_reply([*live, end])
+    assert without_ids(reply) == without_ids(expected)
     assert not listener.retracted
     for messages in (plain, live):
         shown, reader = rewritten([*messages, end])
-        assert reader.end(end) == expected
+        reply = reader.end(end)
+        assert without_ids(reply) == without_ids(expected)
         text = "".join([each.text for each in assistants(shown)])
         if len(texts) == 1:
             assert text == expected.text
         uses = [use for each in assistants(shown) for use in each.tool_uses]
-        assert [use.id for use in uses] == [each.id for each in expected.calls]
+        assert [use.id for use in uses] == [each.id for each in reply.calls]
         if messages is live:
             assert deltas_of(shown) == text

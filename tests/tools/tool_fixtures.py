@@ -1,4 +1,4 @@
-"""What the tests of tools share: questions as the CLI asks them, and the official client talking to a desk."""
+"""What the tests of tools share: questions as the CLI asks them, and the official client talking to a dispatcher."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def asked(name: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def official_client(dispatcher: McpDispatcher, server: str = "s", **settings: Any) -> AsyncGenerator[Any]:
-    """A session of the `mcp` package's client, with the desk where a transport would be."""
+    """A session of the `mcp` package's client, with the dispatcher where a transport would be."""
     from mcp import ClientSession
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
-    to_desk, from_client = anyio.create_memory_object_stream[Any](100)
-    to_client, from_desk = anyio.create_memory_object_stream[Any](100)
+    to_server, from_client = anyio.create_memory_object_stream[Any](100)
+    to_client, from_server = anyio.create_memory_object_stream[Any](100)
 
     def deliver(message: dict[str, Any]) -> None:
         # Through JSON, as on the wire.
@@ -81,7 +81,7 @@ async def official_client(dispatcher: McpDispatcher, server: str = "s", **settin
             deliver(reply)
 
     dispatcher.notify = lambda _, message: deliver(message)
-    async with anyio.create_task_group() as tasks, to_desk, from_client, to_client, from_desk:
+    async with anyio.create_task_group() as tasks, to_server, from_client, to_client, from_server:
 
         async def pump() -> None:
             async for item in from_client:
@@ -90,7 +90,7 @@ async def official_client(dispatcher: McpDispatcher, server: str = "s", **settin
 
         tasks.start_soon(pump)
         tasks.start_soon(dispatcher.run_servers)
-        async with ClientSession(from_desk, to_desk, **settings) as session:
+        async with ClientSession(from_server, to_server, **settings) as session:
             await session.initialize()
             yield session
         tasks.cancel_scope.cancel()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from pilothouse.events import (
+    ParserEvent,
     ReplyFinished,
     TextDelta,
     TextRetracted,
     ThinkingDelta,
     ToolCall,
+    ToolCallDelta,
     ToolCallError,
     ToolCallStarted,
 )
 from pilothouse.messages import Message, from_dict
 from pilothouse.testing import frames
-from pilothouse.tools.xml.parser import StreamParser
+from pilothouse.tools.xml import StreamParser
 from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
@@ -28,6 +33,23 @@ OPEN, CLOSE = "<tool_use>", "</tool_use>"
 def call_text(name: str = "weather", **arguments: Any) -> str:
     """A call as the model writes it."""
     return f"{OPEN}<tool_name>{name}</tool_name><arguments>{json.dumps(arguments)}</arguments>{CLOSE}"
+
+
+def merge_deltas(events: Iterable[ParserEvent]) -> list[ParserEvent]:
+    """The events with neighbouring deltas of one kind, and of one call, merged."""
+    merged: list[ParserEvent] = []
+    for kind, group in itertools.groupby(events, lambda each: (type(each), getattr(each, "id", None))):
+        several = list(group)
+        if issubclass(kind[0], TextDelta | ThinkingDelta | ToolCallDelta):
+            several = [structs.replace(several[0], text="".join([each.text for each in several]))]  # type: ignore[union-attr]
+        merged += several
+    return merged
+
+
+def parse(text: str, tools: Any = None, nonce: str | None = None) -> list[ParserEvent]:
+    """The events of a whole reply, with merged deltas."""
+    parser = StreamParser(tools, nonce)
+    return merge_deltas([*parser.feed(text), *parser.close()])
 
 
 def recorded(name: str) -> list[Message]:
@@ -117,8 +139,8 @@ class Listener:
                     pass
 
 
-def heard(messages: Sequence[Message]) -> tuple[Listener, ParsedReply]:
-    reader = ReplyReader(StreamParser)
+def read_reply(messages: Sequence[Message]) -> tuple[Listener, ParsedReply]:
+    reader = ReplyReader()
     listener = Listener([each for message in messages for each in reader.read(message)])
     reply = reader.end(messages[-1])  # type: ignore[arg-type]
     if not reply.is_failed:
@@ -133,7 +155,7 @@ def cities(reply: ParsedReply) -> list[Any]:
 
 
 def rewritten(messages: Iterable[Message]) -> tuple[list[Message], ReplyReader]:
-    reader = ReplyReader(StreamParser)
+    reader = ReplyReader()
     return [each for message in messages for each in reader.rewrite(message)], reader
 
 

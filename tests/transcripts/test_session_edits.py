@@ -16,6 +16,7 @@ from handmade_transcripts import Disk, File
 from pilothouse.errors import UsageError
 from pilothouse.messages import AssistantMessage
 from pilothouse.transcripts import (
+    archive_session,
     delete_session,
     fork_session,
     get_session_info,
@@ -23,6 +24,7 @@ from pilothouse.transcripts import (
     list_sessions,
     rename_session,
     tag_session,
+    unarchive_session,
 )
 
 
@@ -59,6 +61,68 @@ def test_a_tag_is_written_as_the_cli_writes_it(disk: Disk) -> None:
     assert rows(file.path)[-1] == {"type": "tag", "tag": "", "sessionId": file.id}
     (info,) = list_sessions()
     assert info.tag is None
+
+
+def archived(file: File) -> bool | None:
+    (info,) = list_sessions()
+    assert info == get_session_info(file.id)
+    return info.archived
+
+
+def test_a_session_is_archived_as_the_official_sdk_does(disk: Disk) -> None:
+    file = disk.talk("hello")
+    before = file.path.read_bytes()
+    assert archived(file) is None
+    archive_session(file.id)
+    mark = file.path.with_suffix("") / "archived.json"
+    written = json.loads(mark.read_text())
+    assert (written.pop("archived"), len(written.pop("at")), written) == (True, 24, {"by": "pilothouse"})
+    assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+    assert archived(file) is True
+    unarchive_session(file.id, disk.cwd)
+    assert json.loads(mark.read_text())["archived"] is False
+    assert archived(file) is False
+    assert file.path.read_bytes() == before
+
+
+QUEUED = {"type": "queued_command", "prompt": "next"}
+
+
+@pytest.mark.parametrize(
+    ("row", "stays"),
+    [
+        (("user", {"message": {"content": "again"}}), False),
+        (("attachment", {"attachment": QUEUED}), False),
+        (("attachment", {"attachment": {**QUEUED, "type": "file"}}), True),
+        (("user", {"message": {"content": "again"}, "isMeta": True}), True),
+        (("user", {"message": {"content": "again"}, "isSidechain": True}), True),
+        (("user", {"message": {"content": [{"type": "tool_result", "tool_use_id": "t"}]}}), True),
+        (("assistant", {"message": {"role": "assistant", "content": 'says "user"'}}), True),
+    ],
+)
+@pytest.mark.parametrize("day", ["2020-01-01", "2999-01-01"])
+def test_a_later_prompt_ends_the_archiving(disk: Disk, row: tuple[str, dict[str, Any]], stays: bool, day: str) -> None:
+    file = disk.talk("hello")
+    archive_session(file.id)
+    file.row(row[0], timestamp=f"{day}T00:00:00.000Z", **row[1])
+    assert archived(file) is (stays or day < "2026")
+
+
+@pytest.mark.parametrize("mark", ["{", "[]", '{"archived": true}', '{"archived": 1, "at": "2026-11-01T00:00:00Z"}', ""])
+def test_a_broken_mark_says_nothing(disk: Disk, mark: str) -> None:
+    file = disk.talk("hello")
+    file.path.with_suffix("").mkdir()
+    (file.path.with_suffix("") / "archived.json").write_text(mark)
+    assert archived(file) is None
+
+
+def test_no_mark_is_written_through_a_link(disk: Disk, tmp_path: Path) -> None:
+    file = disk.talk("hello")
+    (tmp_path / "elsewhere").mkdir()
+    file.path.with_suffix("").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a link"):
+        archive_session(file.id)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_what_is_empty_is_refused(disk: Disk) -> None:

@@ -43,7 +43,22 @@ def test_everything_that_is_known(disk: Disk) -> None:
         created_at=1793534460000,
         entrypoint="cli",
         path=str(file.path),
+        context_tokens=1,
     )
+
+
+def test_the_cost_and_the_context_are_those_noted_last(disk: Disk) -> None:
+    file = disk.talk("first", "answer")
+    assert (info_of(file).cost_usd, info_of(file).context_tokens) == (None, 1)
+    file.note("cost-state", totalCostUSD=0.5)
+    file.note("cost-state", totalCostUSD=1.25)
+    used = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 400}
+    for model, usage in (("claude-opus-5-5", used), ("<synthetic>", {"input_tokens": 7})):
+        message = {"role": "assistant", "model": model, "content": [], "usage": usage}
+        file.note("assistant", uuid=model, message=message)
+    file.note("assistant", uuid="side", isSidechain=True, message={"model": "m", "usage": {"input_tokens": 9}})
+    file.note("user", uuid="said", message={"role": "user", "content": '"usage": and "type":"cost-state"'})
+    assert (info_of(file).cost_usd, info_of(file).context_tokens) == (1.25, 433)
 
 
 @pytest.mark.parametrize(

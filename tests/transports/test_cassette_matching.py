@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pilothouse.messages.json_lines import encode_json
-from pilothouse.transports.cassettes.comparison import diff_cassettes
+from pilothouse.transports.cassettes.comparison import IdMapping, diff_cassettes
 from pilothouse.transports.cassettes.format import (
     Cassette,
     encode_entry,
@@ -15,7 +15,6 @@ from pilothouse.transports.cassettes.format import (
     encode_wire_line,
     read_cassette,
 )
-from pilothouse.transports.cassettes.playback import IdMapping, match_arguments, replace_request_ids
 
 A, B, C, D = (f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd")
 
@@ -81,19 +80,21 @@ def test_long_differences_are_cut() -> None:
 
 def test_arguments_are_matched_with_their_ids() -> None:
     numbering = IdMapping()
-    assert match_arguments(numbering, ["--print", f"--resume={A}"], ["--print", f"--resume={B}"])
+    assert numbering.accept(["--print", f"--resume={A}"], ["--print", f"--resume={B}"])
     assert numbering.translate_line(A.encode()) == B.encode()
     other = IdMapping()
-    assert not match_arguments(other, [f"--session-id={A}", "--x"], [f"--session-id={B}", "--y"])
+    assert not other.accept([f"--session-id={A}", "--x"], [f"--session-id={B}", "--y"], partial=True)
     assert other.translate_line(A.encode()) == B.encode()
 
 
-def test_request_ids_are_changed_wherever_they_stand() -> None:
-    frame = {"request_id": "1", "response": {"request_id": "2", "list": [{"request_id": "1", "x": "1"}]}}
-    assert replace_request_ids(frame, {"1": "9"}) == {
-        "request_id": "9",
-        "response": {"request_id": "2", "list": [{"request_id": "9", "x": "1"}]},
-    }
+def test_a_response_gets_the_request_id_of_now() -> None:
+    numbering = IdMapping()
+    numbering.bind_request("1", "9")
+    line = b'{"response": {"request_id" : "1", "text": "\\"request_id\\":\\"1\\"", "x": "1"}, "request_id":"2"}'
+    assert numbering.translate_line(line, is_response=True) == line.replace(
+        b'"request_id" : "1"', b'"request_id" : "9"'
+    )
+    assert numbering.translate_line(line) == line
 
 
 # --- whole cassettes
@@ -109,7 +110,7 @@ def cassette(*frames: tuple[str, dict[str, Any]], home: str = "/home/one", conne
     return read_cassette(lines, "c")
 
 
-def said(text: str, **more: Any) -> tuple[str, dict[str, Any]]:
+def assistant_entry(text: str, **more: Any) -> tuple[str, dict[str, Any]]:
     return "out", {"type": "assistant", "message": {"id": "msg_01", "text": text}, "uuid": A, **more}
 
 
@@ -121,18 +122,25 @@ def test_times_ids_places_and_order_of_kinds_do_not_count() -> None:
     again = result(99, B, "/tmp/two/.claude/projects/-tmp-two-p")
     other = ("out", {"type": "assistant", "message": {"id": "msg_77", "text": "Hello"}, "uuid": C})
     chance = ("out", {"type": "keep_alive"})
-    assert diff_cassettes(cassette(said("Hello"), once), cassette(chance, again, other, home="/tmp/two")) == ""
+    assert (
+        diff_cassettes(cassette(assistant_entry("Hello"), once), cassette(chance, again, other, home="/tmp/two")) == ""
+    )
 
 
 def test_content_is_compared_and_shown() -> None:
-    shown = diff_cassettes(cassette(said("Hello"), said("Bye")), cassette(said("Hello"), said("Good night")))
+    shown = diff_cassettes(
+        cassette(assistant_entry("Hello"), assistant_entry("Bye")),
+        cassette(assistant_entry("Hello"), assistant_entry("Good night")),
+    )
     assert "recorded: connection 1, the CLI's assistant" in shown
     assert '-    "text": "Bye"' in shown
     assert '+    "text": "Good night"' in shown
-    assert diff_cassettes(cassette(said("a")), cassette(said("b")), ignore=["text"]) == ""
+    assert diff_cassettes(cassette(assistant_entry("a")), cassette(assistant_entry("b")), ignore=["text"]) == ""
     assert "the program's user" in diff_cassettes(cassette(), cassette(("in", {"type": "user", "message": "Hi"})))
     assert "1 connections were recorded, now there are 2" in diff_cassettes(cassette(), cassette(connections=2))
 
 
 def test_two_of_a_kind_in_another_order_differ() -> None:
-    assert diff_cassettes(cassette(said("a"), said("b")), cassette(said("b"), said("a")))
+    assert diff_cassettes(
+        cassette(assistant_entry("a"), assistant_entry("b")), cassette(assistant_entry("b"), assistant_entry("a"))
+    )

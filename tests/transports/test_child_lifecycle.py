@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 
 import anyio
 import pytest
-from process_checks import DEADLINE, children, dead, descriptors, eventually, first_line, linux_only, sh, state, until
+from leak_checks import Left
+from process_checks import DEADLINE, eventually, is_dead, linux_only, process_state, until
+from shell_children import first_line, sh
 
 from pilothouse.options import Invocation, PrivateFile
-from pilothouse.transports.anyio_child import spawn_anyio
-from pilothouse.transports.child import spawn
 from pilothouse.transports.cli import TERM_GRACE_SECONDS, CliTransport
 from pilothouse.transports.watchdog import watchdog
 
@@ -29,20 +28,8 @@ SOON = 4.0  # seconds on any machine: less than the grace of a SIGTERM, and than
 
 @pytest.fixture(autouse=True)
 def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    watchdog.guard(0x7FFFFFF0)  # the watchdog itself starts before the count
-    watchdog.release(0x7FFFFFF0)
-    eventually(lambda: watchdog.shell_pid > 0, "the watchdog did not start")
-    files = tmp_path / "private"
-    files.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(files))
-    gc.collect()
-    before = descriptors()
-    yield
-    gc.collect()
-    eventually(lambda: not children(), f"children left: {children()}")
-    eventually(lambda: descriptors() <= before, f"descriptors left: {descriptors() - before}")
-    assert not watchdog.groups
-    assert not list(files.iterdir())
+    with Left(tmp_path, monkeypatch):
+        yield
 
 
 class Interrupted:
@@ -72,8 +59,8 @@ class Interrupted:
                 resume = lambda error=error: inner.throw(error)  # type: ignore[attr-defined] # noqa: E731
 
 
-async def whole_life(spawn: Any, kept: list[CliTransport]) -> None:
-    transport = CliTransport(close_grace=0.0, spawn=spawn)
+async def whole_life(kept: list[CliTransport]) -> None:
+    transport = CliTransport(close_grace=0.0)
     kept.append(transport)  # so that what is freed is freed by `close`, not by garbage collection
     invocation = sh("sleep 600 & cat; exit 3", files=(PrivateFile("x", ".json", b"{}"),))
     try:
@@ -96,16 +83,16 @@ async def whole_life(spawn: Any, kept: list[CliTransport]) -> None:
 @linux_only
 @pytest.mark.anyio
 @pytest.mark.requirement("G6", "G10")
-@pytest.mark.parametrize("spawn", [spawn, spawn_anyio])
-async def test_cancelled_at_any_await_nothing_is_left(spawn: Any, anyio_backend: str) -> None:
+async def test_cancelled_at_any_await_nothing_is_left(anyio_backend: str) -> None:
     for n in range(1, 500):
         kept: list[CliTransport] = []
         scope = anyio.CancelScope()
-        run = Interrupted(whole_life(spawn, kept), n, scope.cancel)
+        run = Interrupted(whole_life(kept), n, scope.cancel)
         with anyio.fail_after(DEADLINE), scope:
             await run
         await until(
-            lambda kept=kept: all(not state(t.pid) for t in kept if t.pid), f"alive after cancellation at wait {n}"
+            lambda kept=kept: all(not process_state(t.pid) for t in kept if t.pid),
+            f"alive after cancellation at wait {n}",
         )
         if run.waits < n:
             assert n > 10
@@ -121,7 +108,7 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
     async def attempt(n: int, kept: list[CliTransport]) -> int:
         task = asyncio.current_task()
         assert task is not None
-        run = Interrupted(whole_life(spawn, kept), n, task.cancel, times)
+        run = Interrupted(whole_life(kept), n, task.cancel, times)
         try:
             await run
         except (asyncio.CancelledError, BaseExceptionGroup):
@@ -134,7 +121,8 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
             kept: list[CliTransport] = []
             waits = await attempt(n, kept)
             await until(
-                lambda kept=kept: all(not state(t.pid) for t in kept if t.pid), f"alive after cancellation at wait {n}"
+                lambda kept=kept: all(not process_state(t.pid) for t in kept if t.pid),
+                f"alive after cancellation at wait {n}",
             )
             if waits < n:
                 assert n > 10
@@ -154,7 +142,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> Non
     await transport.close()
     assert 0.25 < time.monotonic() - began < TERM_GRACE_SECONDS  # its own grace, not the usual one
     assert (await transport.exit_info()).signal == "SIGKILL"
-    eventually(lambda: dead(grandchild), "grandchild alive")
+    eventually(lambda: is_dead(grandchild), "grandchild alive")
 
 
 @linux_only
@@ -242,11 +230,10 @@ async def test_death_by_signal_is_news_within_a_second() -> None:
 @linux_only
 @pytest.mark.anyio
 @pytest.mark.requirement("E68")
-@pytest.mark.parametrize("spawn", [spawn, spawn_anyio])
 @pytest.mark.parametrize("closed", ["", "2>/dev/null", ">/dev/null"])
-async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str, spawn: Any) -> None:
+async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str) -> None:
     grandchild = 0
-    transport = CliTransport(spawn=spawn)
+    transport = CliTransport()
     await transport.start(sh(f"sleep 600 {closed} & echo $!; exit 5"))
     async with anyio.create_task_group() as group:
         group.start_soon(transport.serve)
@@ -258,7 +245,7 @@ async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str, sp
         with pytest.raises(anyio.BrokenResourceError):
             await transport.send(b"x")
         await transport.close()
-    eventually(lambda: dead(grandchild), "grandchild alive")
+    eventually(lambda: is_dead(grandchild), "grandchild alive")
 
 
 @linux_only
@@ -277,10 +264,9 @@ async def test_output_ends_although_a_grandchild_floods_it() -> None:
 @linux_only
 @pytest.mark.anyio
 @pytest.mark.requirement("R32", "E71", "G3")
-@pytest.mark.parametrize("spawn", [spawn, spawn_anyio])
-async def test_50_mb_of_standard_error_do_not_block(spawn: Any) -> None:
+async def test_50_mb_of_standard_error_do_not_block() -> None:
     tail = ""
-    transport = CliTransport(spawn=spawn)
+    transport = CliTransport()
     await transport.start(sh("yes 0123456789abcdefghijklmnopqrstuvwxyz | head -c 50000000 >&2; echo done"))
     with anyio.fail_after(DEADLINE * 2):
         async with anyio.create_task_group() as group:
@@ -295,9 +281,8 @@ async def test_50_mb_of_standard_error_do_not_block(spawn: Any) -> None:
 
 @linux_only
 @pytest.mark.anyio
-@pytest.mark.parametrize("spawn", [spawn, spawn_anyio])
-async def test_ten_megabytes_to_a_child_that_does_not_read(spawn: Any) -> None:
-    transport = CliTransport(close_grace=0.0, spawn=spawn)
+async def test_ten_megabytes_to_a_child_that_does_not_read() -> None:
+    transport = CliTransport(close_grace=0.0)
     await transport.start(sh("sleep 600"))
     async with anyio.create_task_group() as group:
         group.start_soon(transport.serve)
@@ -349,7 +334,7 @@ async def test_dropped_without_close(served: bool) -> None:
     del transport
     gc.collect()
     assert child
-    eventually(lambda: dead(child) and dead(grandchild), "alive after collection")
+    eventually(lambda: is_dead(child) and is_dead(grandchild), "alive after collection")
 
 
 @linux_only
@@ -365,10 +350,10 @@ def test_dropped_after_the_loop_is_gone(backend: str) -> None:
     anyio.run(main, backend=backend)
     pid = kept[0].pid
     assert pid
-    assert not dead(pid)
+    assert not is_dead(pid)
     kept.clear()
     gc.collect()
-    eventually(lambda: dead(pid), "alive after collection")
+    eventually(lambda: is_dead(pid), "alive after collection")
 
 
 HOST = """
@@ -423,7 +408,7 @@ def test_child_grandchild_and_files_end_with_the_host(ending: str, kill: signal.
         assert (len(pids), written) == (2, 1)
         if kill is not None:
             host.send_signal(kill)
-    eventually(lambda: all(dead(pid) for pid in pids), "alive after the death of the host")
+    eventually(lambda: all(is_dead(pid) for pid in pids), "alive after the death of the host")
     eventually(lambda: not list(files.iterdir()), "files left after the death of the host")
     assert files.exists()
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from managed_cli import CONTENT, SCRIPT, ManagedInstallation
-from process_checks import dead, eventually
+from process_checks import eventually, is_dead
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError
 from pilothouse.provision.cli_installation import install_cli
 from pilothouse.provision.pinned_files import PINNED_VERSION
-from pilothouse.transports import discovery, version_probe
-from pilothouse.transports.discovery import check_version, find_cli, may_install
-from pilothouse.transports.version_cache import MAX_ENTRIES, cache_version, cached_version
+from pilothouse.transports import discovery, versions
+from pilothouse.transports.discovery import find_cli, may_install
+from pilothouse.transports.versions import MAX_ENTRIES, cache_version, cached_version, check_version
 
 KEY = "sk-ant-very-secret-0123456789"
 
@@ -154,7 +154,7 @@ def test_auto_names_files_that_cannot_be_run(place: Place, tmp_path: Path) -> No
     text = str(caught.value)
     assert f"{plain}: it is not executable; run `chmod +x {plain}`" in text
     assert f"{tmp_path / 'bin2/claude'}: it is not a file" in text
-    assert ".local/bin/claude: it is empty" in text
+    assert ".local/bin/claude: it is not a program for this system" in text
     assert text.index("pilothouse install-cli") < text.index("npm install -g") < text.index("PILOTHOUSE_CLI.")
 
 
@@ -237,10 +237,10 @@ def test_installation_depends_on_the_setting(
 
 
 def test_a_forbidden_installation_is_named_in_the_error(place: Place) -> None:
-    for cli, said in (("auto", True), ("bundled", True), ("global", False)):
+    for cli, forbidden in (("auto", True), ("bundled", True), ("global", False)):
         with pytest.raises(CLINotFoundError) as caught:
             find_cli(cli, {**place.env, "PILOTHOUSE_INSTALL": "0"})
-        assert ("PILOTHOUSE_INSTALL forbids installing it now" in str(caught.value)) is said
+        assert ("PILOTHOUSE_INSTALL forbids installing it now" in str(caught.value)) is forbidden
 
 
 def test_the_variable_may_name_a_kind(place: Place) -> None:
@@ -328,7 +328,7 @@ def test_a_probe_sees_no_keys_and_no_configuration(place: Place, tmp_path: Path)
 
 
 def test_a_probe_takes_a_second_try_on_a_slow_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_probe, "VERSION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(versions, "VERSION_TIMEOUT_SECONDS", 0.5)
     path = place.put("bin1/claude", f"[ $(wc -l < '{place.runs_file}') = 1 ] && sleep 30; {say('2.1.0')}")
     assert check_version(path, place.env) == "2.1.0"
     assert len(place.runs()) == 2
@@ -345,7 +345,7 @@ def test_a_probe_takes_a_second_try_on_a_slow_disk(place: Place, monkeypatch: py
     ],
 )
 def test_a_probe_of_what_does_not_end(body: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_probe, "VERSION_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(versions, "VERSION_TIMEOUT_SECONDS", 0.3)
     pids = tmp_path / "pids"
     path = place.put("bin1/claude", f"echo $$ >> '{pids}'\n" + body.format(pids=pids))
     started = time.monotonic()
@@ -354,24 +354,24 @@ def test_a_probe_of_what_does_not_end(body: str, place: Place, tmp_path: Path, m
     assert time.monotonic() - started < 5
     if sys.platform == "linux":
         for pid in map(int, pids.read_text().split()):
-            eventually(lambda pid=pid: dead(pid), f"{pid} lives on")
+            eventually(lambda pid=pid: is_dead(pid), f"{pid} lives on")
 
 
 def test_what_it_leaves_running_does_not_hold_the_answer_up(place: Place, tmp_path: Path) -> None:
     path = place.put("bin1/claude", f"sleep 31 & echo $! > '{tmp_path}/pid'; {say('2.1.0')}")
     started = time.monotonic()
     assert check_version(path, place.env) == "2.1.0"
-    assert time.monotonic() - started < version_probe.VERSION_TIMEOUT_SECONDS + 1
+    assert time.monotonic() - started < versions.VERSION_TIMEOUT_SECONDS + 1
     if sys.platform == "linux":
         pid = int((tmp_path / "pid").read_text())
-        eventually(lambda: dead(pid), "it lives on")
+        eventually(lambda: is_dead(pid), "it lives on")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"#!/nowhere/node\n", "a script for the interpreter /nowhere/node"),
-        (b"#!/usr/bin/env nosuchnode\n", "a script for nosuchnode, which is not on PATH"),
+        (b"#!/nowhere/node\n", "the interpreter in its first line"),
+        (b"#!/usr/bin/env nosuchnode\n", "exit code 127.*nosuchnode"),
         (b"\0\1\2\3" * 100, "not a program for this system"),
         (None, "no such file"),
     ],
@@ -384,16 +384,6 @@ def test_a_probe_of_what_cannot_start(content: bytes | None, words: str, place: 
     with pytest.raises(CLIVersionError, match=words) as caught:
         check_version(str(path), place.env)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a program of Linux")
-def test_a_real_program_that_was_cut(place: Place, tmp_path: Path) -> None:
-    whole = Path(sys.executable).resolve().read_bytes()
-    path = tmp_path / "cut"
-    path.write_bytes(whole[: len(whole) // 2])
-    path.chmod(0o755)
-    with pytest.raises(CLIVersionError, match=rf"it is cut short: {len(whole) // 2} bytes"):
-        check_version(str(path), place.env)
 
 
 @pytest.mark.real_cli

@@ -7,7 +7,8 @@ import pytest
 
 from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
-from pilothouse.transports.memory import BUFFER_BYTES, MemoryPeer, MemoryTransport, run_silently
+from pilothouse.transports.byte_stream import BUFFER_BYTES
+from pilothouse.transports.memory import MemoryPeer, MemoryTransport
 
 INVOCATION = Invocation(cli="auto", argv=("--x",), env={"API_KEY": "top-secret-value"})
 
@@ -108,7 +109,7 @@ async def test_back_pressure_both_ways() -> None:
         await conn.write(b"x" * BUFFER_BYTES)
         raise AssertionError("nobody has read")
 
-    for script in (peer, run_silently):
+    for script in (peer, lambda _: anyio.sleep_forever()):
         transport = MemoryTransport(script)
         await transport.start(INVOCATION)
         async with anyio.create_task_group() as group:

@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import anyio
 import anyio.lowlevel
 import pytest
-from process_checks import DEADLINE, first_line, linux_only, sh, state, until
+from process_checks import DEADLINE, linux_only, process_state, until
+from shell_children import first_line, sh
 
+from pilothouse.transports.child import ExitStatus, ExitWatcher, make_exit_status, signal_name
 from pilothouse.transports.cli import CliTransport
-from pilothouse.transports.exit_status import ExitStatus, ExitWatcher, make_exit_status, signal_name
 from pilothouse.transports.pipes import LARGE_READ_BYTES, PipeReader, PipeWriter
 
 
@@ -212,12 +214,12 @@ async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -
     size = 1_000_000
     transport = CliTransport(close_grace=0.0)
     await transport.start(sh(f"{first} echo ready; kill -STOP $$; head -c {size} | wc -c"))
-    writer = transport._child._stdin  # type: ignore[union-attr]
+    writer = transport._child.stdin  # type: ignore[union-attr]
     async with anyio.create_task_group() as group:
         group.start_soon(transport.serve)
         assert await first_line(transport) == "ready"
         assert transport.pid
-        await until(lambda: state(transport.pid or 0) == "T", "not stopped")
+        await until(lambda: process_state(transport.pid or 0) == "T", "not stopped")
         async with anyio.create_task_group() as sending:
             sending.start_soon(transport.send, b"x" * size)
             await until(lambda: writer.is_waiting, "it never had to wait")
@@ -276,19 +278,30 @@ async def _expect_broken(writer: PipeWriter, data: bytes) -> None:
 
 @pytest.mark.anyio
 async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(_expect_closed, partial(writer.write, b"x" * 300_000))
+        await anyio.wait_all_tasks_blocked()
+        writer.close()
+        os.fstat(pipe[1])  # still open: its number must not be given away while the loop may know it
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(pipe[1])
+
+
+@pytest.mark.anyio
+async def test_a_task_that_reads_learns_that_the_pipe_is_closed(pipe: tuple[int, int]) -> None:
     reader = PipeReader(pipe[0])
     async with anyio.create_task_group() as group:
-        group.start_soon(_expect_closed, reader)
+        group.start_soon(_expect_closed, reader.read)
         await anyio.wait_all_tasks_blocked()
         reader.close()
-        os.fstat(pipe[0])  # still open: its number must not be given away while the loop may know it
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(pipe[0])
 
 
-async def _expect_closed(reader: PipeReader) -> None:
+async def _expect_closed(work: Callable[[], Awaitable[object]]) -> None:
     with pytest.raises(anyio.ClosedResourceError):
-        await reader.read()
+        await work()
 
 
 @pytest.mark.anyio

@@ -21,7 +21,6 @@ from pilothouse.errors import CassetteError, CLINotFoundError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.transports import Cassette, MemoryPeer, MemoryTransport, Recorder, RecordingTransport
-from pilothouse.transports.cassettes.recorder import CassetteWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -34,12 +33,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.jsonl"
 
 
-def told(path: Path) -> list[dict[str, Any]]:
+def read_recording(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def events(path: Path) -> list[str]:
-    return [entry["msg"]["event"] for entry in told(path)[1:] if entry["dir"] == "meta"]
+    return [entry["msg"]["event"] for entry in read_recording(path)[1:] if entry["dir"] == "meta"]
 
 
 @pytest.mark.requirement("E32", "E38")
@@ -47,7 +46,7 @@ async def test_both_directions_are_there_in_order_and_in_time(path: Path) -> Non
     inner = mock_transport("Hello")
     result = await ph.query("Hi", transport=RecordingTransport(inner, path))
     assert result.text == "Hello"
-    header, *entries = told(path)
+    header, *entries = read_recording(path)
     assert header["cassette"] == 1
     assert header["pilothouse"] == ph.__version__
     kinds = [(entry["dir"], entry["msg"].get("type")) for entry in entries if entry["dir"] != "meta"]
@@ -95,12 +94,12 @@ async def test_keys_are_taken_out_in_both_directions(path: Path) -> None:
             if frame["type"] == "control_request":
                 await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
             else:
-                for said in (frames.init(), frames.assistant(f"Your key is {KEY}."), frames.result("open sesame")):
-                    await peer.write(said)
+                for frame in (frames.init(), frames.assistant(f"Your key is {KEY}."), frames.result("open sesame")):
+                    await peer.write(frame)
 
     transport = RecordingTransport(MemoryTransport(tell), path, secrets=["open sesame"])
-    heard: list[str] = []
-    settings: dict[str, Any] = {"env": {"ANTHROPIC_API_KEY": KEY}, "stderr": heard.append}
+    stderr: list[str] = []
+    settings: dict[str, Any] = {"env": {"ANTHROPIC_API_KEY": KEY}, "stderr": stderr.append}
     result = await ph.query(f"Is it {KEY}?", transport=transport, **settings)
     assert result.text == "open sesame"  # the run itself is as it was
     text = path.read_text()
@@ -108,11 +107,11 @@ async def test_keys_are_taken_out_in_both_directions(path: Path) -> None:
     assert "open sesame" not in text
     assert "Is it [redacted]?" in text
     assert "Your key is [redacted]." in text
-    assert [e["msg"] for e in told(path) if e.get("dir") == "err"] == [
+    assert [e["msg"] for e in read_recording(path) if e.get("dir") == "err"] == [
         "the key is [redacted]",
         "and the word is [redacted]",
     ]
-    assert heard == ["the key is [redacted]", "and the word is open sesame"]
+    assert stderr == ["the key is [redacted]", "and the word is open sesame"]
 
 
 @pytest.mark.requirement("E76")
@@ -135,15 +134,15 @@ async def test_a_key_that_comes_in_pieces_is_taken_out(path: Path, size: int) ->
             await peer.write(frames.assistant(base64.b64encode(key.encode()).decode()))
             await peer.write(frames.result("done"))
 
-    heard: list[str] = []
+    texts: list[str] = []
     transport = RecordingTransport(MemoryTransport(tell), path)
     async for text in ph.query("go", transport=transport, env={"MY_TOKEN": key}).text_stream():
-        heard.append(text)
-    assert "".join(heard) == whole  # the run itself is as it was
+        texts.append(text)
+    assert "".join(texts) == whole  # the run itself is as it was
     written = path.read_text()
     assert base64.b64encode(key.encode()).decode()[:20] not in written
-    said = [entry["msg"] for entry in told(path) if entry.get("dir") == "out"]
-    deltas = [frame["event"]["delta"] for frame in said if frame["type"] == "stream_event"]
+    sent = [entry["msg"] for entry in read_recording(path) if entry.get("dir") == "out"]
+    deltas = [frame["event"]["delta"] for frame in sent if frame["type"] == "stream_event"]
     for field in ("text", "partial_json"):
         joined = "".join(delta[field] for delta in deltas if field in delta)
         assert key[8:] not in joined
@@ -244,7 +243,7 @@ async def test_what_is_no_cassette_is_not_replaced(path: Path, tmp_path: Path) -
 @POSIX
 async def test_a_device_is_no_file() -> None:
     with pytest.raises(CassetteError, match="it is not a file"):
-        CassetteWriter(Path(os.devnull), replaces_content=True)
+        Recorder(os.devnull).open()
 
 
 async def test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was(path: Path, tmp_path: Path) -> None:
@@ -261,16 +260,16 @@ async def test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was(path: Pat
 class FullDisk:
     """`os.write` on a disk with room for so many bytes more."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-        self.room = room
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capacity: int) -> None:
+        self.capacity = capacity
         self.write = os.write
         monkeypatch.setattr("pilothouse.transports.cassettes.recorder.os.write", self)
 
     def __call__(self, fd: int, data: memoryview) -> int:
-        if not self.room:
+        if not self.capacity:
             raise OSError(28, "No space left on device")
-        written = self.write(fd, data[: self.room])
-        self.room -= written
+        written = self.write(fd, data[: self.capacity])
+        self.capacity -= written
         return written
 
 
@@ -285,7 +284,7 @@ async def test_a_full_disk_lets_the_run_continue_and_is_reported_at_its_end(
     with pytest.raises(CassetteError, match="cannot be written any more: No space left on device"):
         await session.close()
     await session.close()  # it is told once
-    assert disk.room == 0
+    assert disk.capacity == 0
     assert len([record for record in caplog.records if "what follows is not recorded" in record.message]) == 1
     cassette = Cassette.load(path)  # whole lines
     assert not cassette.is_truncated

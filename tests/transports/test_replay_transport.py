@@ -341,9 +341,9 @@ def test_recordings_without_a_header_are_played_by_kind(transcripts: list[Path])
     answered = 0
     for path in transcripts:
         connection = Cassette.load(path).connections[0]
-        said = [entry.frame or {} for entry in connection.entries if entry.direction == "out"]
+        recorded = [entry.frame or {} for entry in connection.entries if entry.direction == "out"]
         sent = [entry.frame or {} for entry in connection.entries if entry.direction == "in"]
-        results = [frame for frame in said if frame.get("type") == "result"]
+        results = [frame for frame in recorded if frame.get("type") == "result"]
         asked = not sent or any(frame.get("type") == "user" for frame in sent)
         if results and asked and "cut" not in path.name and results[0].get("result"):
             result = anyio.run(ask, path)

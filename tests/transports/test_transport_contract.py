@@ -10,11 +10,9 @@ import pytest
 
 from pilothouse.options import Invocation
 from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
-from pilothouse.transports.anyio_child import spawn_anyio
 from pilothouse.transports.base import Transport
-from pilothouse.transports.child import spawn
+from pilothouse.transports.child import ExitWatcher
 from pilothouse.transports.cli import CliTransport
-from pilothouse.transports.exit_status import ExitWatcher
 from pilothouse.transports.memory import MemoryTransport
 
 
@@ -24,12 +22,7 @@ def invocation(code: str, **changes: object) -> Invocation:
 
 class TestCliTransport(TransportSuite):
     def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
-        return CliTransport(close_grace=0.05, spawn=spawn), invocation(PEER_PROGRAMS[behaviour])
-
-
-class TestPortableChild(TransportSuite):
-    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
-        return CliTransport(close_grace=0.05, spawn=spawn_anyio), invocation(PEER_PROGRAMS[behaviour])
+        return CliTransport(close_grace=0.05), invocation(PEER_PROGRAMS[behaviour])
 
 
 class TestWithoutPidfd(TransportSuite):
@@ -38,7 +31,7 @@ class TestWithoutPidfd(TransportSuite):
         monkeypatch.setattr("pilothouse.transports.child.ExitWatcher", partial(ExitWatcher, use_pidfd=False))
 
     def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
-        return CliTransport(close_grace=0.05, spawn=spawn), invocation(PEER_PROGRAMS[behaviour])
+        return CliTransport(close_grace=0.05), invocation(PEER_PROGRAMS[behaviour])
 
 
 class TestMemoryTransport(TransportSuite):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from process_checks import first_line, linux_only, sh
+from process_checks import linux_only
+from shell_children import first_line, sh
 
 from pilothouse.transports import CliTransport
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_checks import children, dead, eventually, linux_only, sh, state, until
+from process_checks import child_pids, eventually, is_dead, linux_only, process_state, until
+from shell_children import sh
 
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.watchdog import watchdog
@@ -22,7 +23,7 @@ def _nothing_left() -> Iterator[None]:
     watchdog.release(0x7FFFFFF0)
     eventually(lambda: watchdog.shell_pid > 0, "the watchdog did not start")
     yield
-    eventually(lambda: not children(), f"children left: {children()}")
+    eventually(lambda: not child_pids(), f"children left: {child_pids()}")
     assert not watchdog.groups
 
 
@@ -36,9 +37,9 @@ async def test_a_stuck_watchdog_blocks_no_start() -> None:
     os.kill(shell, signal.SIGSTOP)
     odd = [f"/nonexistent/{'x' * 3000}/{n}" for n in range(40)]  # more than a pipe holds
     for path in odd:
-        watchdog.guard_directory(path)
+        watchdog.guard(path)
     for path in odd:
-        watchdog.release_directory(path)
+        watchdog.release(path)
     assert watchdog.shell_pid == shell
     os.kill(shell, signal.SIGCONT)
     assert transport.health().state == "healthy"
@@ -55,12 +56,12 @@ def group():
 free, held, late = group(), group(), group()
 for _ in range(1000):  # each takes the line that the one before had
     watchdog.guard(free)
-    watchdog.guard_directory(sys.argv[1] + "/free")
+    watchdog.guard(sys.argv[1] + "/free")
     watchdog.release(free)
-    watchdog.release_directory(sys.argv[1] + "/free")
+    watchdog.release(sys.argv[1] + "/free")
 watchdog.guard(held)
-watchdog.guard_directory(sys.argv[1] + "/held")
-watchdog.guard_directory(sys.argv[1] + "/late")
+watchdog.guard(sys.argv[1] + "/held")
+watchdog.guard(sys.argv[1] + "/late")
 watchdog.guard(late)
 size = os.fstat(watchdog._file.fd).st_size
 while not watchdog.shell_pid:
@@ -81,9 +82,9 @@ def test_what_was_released_outlives_a_killed_host_and_what_took_its_line_does_no
         free, held, late, size = map(int, host.stdout.readline().split())
         host.kill()
     try:
-        eventually(lambda: dead(held) and dead(late), "a group is alive after the death of the host")
+        eventually(lambda: is_dead(held) and is_dead(late), "a group is alive after the death of the host")
         eventually(lambda: [path.name for path in places.iterdir()] == ["free"], "too many directories are left")
-        assert not dead(free)
+        assert not is_dead(free)
         assert (places / "free").exists()
         assert size < 3 * (len(str(places)) + 20), "lines are not used again"
     finally:
@@ -95,10 +96,10 @@ def test_what_was_released_outlives_a_killed_host_and_what_took_its_line_does_no
 async def test_the_watchdog_is_replaced_when_it_died() -> None:
     old = watchdog.shell_pid
     os.kill(old, signal.SIGKILL)
-    eventually(lambda: dead(old), "watchdog alive")
+    eventually(lambda: is_dead(old), "watchdog alive")
     transport = CliTransport(close_grace=0.0)
     await transport.start(sh("sleep 600"))
     await until(lambda: watchdog.shell_pid not in (0, old), "no new watchdog")
     assert watchdog.groups == {transport.pid}
-    assert state(old) == ""
+    assert process_state(old) == ""
     await transport.close()

@@ -1,4 +1,7 @@
-"""The command line: flags, help, parsed requests as plain data, and suggestions for mistakes."""
+"""The command line: the table of commands, the flags of the options, and suggestions for mistakes.
+
+`flags` declares the flags of each command; those of the options of a query come from the table of options.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +10,16 @@ import difflib
 import os
 import shlex
 import sys
-from argparse import Action
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from argparse import Action, Namespace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from pilothouse._version import __version__
-from pilothouse.cli.flags import (
-    BATCH_DESCRIPTION,
-    BATCH_EPILOG,
-    BATCH_HELP,
-    DEMO_DESCRIPTION,
-    DEMO_EPILOG,
-    DEMO_HELP,
-    REPLAY_DESCRIPTION,
-    REPLAY_HELP,
-    SERVE_DESCRIPTION,
-    SERVE_EPILOG,
-    SERVE_HELP,
-    SESSIONS_DESCRIPTION,
-    SESSIONS_EPILOG,
-    SESSIONS_HELP,
-    SOURCES,
-    WORKER_DESCRIPTION,
-    WORKER_EPILOG,
-    WORKER_HELP,
-    BatchRequest,
-    DemoRequest,
-    ReplayRequest,
-    ServeRequest,
-    SessionsRequest,
-    WorkerRequest,
-    add_batch,
-    add_demo,
-    add_replay,
-    add_serve,
-    add_sessions,
-    add_worker,
-    make_batch_request,
-    make_demo_request,
-    make_replay_request,
-    make_serve_request,
-    make_sessions_request,
-    make_worker_request,
-    parse_transport,
-)
-from pilothouse.cli.install import (
-    INSTALL_DESCRIPTION,
-    INSTALL_EPILOG,
-    INSTALL_HELP,
-    InstallRequest,
-    add_install,
-    make_install_request,
-)
+from pilothouse.cli import flags
 from pilothouse.options import TABLE, Option, value_types
-from pilothouse.options.value_checks import InvalidValueError
-from pilothouse.options.value_types import make_parse_error
+from pilothouse.options.value_types import InvalidValueError, make_parse_error
 
 SIMILARITY_CUTOFF = 0.6
 """Minimum similarity of two names, from 0 to 1, for a suggestion."""
@@ -158,44 +114,34 @@ def _read_value_file(text: str) -> str:
         raise ValueError(f"cannot read {text[1:]!r}: {reason}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """`NAME=VALUE` of `--set`."""
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Parse `NAME=VALUE` of `--set`.
 
-    name: str
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> Assignment:
-        """Parse one assignment.
-
-        Raises:
-            argparse.ArgumentTypeError: there is no name, the option is unknown or not for the command line, or the
-                value is not valid.
-        """
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals:
-            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
-        option = TABLE.get(name)
-        if option is None:
-            near = find_closest(name, TABLE)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
-        if option.secret:
-            raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
-        if option.value_type.parse is None:
-            raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
-        try:
-            return cls(name, parse_value(option, value))
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+    Raises:
+        argparse.ArgumentTypeError: there is no name, the option is unknown or not for the command line, or the
+            value is not valid.
+    """
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
+    option = TABLE.get(name)
+    if option is None:
+        near = find_closest(name, TABLE)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+    if option.secret:
+        raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
+    if option.value_type.parse is None:
+        raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
+    try:
+        return name, parse_value(option, value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{name}: {error}") from None
 
 
 PROGRAM = "pilothouse"
 USAGE_ERROR = 2
-
-OutputFormat = Literal["text", "json", "stream-json"]
 
 # Options that the help shows, in groups. All other options with a text form have a flag as well.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -213,6 +159,191 @@ _SPELLING = {
     "mcp_servers": "--mcp-config",
     "thinking": "--thinking-mode",
 }
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that reports an error in one line, with a pointer to the help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with code 2."""
+        text = " ".join(message.split())
+        self.exit(USAGE_ERROR, f"{PROGRAM}: {text} (see `{self.prog} --help`)\n")
+
+
+def parse(argv: list[str] | None) -> Any:
+    """Parse the command line; `None` means that of this process. Returns a request, such as `AskRequest`.
+
+    Raises:
+        SystemExit: for help and the version (0), or for an error (2).
+    """
+    words = _add_default_action(sys.argv[1:] if argv is None else argv)
+    parser, below = _build_parsers()
+    if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        parser.error(explain_wrong_command(words[0], COMMANDS))
+    asked, rest = parser.parse_known_args(words)
+    if asked.command is None:
+        parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+    known = below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if rest:
+        below[asked.command].error(explain_wrong_arguments(rest, known))
+    kind = COMMANDS[asked.command].request
+    own: dict[str, Any] = {}
+    if "settings" in kind.__dataclass_fields__:
+        own["settings"] = _read_settings(asked)
+    if kind is flags.ChatRequest:
+        own["flags"] = tuple(collect_flags(words[1:], known, _SESSION_OPTIONS))
+    if kind is flags.SessionsRequest:
+        own["request"] = flags.make_request(flags.SESSION_ACTIONS[asked.action][1], asked)
+    return flags.make_request(kind, asked, **own)
+
+
+def _add_default_action(words: list[str]) -> list[str]:
+    """Add the action `list` to `pilothouse sessions` without an action."""
+    lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
+    return ["sessions", "list", *words[1:]] if lists else words
+
+
+def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
+    """Build the main parser and those of the commands."""
+    parser = CommandParser(
+        prog=PROGRAM,
+        description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    below: dict[str, argparse.ArgumentParser] = {}
+    for name, command in COMMANDS.items():
+        below[name] = commands.add_parser(
+            name,
+            help=command.help,
+            usage=command.usage,
+            description=command.description,
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        flags.add_flags(below[name], command.request)
+        if "settings" in command.request.__dataclass_fields__:
+            _add_settings(below[name])
+        if command.request is flags.SessionsRequest:
+            _add_session_actions(below[name])
+    return parser, below
+
+
+def _add_session_actions(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    for name, (text, kind) in flags.SESSION_ACTIONS.items():
+        flags.add_flags(actions.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}."), kind)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add flags for all options of a query."""
+    parser.add_argument(
+        "--transport",
+        dest=_OPTION_DEST + "transport",
+        type=flags.parse_transport,
+        default=argparse.SUPPRESS,
+        metavar="record:FILE|replay:FILE|native|ws://HOST:PORT|ssh:HOST|podman:IMAGE|pod:NAME",
+        help="record the run in a file; answer from one, with neither Claude Code nor a model; ask the Messages API "
+        "without Claude Code; run on a host, whose token is in PILOTHOUSE_HOST_TOKEN; or run Claude Code over ssh, in "
+        "a container that has this directory as /work, or in a pod",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=parse_assignment,
+        metavar="NAME=VALUE",
+        help="any other option of pilothouse; lists as A,B, mappings as JSON",
+    )
+    shown = set[str]()
+    for title, names in _GROUPS:
+        group = parser.add_argument_group(title)
+        shown.update(names)
+        for name in names:
+            _add_option(group, TABLE[name], TABLE[name].doc)
+    for option in TABLE.values():
+        if option.name not in shown:
+            _add_option(parser, option, None)
+
+
+def get_flag(option: Option) -> str | None:
+    """Return the flag of `pilothouse ask` for an option; None for keys, and for options without a text form."""
+    if option.secret or option.value_type.parse is None:
+        return None
+    return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
+
+
+def _add_option(group: Any, option: Option, doc: str | None) -> None:
+    flag = get_flag(option)
+    if flag is None:
+        return
+    common: dict[str, Any] = {
+        "dest": _OPTION_DEST + option.name,
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
+    }
+    if option.value_type is value_types.BOOL:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+    else:
+        action = "extend" if option.value_type is value_types.PATHS else "store"
+        group.add_argument(flag, action=action, type=_make_reader(option), metavar=option.value_type.metavar, **common)
+
+
+def _make_reader(option: Option) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return parse_value(option, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+# Options have destinations of their own: some share their name with a flag of a command.
+_OPTION_DEST = "option "
+
+
+def _read_settings(asked: Namespace) -> dict[str, Any]:
+    settings = {name: getattr(asked, _OPTION_DEST + name) for name in TABLE if hasattr(asked, _OPTION_DEST + name)}
+    return {**settings, **dict(asked.set)}
+
+
+_SESSION_OPTIONS = frozenset(
+    _OPTION_DEST + name
+    for name in (
+        "resume", "continue_conversation", "fork_session", "session_id", "resume_session_at", "resume_drops_turn"
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    Args:
+        request: the class of its request, with its flags.
+        run: its function, as "module.function" of this package: a command imports nothing of the others.
+        help: one line for the list of commands.
+        description: the first lines of its help.
+        epilog: the last lines of its help.
+        usage: the first line of its help, if argparse would make a long one.
+        has_answer: whether standard output is for its answer alone.
+        announces_file: whether its queries take settings from the configuration file, which it then names.
+    """
+
+    request: type[Any]
+    run: str
+    help: str
+    description: str
+    epilog: str | None = None
+    usage: str | None = None
+    has_answer: bool = True
+    announces_file: bool = False
+
 
 _EPILOG = """examples:
   pilothouse demo
@@ -251,357 +382,191 @@ examples:
 exit codes:
   0 left by its user; every piped line was answered    otherwise as `pilothouse ask`
 """
+_BATCH_EPILOG = """A prompts file has a prompt a line: with the suffix .jsonl a JSON string, or an object with "prompt"
+and, if need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
+--output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
 
+  status         show the number of runs in the journal by state; changes nothing
+  results        write the ended runs of the journal; changes nothing
+  resume         continue the unfinished runs of the journal
+  retry-failed   repeat the failed runs
 
-@dataclass(frozen=True, slots=True)
-class AskRequest:
-    """The parsed arguments of `pilothouse ask`."""
+With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, here or elsewhere. With
+--concurrency 0 workers execute them too, and this command waits for the results.
 
-    prompt: str | None
-    settings: Mapping[str, Any]
-    form: OutputFormat = "text"
-    thinking: bool = False
-    local: bool = False
-    verbose: bool = False
+Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once.
 
+examples:
+  pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
+  pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
+  pilothouse batch prompts.jsonl --enqueue --journal postgresql://db/fleet
+  pilothouse batch status --journal runs.db
+  pilothouse batch results --journal runs.db -o out.csv
+  pilothouse batch resume --journal runs.db -o out.jsonl
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """The parsed arguments of `pilothouse chat`."""
+exit codes:
+  0 every run succeeded    1 some failed or are left    2 wrong usage    130 Ctrl-C
+"""
+_ACP_EPILOG = """Standard output is for the protocol alone. With --remote, --cwd is the directory on the host.
 
-    prompt: str | None
-    settings: Mapping[str, Any]
-    thinking: bool = False
-    local: bool = False
-    verbose: bool = False
-    quiet: bool = False
-    history: str | None = None
-    flags: tuple[str, ...] = field(default=(), compare=False)
-    """The flags as typed, for the hint how to resume; without those that select the session."""
+examples (what the editor runs):
+  pilothouse acp
+  pilothouse acp --model opus --permission-mode plan
+  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse acp --remote wss://host.example --cwd /srv/project
 
+exit codes:
+  0 the editor has left    1 failed    2 wrong usage    130 Ctrl-C
+"""
+_COMPAT_EPILOG = """examples:
+  pilothouse compat run app.py --its-own-flag
+  pilothouse compat run -m my_package
+  PYTHONPATH="$(pilothouse compat path)" pytest
+"""
+_DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
+environment. Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
+command, and a permission is asked, in a temporary directory; what the model says there is scripted.
+"""
+_INSTALL_EPILOG = """Claude Code is Anthropic's own software under its own terms. The download is checked against a
+pinned digest. Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
 
-@dataclass(frozen=True, slots=True)
-class OptionsRequest:
-    """The parsed arguments of `pilothouse options`."""
+examples:
+  pilothouse install-cli
+  pilothouse install-cli --check || echo "not the tested version"
+  "$(pilothouse install-cli --path)" --version
 
-    name: str | None = None
-    explain: bool = False
-    json: bool = False
-    policy: bool = False
+exit codes:
+  0 it is there    1 it is not, or does not work here    130 Ctrl-C
+"""
+_SERVE_EPILOG = """\
+The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once.
+SIGTERM and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
 
+examples:
+  pilothouse serve
+  pilothouse serve --root ~/work --max-sessions 8
+  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse serve --port 8750 --name pilot.example.com
+  pilothouse serve --openai --map gpt-4o=sonnet   # base URL http://127.0.0.1:8750/v1, API key: the token
 
-@dataclass(frozen=True, slots=True)
-class DoctorRequest:
-    """The parsed arguments of `pilothouse doctor`."""
+exit codes:
+  0 ended in order    1 the journal cannot be written    2 wrong usage, or the address or the journal is taken
+"""
+_CONSOLE_EPILOG = """\
+The link contains the token: whoever has it can run commands as you. The token comes from --token-file,
+else from PILOTHOUSE_HOST_TOKEN; else a new one is made. If port 8750 is in use, a free one is taken.
 
-    cli: str | None = None
-    json: bool = False
-    quick: bool = False
+examples:
+  pilothouse console
+  pilothouse console --root ~/work --open
+  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse console --join http://127.0.0.1:8750
+"""
+_SESSIONS_EPILOG = """A session is named by its id, or by the first characters of it.
 
+examples:
+  pilothouse sessions list
+  pilothouse sessions search --all "connection reset"
+  pilothouse sessions show 1f0c
+  pilothouse sessions export 1f0c --format html --output session.html
+  pilothouse sessions usage --all --since 2026-11-01 --json
 
-Request = (
-    AskRequest
-    | BatchRequest
-    | ChatRequest
-    | DemoRequest
-    | DoctorRequest
-    | InstallRequest
-    | OptionsRequest
-    | ReplayRequest
-    | ServeRequest
-    | SessionsRequest
-    | WorkerRequest
-)
+exit codes:
+  0 done    1 it failed, or nothing was found    2 wrong usage    130 Ctrl-C
+"""
+_WORKER_EPILOG = """`pilothouse batch FILE --enqueue` adds runs. Options of a query given here apply to runs that do not
+set them. A run that sets an option which runs programs, redirects or permits something fails, unless --accept names
+the option. A line for each run goes to standard error. Put an address with a password into the variable
+PILOTHOUSE_JOURNAL, where no list of processes shows it.
 
+SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and other workers continue them;
+twice: at once.
 
-class CommandParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, with a pointer to the help."""
+examples:
+  pilothouse worker --journal runs.db
+  PILOTHOUSE_JOURNAL=postgresql://me:secret@db/fleet pilothouse worker --concurrency 4
+  pilothouse worker --journal postgresql://db/fleet --until-empty --model haiku
 
-    def error(self, message: str) -> NoReturn:
-        """Print the line and exit with code 2."""
-        text = " ".join(message.split())
-        self.exit(USAGE_ERROR, f"{PROGRAM}: {text} (see `{self.prog} --help`)\n")
-
-
-def parse(argv: list[str] | None) -> Request:
-    """Parse the command line; `None` means that of this process.
-
-    Raises:
-        SystemExit: for help and the version (0), or for an error (2).
-    """
-    words = _add_default_action(sys.argv[1:] if argv is None else argv)
-    parser, below = _build_parsers()
-    if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        parser.error(explain_wrong_command(words[0], COMMANDS))
-    asked, rest = parser.parse_known_args(words)
-    if asked.command is None:
-        parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
-    asked.words, asked.flags = words[1:], below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    if rest:
-        below[asked.command].error(explain_wrong_arguments(rest, asked.flags))
-    return COMMANDS[asked.command].request(asked)
-
-
-def _add_default_action(words: list[str]) -> list[str]:
-    """Add the action `list` to `pilothouse sessions` without an action."""
-    lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
-    return ["sessions", "list", *words[1:]] if lists else words
-
-
-def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
-    """Build the main parser and those of the commands."""
-    parser = CommandParser(
-        prog=PROGRAM,
-        description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command")
-    below: dict[str, argparse.ArgumentParser] = {}
-    for name, command in COMMANDS.items():
-        below[name] = commands.add_parser(
-            name,
-            help=command.help,
-            usage=command.usage,
-            description=command.description,
-            epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        command.add(below[name])
-    return parser, below
-
-
-def _add_ask(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "prompt", nargs="?", help="the question; '-' or none reads standard input, piped text is added to a question"
-    )
-    forms = parser.add_mutually_exclusive_group()
-    forms.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print one JSON object at the end",
-    )
-    forms.add_argument(
-        "--stream-json",
-        dest="form",
-        action="store_const",
-        const="stream-json",
-        help="print every message of Claude Code as a line of JSON, as it came",
-    )
-    _add_run(parser)
-
-
-def _add_chat(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="?", help="the first thing to say")
-    parser.add_argument("--quiet", action="store_true", help="no line with cost and tokens after each answer")
-    parser.add_argument(
-        "--history", metavar="FILE", help="keep what was typed in this file; without it nothing of it is kept"
-    )
-    _add_run(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `ask` and `chat` share: the source of answers, and all options of a query."""
-    parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key")
-    # With its own destination: `thinking` is an option as well.
-    parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
-    parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
-    _add_settings(parser)
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add flags for all options of a query."""
-    parser.add_argument(
-        "--transport",
-        type=parse_transport,
-        default=argparse.SUPPRESS,
-        metavar="record:FILE|replay:FILE|native|ws://HOST:PORT",
-        help="record the run in a file; answer from one, with neither Claude Code nor a model; ask the Messages API "
-        "without Claude Code; or run on a host, whose token is in PILOTHOUSE_HOST_TOKEN",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=Assignment.parse,
-        metavar="NAME=VALUE",
-        help="any other option of pilothouse; lists as A,B, mappings as JSON",
-    )
-    shown = set[str]()
-    for title, names in _GROUPS:
-        group = parser.add_argument_group(title)
-        shown.update(names)
-        for name in names:
-            _add_option(group, TABLE[name], TABLE[name].doc)
-    for option in TABLE.values():
-        if option.name not in shown:
-            _add_option(parser, option, None)
-
-
-def get_flag(option: Option) -> str | None:
-    """Return the flag of `pilothouse ask` for an option; None for keys, and for options without a text form."""
-    if option.secret or option.value_type.parse is None:
-        return None
-    return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
-
-
-def _add_option(group: Any, option: Option, doc: str | None) -> None:
-    flag = get_flag(option)
-    if flag is None:
-        return
-    common: dict[str, Any] = {
-        "dest": option.name,
-        "default": argparse.SUPPRESS,
-        "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
-    }
-    if option.value_type is value_types.BOOL:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
-    else:
-        action = "extend" if option.value_type is value_types.PATHS else "store"
-        group.add_argument(flag, action=action, type=_make_reader(option), metavar=option.value_type.metavar, **common)
-
-
-def _make_reader(option: Option) -> Any:
-    def read(text: str) -> Any:
-        try:
-            return parse_value(option, text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
-def _read_settings(asked: argparse.Namespace) -> dict[str, Any]:
-    settings = {name: getattr(asked, name) for name in TABLE if hasattr(asked, name)}
-    return settings | {assignment.name: assignment.value for assignment in asked.set}
-
-
-_SESSION_OPTIONS = frozenset(
-    ["resume", "continue_conversation", "fork_session", "session_id", "resume_session_at", "resume_drops_turn"]
-)
-
-
-def _make_chat_request(asked: argparse.Namespace) -> ChatRequest:
-    return ChatRequest(
-        prompt=asked.prompt,
-        settings=_read_settings(asked),
-        thinking=asked.shows_thinking,
-        local=asked.local,
-        verbose=asked.verbose,
-        quiet=asked.quiet,
-        history=asked.history,
-        flags=tuple(collect_flags(asked.words, asked.flags, _SESSION_OPTIONS)),
-    )
-
-
-def _make_ask_request(asked: argparse.Namespace) -> AskRequest:
-    return AskRequest(
-        prompt=asked.prompt,
-        settings=_read_settings(asked),
-        form=asked.form,
-        thinking=asked.shows_thinking,
-        local=asked.local,
-        verbose=asked.verbose,
-    )
-
-
-def _make_settings_adder(add: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
-    def add_both(parser: argparse.ArgumentParser) -> None:
-        add(parser)
-        _add_settings(parser)
-
-    return add_both
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="one option, in full")
-    parser.add_argument("--explain", action="store_true", help="only what is set here, and where each value comes from")
-    parser.add_argument("--policy", action="store_true", help="what runs unasked here, what asks, and what is denied")
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
-
-
-def _make_options_request(asked: argparse.Namespace) -> OptionsRequest:
-    return OptionsRequest(name=asked.name, explain=asked.explain, json=asked.json, policy=asked.policy)
-
-
-def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cli", metavar="PATH", help=TABLE["cli"].doc.replace("%", "%%"))
-    parser.add_argument("--quick", action="store_true", help="do not ask Claude Code anything")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _make_doctor_request(asked: argparse.Namespace) -> DoctorRequest:
-    return DoctorRequest(cli=asked.cli, json=asked.json, quick=asked.quick)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: its help, its flags, and the function that makes its request."""
-
-    help: str
-    description: str
-    add: Callable[[argparse.ArgumentParser], None]
-    request: Callable[[argparse.Namespace], Request]
-    epilog: str | None = None
-    usage: str | None = None
-
+exit codes:
+  0 nothing is left (--until-empty), or SIGTERM    1 the journal was lost, the budget is spent, or no run can succeed
+  2 wrong usage, or no Claude Code to run          130 Ctrl-C
+"""
 
 COMMANDS: dict[str, Command] = {
+    "acp": Command(
+        flags.AcpRequest, "acp.acp", "be the agent of an editor: Zed, JetBrains, Neovim",
+        "Speak the Agent Client Protocol on standard input and output; an editor starts this. Options given here "
+        "apply to all its sessions. Needs pip install 'pilothouse[acp]'.",
+        _ACP_EPILOG, "%(prog)s [options]", announces_file=True,
+    ),
     "ask": Command(
-        "ask one question and stream the answer",
-        "Ask one question and stream the answer.",
-        _add_ask,
-        _make_ask_request,
-        epilog=_ASK_EPILOG,
-        usage="%(prog)s [options] [prompt]",
+        flags.AskRequest, "ask.ask", "ask one question and stream the answer",
+        "Ask one question and stream the answer.", _ASK_EPILOG, "%(prog)s [options] [prompt]", announces_file=True,
     ),
     "batch": Command(
-        BATCH_HELP,
-        BATCH_DESCRIPTION,
-        _make_settings_adder(add_batch),
-        lambda asked: make_batch_request(asked, _read_settings(asked)),
-        epilog=BATCH_EPILOG,
-        usage=f"%(prog)s [options] {SOURCES}",
+        flags.BatchRequest, "batch.batch", "run many prompts, a few at a time, and survive crashes",
+        "Run every prompt of a file, a few at a time. With a journal a run that has ended is never repeated.",
+        _BATCH_EPILOG, f"%(prog)s [options] {flags.SOURCES}", announces_file=True,
     ),
     "chat": Command(
-        "talk with Claude Code in the terminal",
+        flags.ChatRequest, "chat.chat", "talk with Claude Code in the terminal",
         "Talk with Claude Code in the terminal: one conversation, many prompts.",
-        _add_chat,
-        _make_chat_request,
-        epilog=_CHAT_EPILOG,
-        usage="%(prog)s [options] [prompt]",
+        _CHAT_EPILOG, "%(prog)s [options] [prompt]", announces_file=True,
     ),
-    "demo": Command(DEMO_HELP, DEMO_DESCRIPTION, add_demo, make_demo_request, epilog=DEMO_EPILOG),
+    "compat": Command(
+        flags.CompatRequest, "compat.run_compat", "run a program for claude-agent-sdk, unchanged",
+        "Run a Python program that was written for claude-agent-sdk, unchanged: `import claude_agent_sdk` gives it "
+        "pilothouse, also below packages that depend on claude-agent-sdk.", _COMPAT_EPILOG,
+    ),
+    "console": Command(
+        flags.ConsoleRequest, "console.console", "see and steer all sessions in the browser",
+        "Print one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until "
+        "Ctrl-C, or joins the one that runs already. Needs pip install 'pilothouse[server]'.",
+        _CONSOLE_EPILOG, "%(prog)s [options]",
+    ),
+    "demo": Command(
+        flags.DemoRequest, "demo.demo", "show what it does; needs no key",
+        "Show what pilothouse does, with the real Claude Code and without a key.", _DEMO_EPILOG, has_answer=False,
+    ),
     "doctor": Command(
-        "check that everything a query needs is there",
+        flags.DoctorRequest, "doctor.doctor", "check that everything a query needs is there",
         "Check the CLI, the key or login, the configuration, the limits of this system, and ask the CLI one question "
         "with a scripted model. Ends with 0 if nothing failed, else with 1.",
-        _add_doctor,
-        _make_doctor_request,
+        has_answer=False,
     ),
-    "install-cli": Command(INSTALL_HELP, INSTALL_DESCRIPTION, add_install, make_install_request, epilog=INSTALL_EPILOG),
+    "install-cli": Command(
+        flags.InstallRequest, "install.install", "install the tested Claude Code, for pilothouse alone",
+        "Install the version of Claude Code that this pilothouse is tested with, into its cache, with your own npm or "
+        "pip. If it is there already, nothing is fetched.",
+        _INSTALL_EPILOG, has_answer=False,
+    ),
     "options": Command(
-        "list the options, explain one, or show where values come from",
-        "List the options of a query, explain one, or show what is set here and where.",
-        _add_options,
-        _make_options_request,
+        flags.OptionsRequest, "options.show_options", "list the options, explain one, or show where values come from",
+        "List the options of a query, explain one, or show what is set here and where.", has_answer=False,
     ),
-    "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, make_replay_request),
-    "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, make_serve_request, epilog=SERVE_EPILOG),
+    "replay": Command(
+        flags.ReplayRequest, "replay.replay", "show a recorded run",
+        "Show a recorded run as the command would have shown it: answers on standard output, prompts, tools and the "
+        "closing line on standard error. Nothing is started. Ends as the run did.",
+    ),
+    "serve": Command(
+        flags.ServeRequest, "serve.serve", "own sessions for clients elsewhere",
+        "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while no client is "
+        "attached, and their messages are kept. Needs pip install 'pilothouse[server]'.",
+        _SERVE_EPILOG,
+    ),
     "sessions": Command(
-        SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, make_sessions_request, epilog=SESSIONS_EPILOG
+        flags.SessionsRequest, "sessions.sessions", "list, show, search, change and count the sessions on this machine",
+        "What Claude Code keeps of its sessions on this machine: list, show, search, fork, rename, tag, delete, "
+        "export, and what they used. No Claude Code is started.",
+        _SESSIONS_EPILOG,
     ),
     "worker": Command(
-        WORKER_HELP,
-        WORKER_DESCRIPTION,
-        _make_settings_adder(add_worker),
-        lambda asked: make_worker_request(asked, _read_settings(asked)),
-        epilog=WORKER_EPILOG,
+        flags.WorkerRequest, "batch.worker", "execute the runs of a journal",
+        "Execute the runs of a journal, also those added later, a few at a time. Start one on each machine: they share "
+        "the work, and when one dies the others take its runs over.",
+        _WORKER_EPILOG, announces_file=True,
     ),
-}
+}  # fmt: skip
+
+
+def find_command(request: object) -> Command:
+    """Return the command of a request."""
+    return next(command for command in COMMANDS.values() if command.request is type(request))

@@ -13,9 +13,9 @@ from typing import Any, cast
 import anyio.to_thread
 import msgspec
 
-from pilothouse.cli.arguments import AskRequest
-from pilothouse.cli.failures import FailureReport, describe_failure, suggest_login
-from pilothouse.cli.progress import TRUNCATED_NOTE, ProgressPrinter, format_denials, format_summary, is_truncated
+from pilothouse.cli.failures import describe_failure, explain_failure, report_failure
+from pilothouse.cli.flags import AskRequest, RunRequest
+from pilothouse.cli.progress import TRUNCATED_NOTE, ProgressPrinter, is_truncated
 from pilothouse.cli.screen import Screen
 from pilothouse.client import Query, QueryResult, default_agent
 from pilothouse.client.query_plan import QueryPlan
@@ -32,7 +32,8 @@ from pilothouse.errors import (
 from pilothouse.messages import Message, encode
 from pilothouse.options import Options, Settings, render_child_env
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.transports.discovery import check_version, find_cli
+from pilothouse.transports.discovery import find_cli
+from pilothouse.transports.versions import check_version
 
 STDIN_GRACE_SECONDS = 3.0
 """Seconds to wait for text on a standard input that may never have any, such as that of a job runner."""
@@ -99,15 +100,9 @@ def _decode_text(data: bytes) -> str:
         ) from None
 
 
-async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
-    """Make the query, show the answer, and return the exit code.
-
-    Args:
-        request: the request.
-        prompt: the prompt.
-        screen: the output for the user.
-    """
-    run = AskRun(request, prompt, screen)
+async def ask(request: AskRequest, screen: Screen) -> int:
+    """Make the query, show the answer, and return the exit code; the request has the whole prompt."""
+    run = AskRun(request, request.prompt or "", screen)
     try:
         return await run.run()
     except (PilothouseError, OSError) as error:
@@ -134,10 +129,16 @@ class AskRun:
         Raises:
             PilothouseError: a failure that prevents an answer.
         """
-        self._options = self._check_options(self._request.settings)
+        is_streamed = self._request.form == "text" or self._request.local
+        more = {"partial_messages": True} if is_streamed else {}
+        self._options = default_agent().options.merge(make_run_options(self._request, self._screen, more))
+        QueryPlan(self._prompt, self._options)  # checks the prompt; nothing is started
         async with AsyncExitStack() as stack:
             if self._request.local:
-                self._options = await self._make_local_options(stack)
+                from pilothouse.cli.install import start_local_model  # other questions need no model
+
+                model = await start_local_model(self._options, stack, self._screen)
+                self._options = model.merge(self._options)
             self._query = query = Query(self._prompt, self._options)
             self._screen.busy("starting Claude Code")
             await stack.enter_async_context(query)
@@ -155,26 +156,6 @@ class AskRun:
         self._screen.end_text()
         self._screen.idle()
         return await self._print_end(result, printer)
-
-    def _check_options(self, settings: Mapping[str, Any]) -> Options:
-        """Validate the options, so that mistakes are reported before anything is fetched or started."""
-        values = dict(settings)
-        if self._request.form == "text" or self._request.local:
-            values.setdefault("partial_messages", True)
-        if self._request.verbose:
-            values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-        if self._request.local and values.get("model") is not None:
-            raise UsageError("--local brings its own model: omit --model")
-        options = default_agent().options.merge(Options(**cast("Settings", values)).with_origin("command line"))
-        if options.cwd is not None and not Path(options.cwd).is_dir():
-            raise UsageError(f"--cwd: there is no directory {options.cwd}")
-        QueryPlan(self._prompt, options)  # checks the prompt; nothing is started
-        return options
-
-    async def _make_local_options(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.install import start_local_model
-
-        return (await start_local_model(self._options, stack, self._screen)).merge(self._options)
 
     def _make_listener(self, printer: ProgressPrinter) -> Callable[[Message], object]:
         match self._request.form:
@@ -194,20 +175,10 @@ class AskRun:
         if error is not None:
             return await self._print_failure(error)
         if self._request.form == "text":
-            self._print_text_end(result, printer)
+            if self._options.json_schema is not None:
+                write_line(msgspec.json.encode(result.structured))
+            printer.print_end(result, free=self._request.local)
         return 0
-
-    def _print_text_end(self, result: QueryResult, printer: ProgressPrinter) -> None:
-        if self._options.json_schema is not None:
-            write_line(msgspec.json.encode(result.structured))
-        elif not printer.has_printed_text and result.text:
-            # Commands such as /cost answer without a message of the model.
-            self._screen.text(result.text)
-            self._screen.end_text()
-        if (denials := format_denials(result)) is not None:
-            self._screen.note(denials, "warning")
-        model = f"{printer.init.model}: " if printer.init is not None and not self._request.local else ""
-        self._screen.note(model + format_summary(result, free=self._request.local), "quiet")
 
     async def fail(self, error: Exception) -> int:
         """Report why there is no answer, and return the exit code."""
@@ -233,18 +204,11 @@ class AskRun:
         return error
 
     async def _print_failure(self, error: Exception) -> int:
-        failure = suggest_login(error, self._prompt, self._find_known_cli()) or describe_failure(error)
+        failure = explain_failure(error, self._prompt, self._options.cli)
         if self._request.verbose and isinstance(error, CLINotFoundError):
             for line in str(error).splitlines():
                 self._screen.note(line, "quiet")
-        print_failure(self._screen, failure, self._redact)
-        return failure.code
-
-    def _find_known_cli(self) -> str | None:
-        try:
-            return find_cli(self._options.cli, os.environ)
-        except CLINotFoundError:
-            return None
+        return report_failure(self._screen, failure)
 
     def _write_json(self, result: QueryResult | None, error: Exception | None) -> None:
         body = make_result_body(result or QueryResult(()), error)
@@ -254,6 +218,29 @@ class AskRun:
             body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
+
+
+def make_run_options(request: RunRequest, screen: Screen, more: Mapping[str, Any]) -> Options:
+    """Make the options of the command line, so that mistakes are reported before anything is fetched or started.
+
+    Args:
+        request: the request.
+        screen: the output of what Claude Code writes to its standard error, with --verbose.
+        more: settings of the command, which those of the request replace.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
+    values = {**more, **request.settings}
+    if request.verbose:
+        values["stderr"] = lambda line: screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    if request.local and values.get("model") is not None:
+        raise UsageError("--local brings its own model: omit --model")
+    own = Options(**cast("Settings", values)).with_origin("command line")
+    cwd = default_agent().options.merge(own).cwd
+    if cwd is not None and not Path(cwd).is_dir():
+        raise UsageError(f"--cwd: there is no directory {cwd}")
+    return own
 
 
 async def forward_messages(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
@@ -277,14 +264,6 @@ async def forward_messages(query: Query, listener: Callable[[Message], object], 
             cut = True
             await query.interrupt()
     return cut
-
-
-def print_failure(screen: Screen, report: FailureReport, redact: Callable[[str], str]) -> None:
-    """Print a failure and its advice."""
-    screen.idle()
-    screen.note(redact(f"pilothouse: {report.line}"), "error")
-    for line in report.advice:
-        screen.note(line)
 
 
 def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:

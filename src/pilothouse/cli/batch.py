@@ -11,30 +11,43 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import anyio
 import msgspec
 from msgspec import Struct
 
 from pilothouse.cli.ask import write_line
-from pilothouse.cli.failures import describe_failure
-from pilothouse.cli.flags import BatchRequest, FleetRequest, WorkerRequest, make_workspace_settings
+from pilothouse.cli.failures import FAILED, describe_failure, report_failure
+from pilothouse.cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest
+from pilothouse.cli.install import start_local_model
 from pilothouse.cli.screen import CONTROL_CHARACTERS, Screen, Style
 from pilothouse.cli.terminal import SIGNAL_BASE, forward_signals
 from pilothouse.client import default_agent
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
-from pilothouse.fleet import Fleet, FleetJournalError, FleetStatus, Journal, Rate, Run, Runs, RunWriter, run_row
+from pilothouse.fleet import (
+    Artifacts,
+    CopiedDirectory,
+    Fleet,
+    FleetJournalError,
+    FleetStatus,
+    GitWorktree,
+    Rate,
+    Run,
+    RunWriter,
+    Workspace,
+    run_row,
+)
+from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.limits import is_systemic
 from pilothouse.fleet.run import digest_prompt
 from pilothouse.fleet.submission import (
-    ReadableJournal,
-    make_readable_journal,
+    open_journal_for_reading,
     validate_key,
     validate_prompt,
     validate_settings,
@@ -47,29 +60,19 @@ from pilothouse.stores.backend import find_address_secrets, redact_address, remo
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-R = TypeVar("R", bound=FleetRequest)
+RequestT = TypeVar("RequestT", bound=FleetRequest)
 
 JOURNAL_VARIABLE = "PILOTHOUSE_JOURNAL"
 
 
-def apply_journal_variable(request: R) -> R:
-    """Return the request with the journal of the environment variable, unless a flag sets it.
-
-    The variable is removed from the environment: Claude Code inherits that, and the address may contain a password.
-    """
-    there = os.environ.pop(JOURNAL_VARIABLE, None)
-    return replace(request, journal=request.journal or there or None)
+async def batch(request: BatchRequest, screen: Screen) -> int:
+    """Execute the command, and return the exit code."""
+    return await _BatchCommand(request, screen).run()
 
 
-def require_journal(request: FleetRequest, command: str) -> str:
-    """Return the journal of a command that needs one.
-
-    Raises:
-        UsageError: there is no journal.
-    """
-    if request.journal is None:
-        raise UsageError(f"{command} needs --journal, or the variable {JOURNAL_VARIABLE}")
-    return request.journal
+async def worker(request: WorkerRequest, screen: Screen) -> int:
+    """Execute runs of a journal, and return the exit code."""
+    return await _WorkerCommand(request, screen).run()
 
 
 def is_address(journal: str) -> bool:
@@ -84,65 +87,21 @@ def redact_journal(journal: str) -> str:
 
 def make_redactor(request: FleetRequest) -> Callable[[str], str]:
     """Make a function that removes keys and passwords from a text."""
-    keys = Redactor(secret_values(os.environ))
-    secrets = (
-        find_address_secrets(request.journal) if request.journal is not None and is_address(request.journal) else ()
-    )
+    keys, journal = Redactor(secret_values(os.environ)), request.journal or ""
+    secrets = find_address_secrets(journal) if is_address(journal) else ()
     return lambda text: remove_secrets(secrets, keys.redact(text))
-
-
-def make_fleet(request: FleetRequest, **overrides: Any) -> Fleet:
-    """Make the fleet for a request; `overrides` are arguments of `Fleet` that replace those of the flags.
-
-    Raises:
-        UsageError: an argument is not valid.
-    """
-    settings: dict[str, Any] = {
-        "concurrency": request.concurrency,
-        "journal": request.journal,
-        "budget_usd": request.budget_usd,
-        "run_budget_usd": request.run_budget_usd,
-        "rate": Rate(requests_per_minute=request.requests_per_minute, tokens_per_minute=request.tokens_per_minute),
-        "overall_concurrency": request.overall_concurrency,
-        "overall_rate": Rate(
-            requests_per_minute=request.overall_requests_per_minute,
-            tokens_per_minute=request.overall_tokens_per_minute,
-        ),
-        "stop_after": request.stop_after or None,
-        "retry": request.retry,
-        "on_interrupted": request.on_interrupted,
-        **make_workspace_settings(request.workspace),
-    }
-    return Fleet(default_agent().with_options(**request.settings), **settings | overrides)
-
-
-async def apply_local_model(request: R, stack: AsyncExitStack, screen: Screen) -> R:
-    """Return the request; with --local, with the settings of the embedded model, which the stack ends.
-
-    Raises:
-        UsageError: other processes would execute the runs, another model is set, or an extra is missing.
-    """
-    if not request.local:
-        return request
-    if request.settings.get("model") is not None:
-        raise UsageError("--local brings its own model: omit --model")
-    from pilothouse.cli.install import start_local_model
-
-    given = Options(**cast("Settings", request.settings))
-    options = await start_local_model(default_agent().options.merge(given), stack, screen)
-    return replace(request, settings=options.merge(given).as_dict())
 
 
 @contextmanager
 def log_warnings_to(screen: Screen, redact: Callable[[str], str]) -> Generator[None]:
     """A block in which warnings of the fleet are shown, for example about a journal that cannot be reached."""
     log = logging.getLogger("pilothouse.fleet")
-    noted = _ScreenLogHandler(screen, redact)
-    log.addHandler(noted)
+    handler = _ScreenLogHandler(screen, redact)
+    log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(noted)
+        log.removeHandler(handler)
 
 
 class _ScreenLogHandler(logging.Handler):
@@ -158,6 +117,151 @@ class _ScreenLogHandler(logging.Handler):
         self._screen.note(text, "error" if record.levelno >= logging.ERROR else "warning")
 
 
+# Flags that have no effect without one of the others.
+_REQUIRED_TOGETHER = (
+    (("ref", "branch"), ("worktree",)),
+    (("subdirectory", "workspaces", "keep_workspaces", "artifacts"), ("worktree", "copy_from")),
+    (("artifact", "patch"), ("artifacts",)),
+)
+
+
+def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
+    """Make the arguments of `Fleet` for a request.
+
+    Raises:
+        UsageError: flags that exclude each other, or a value that is not valid.
+    """
+    if request.worktree is not None and request.copy_from is not None:
+        raise UsageError("--worktree and --copy-from are two ways to make a directory: give one of them")
+    for names, needed in _REQUIRED_TOGETHER:
+        for name in names:
+            if getattr(request, name) and not any(getattr(request, one) for one in needed):
+                raise UsageError(f"{_format_flag(name)} needs {' or '.join(map(_format_flag, needed))}")
+    if request.artifacts is not None and not request.artifact and not request.patch:
+        raise UsageError("--artifacts needs --artifact, --patch, or both")
+    keep = request.keep_workspaces or "failed"
+    more: dict[str, Any] = {"root": request.workspaces, "keep": keep, "subdirectory": request.subdirectory}
+    workspace: Workspace | None = None
+    if request.worktree is not None:
+        workspace = GitWorktree(request.worktree, ref=request.ref or "HEAD", branch=request.branch, **more)
+    elif request.copy_from is not None:
+        workspace = CopiedDirectory(request.copy_from, **more)
+    saved = request.artifacts and Artifacts(request.artifacts, request.artifact, patch=request.patch)
+    return {"workspace": workspace, "artifacts": saved or None}
+
+
+def _format_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+class _FleetCommand(Generic[RequestT]):
+    """One run of a command with a fleet. The first signal interrupts the fleet, the second one cancels."""
+
+    def __init__(self, request: RequestT, screen: Screen) -> None:
+        # Claude Code inherits the environment, and the address may contain a password.
+        there = os.environ.pop(JOURNAL_VARIABLE, None)
+        self._request = replace(request, journal=request.journal or there or None)
+        self._screen = screen
+        self._redact = make_redactor(self._request)
+        self._scope = anyio.CancelScope()
+        self._stop_event = anyio.Event()
+        self._first_signal: int | None = None
+
+    async def run(self) -> int:
+        """Execute the command, and return the exit code."""
+        try:
+            with log_warnings_to(self._screen, self._redact):
+                return await self._execute()
+        except (PilothouseError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            code = report_failure(self._screen, error, self._redact)
+            self._advise(error)
+            return code
+
+    async def _execute(self) -> int:
+        raise NotImplementedError
+
+    def _advise(self, error: Exception) -> None:
+        """Print what to do after this error."""
+
+    def _require_journal(self, command: str) -> str:
+        if self._request.journal is None:
+            raise UsageError(f"{command} needs --journal, or the variable {JOURNAL_VARIABLE}")
+        return self._request.journal
+
+    def _make_fleet(self, **overrides: Any) -> Fleet:
+        """Make the fleet; `overrides` are arguments of `Fleet` that replace those of the flags."""
+        request = self._request
+        settings: dict[str, Any] = {
+            name: getattr(request, name)
+            for name in (
+                "concurrency", "journal", "budget_usd", "run_budget_usd", "overall_concurrency", "retry",
+                "on_interrupted",
+            )
+        }  # fmt: skip
+        settings["rate"] = Rate(
+            requests_per_minute=request.requests_per_minute, tokens_per_minute=request.tokens_per_minute
+        )
+        settings["overall_rate"] = Rate(
+            requests_per_minute=request.overall_requests_per_minute,
+            tokens_per_minute=request.overall_tokens_per_minute,
+        )
+        settings["stop_after"] = request.stop_after or None
+        settings |= make_workspace_settings(request)
+        return Fleet(default_agent().with_options(**request.settings), **settings | overrides)
+
+    async def _apply_local_model(self, stack: AsyncExitStack) -> None:
+        """With --local, start the embedded model, and add its settings to the request."""
+        if not self._request.local:
+            return
+        if self._request.settings.get("model") is not None:
+            raise UsageError("--local brings its own model: omit --model")
+        given = Options(**cast("Settings", self._request.settings))
+        options = await start_local_model(default_agent().options.merge(given), stack, self._screen)
+        self._request = replace(self._request, settings=options.merge(given).as_dict())
+
+    @contextmanager
+    def _handle_signals(self) -> Generator[None]:
+        """A block that the second signal cancels."""
+        with forward_signals(self._on_signal), self._scope:
+            yield
+
+    def _on_signal(self, signum: int) -> None:
+        if self._first_signal is not None:
+            self._scope.cancel()
+            return
+        self._first_signal = signum
+        self._screen.note("stopping what runs; Ctrl-C once more ends it at once", "warning")
+        self._stop_event.set()
+
+    async def _follow(
+        self, fleet: Fleet, runs: AsyncIterator[Run], total: int | None, take: Callable[[Run], object]
+    ) -> None:
+        """Show the runs as they end, and pass each to `take`."""
+
+        async def interrupt_on_signal() -> None:
+            await self._stop_event.wait()
+            await fleet.interrupt()
+
+        with RunPrinter(self._screen, total) as printer:
+            async with anyio.create_task_group() as group:
+                group.start_soon(interrupt_on_signal)
+                group.start_soon(printer.redraw_periodically, fleet)
+                try:
+                    async for run in runs:
+                        printer.print_ended(run)
+                        take(run)
+                except Interrupted:
+                    if self._first_signal is None:
+                        raise
+                group.cancel_scope.cancel()
+
+    @property
+    def _signal_code(self) -> int:
+        return SIGNAL_BASE + (self._first_signal or signal.SIGINT)
+
+
 REDRAW_SECONDS = 0.5
 MAX_LISTED_RUNS = 12
 """Maximum number of running ones in the table."""
@@ -168,7 +272,7 @@ _STATE_STYLES: dict[str, Style] = {"succeeded": "good", "failed": "error", "canc
 
 
 class RunPrinter:
-    """Prints progress as plain lines.
+    """Prints each run that ends as a line; on a rich screen failures alone, above a table that is redrawn.
 
     Args:
         screen: the output.
@@ -179,70 +283,47 @@ class RunPrinter:
         self._screen = screen
         self._total = total
         self._count = 0
+        self._live: Any = None
+        if (console := getattr(screen, "console", None)) is not None:
+            from rich.live import Live
+
+            self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def print_ended(self, run: Run) -> None:
         """Print a run that has ended."""
         self._count += 1
+        if self._live is not None and run.is_success:
+            return
         of = "" if self._total is None else f" of {self._total}"
         words = f": {run.error}" if run.error is not None and not run.is_success else ""
         line = f"{self._count}{of}  {format_run_name(run)}  {run.state}  {format_run_duration(run)}"
         line += f"  ${run.cost_usd:.4f}{words}"
         self._screen.note(" ".join(line.split("\n")), _STATE_STYLES.get(run.state, ""))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Restore the terminal."""
-
-
-class LiveRunTable(RunPrinter):
-    """A table that is redrawn; failures stay above it."""
-
-    def __init__(self, screen: Screen, total: int | None, console: Any) -> None:
-        from rich.live import Live
-
-        super().__init__(screen, total)
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def print_ended(self, run: Run) -> None:
-        """Count a run that has ended; only failures are printed."""
-        if not run.is_success:
-            super().print_ended(run)
-        else:
-            self._count += 1
+    async def redraw_periodically(self, fleet: Fleet) -> None:
+        """Redraw the table until cancelled, or the journal is lost, which the reader of the runs reports."""
+        with suppress(FleetJournalError):
+            while self._live is not None:
+                self.show(await fleet.status(), fleet.running, time.time())
+                await anyio.sleep(REDRAW_SECONDS)
 
     def show(self, status: FleetStatus, running: list[Run], now: float) -> None:
         """Redraw the table."""
-        self._live.update(render_table(status, running, now), refresh=True)
+        self._live.update(_render_table(status, running, now), refresh=True)
 
     def __enter__(self) -> Self:
-        self._live.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._live.stop()
+        if self._live is not None:
+            self._live.stop()
 
 
-def make_run_printer(screen: Screen, total: int | None) -> RunPrinter:
-    """Make the printer that fits the screen."""
-    console = getattr(screen, "console", None)
-    return RunPrinter(screen, total) if console is None else LiveRunTable(screen, total, console)
-
-
-async def redraw_periodically(fleet: Fleet, table: LiveRunTable) -> None:
-    """Redraw the table until cancelled, or the journal is lost, which the reader of the runs reports."""
-    with suppress(FleetJournalError):
-        while True:
-            table.show(await fleet.status(), fleet.running, time.time())
-            await anyio.sleep(REDRAW_SECONDS)
-
-
-def render_table(status: FleetStatus, running: list[Run], now: float) -> RenderableType:
+def _render_table(status: FleetStatus, running: list[Run], now: float) -> RenderableType:
     """Render the table: the running ones, and a summary line."""
     from rich.console import Group
     from rich.table import Table
@@ -252,13 +333,8 @@ def render_table(status: FleetStatus, running: list[Run], now: float) -> Rendera
     for column in table.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
     for run in running[:MAX_LISTED_RUNS]:
-        for_seconds = format_seconds(now - (run.started or now))
-        table.add_row(
-            Text(format_run_name(run).translate(CONTROL_CHARACTERS)),
-            str(run.attempts),
-            for_seconds,
-            (run.session_id or "")[:8],
-        )
+        name = Text(format_run_name(run).translate(CONTROL_CHARACTERS))
+        table.add_row(name, str(run.attempts), format_seconds(now - (run.started or now)), (run.session_id or "")[:8])
     more = [] if len(running) <= MAX_LISTED_RUNS else [Text(f"and {len(running) - MAX_LISTED_RUNS} more", style="dim")]
     return Group(table, *more, Text(format_status(status), style="bold"))
 
@@ -400,150 +476,52 @@ PAGE_SIZE = 200
 """Number of runs that are read at a time; each has an answer."""
 
 
-async def print_status(request: BatchRequest, screen: Screen) -> int:
-    """Print the number of runs by state; return the exit code."""
-    async with _open_journal(request) as journal:
-        found = await journal.status()
-        while request.watch and found.left:
-            screen.note(format_status(found))
-            found = await _wait_for_change(journal, found)
-        failed = await journal.rows("failed", 0, MAX_LISTED_FAILURES)
-    if request.json:
-        sys.stdout.flush()
-        write_line(msgspec.json.encode(msgspec.to_builtins(found)))
-        return 0
-    screen.note(format_status(found), "title")
-    for run in failed:
-        screen.note(
-            f"  {format_run_name(run)}: {describe_failure(run.error).line if run.error is not None else 'failed'}",
-            "error",
-        )
-    if found.failed > len(failed):
-        screen.note(f"  and {found.failed - len(failed)} more failures", "quiet")
-    return 0
+class _BatchCommand(_FleetCommand[BatchRequest]):
+    """`pilothouse batch`."""
 
-
-async def _wait_for_change(journal: Journal, before: FleetStatus) -> FleetStatus:
-    while True:
-        await anyio.sleep(WATCH_SECONDS)
-        if (found := await journal.status()) != before:
-            return found
-
-
-async def print_results(request: BatchRequest, screen: Screen) -> int:
-    """Print all ended runs in the order they were added; return the exit code."""
-    redact = make_redactor(request)
-    count = 0
-    with ExitStack() as stack:
-        async with _open_journal(request) as journal:
-            writer = None if request.output is None else stack.enter_context(RunWriter(request.output))
-            async for run in _iterate_ended(journal):
-                count += 1
-                if writer is not None:
-                    writer.write(run)
-                else:
-                    write_line(redact(encode_json(run_row(run)).decode()).encode())
-            found = await journal.status()
-    if writer is not None:
-        screen.note(f"{count} runs are in {request.output}", "title")
-    if found.left:
-        screen.note(f"{found.left} runs have not ended", "warning")
-    return 0
-
-
-@asynccontextmanager
-async def _open_journal(request: BatchRequest) -> AsyncGenerator[ReadableJournal]:
-    journal = make_readable_journal(require_journal(request, f"batch {request.action}"))
-    await journal.open_for_reading()
-    try:
-        yield journal
-    finally:
-        await journal.close()
-
-
-async def _iterate_ended(journal: ReadableJournal) -> AsyncGenerator[Run]:
-    page = await journal.rows(None, 0, PAGE_SIZE)
-    while page:
-        for run in page:
-            if run.is_ended:
-                yield run
-        page = await journal.rows(None, page[-1].number, PAGE_SIZE)
-
-
-FAILED_RUNS = 1
-JOURNAL_ACTIONS = {"status": print_status, "results": print_results}
-
-
-async def batch(request: BatchRequest, screen: Screen) -> int:
-    """Execute the command.
-
-    Returns:
-        The exit code.
-    """
-    request = apply_journal_variable(request)
-    redact = make_redactor(request)
-    try:
-        if (look := JOURNAL_ACTIONS.get(request.action)) is not None:
-            return await look(request, screen)
-        with log_warnings_to(screen, redact):
-            return await BatchRun(request, screen).run()
-    except (PilothouseError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        failure = describe_failure(error)
-        screen.note(redact(f"pilothouse: {failure.line}"), "error")
-        if request.journal is not None and is_systemic(error):
-            screen.note(f"when that is corrected, `{_format_resume_command(request.journal)}` continues", "warning")
-        return failure.code
-
-
-def _format_resume_command(journal: str) -> str:
-    return f"pilothouse batch resume --journal {redact_journal(journal)}"
-
-
-class BatchRun:
-    """One run of the command."""
-
-    def __init__(self, request: BatchRequest, screen: Screen) -> None:
-        self._request = request
-        self._screen = screen
-        self._redact = make_redactor(request)
-        self._signals = GracefulSignals(screen)
-        self._failed_count = 0
-
-    async def run(self) -> int:
-        """Execute all runs, and return the exit code."""
+    async def _execute(self) -> int:
+        request = self._request
+        if request.action == "status":
+            return await self._print_status()
+        if request.action == "results":
+            return await self._print_results()
         prompts = self._open_prompts()
         total = None if prompts is None else prompts.check()
-        if self._request.enqueue:
+        if request.enqueue:
+            assert prompts is not None
             return await self._enqueue(prompts)
         async with AsyncExitStack() as local:
-            fleet = make_fleet(await apply_local_model(self._request, local, self._screen))
-            return await self._run(fleet, prompts, total)
+            await self._apply_local_model(local)
+            return await self._run_all(self._make_fleet(), prompts, total)
 
-    async def _run(self, fleet: Fleet, prompts: PromptFile | None, total: int | None) -> int:
-        with ExitStack() as stack, self._signals.handle_signals():
-            writer = self._open_writer(stack)
+    def _advise(self, error: Exception) -> None:
+        if self._request.journal is not None and is_systemic(error):
+            self._screen.note(f"when that is corrected, `{self._resume_command}` continues", "warning")
+
+    @property
+    def _resume_command(self) -> str:
+        return f"pilothouse batch resume --journal {redact_journal(self._request.journal or '')}"
+
+    async def _run_all(self, fleet: Fleet, prompts: PromptFile | None, total: int | None) -> int:
+        failed_count = 0
+        with ExitStack() as stack, self._handle_signals():
+            write = self._open_output(stack, append=prompts is None)
+
+            def take(run: Run) -> None:
+                nonlocal failed_count
+                failed_count += not run.is_success
+                write(run)
+
             async with fleet:
-                seen = stack.enter_context(make_run_printer(self._screen, total))
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._signals.interrupt_on_signal, fleet)
-                    if isinstance(seen, LiveRunTable):
-                        group.start_soon(redraw_periodically, fleet, seen)
-                    await self._follow(fleet, prompts, seen, writer)
-                    group.cancel_scope.cancel()
+                await self._follow(fleet, self._start_runs(fleet, prompts), total, take)
                 found = await fleet.status()
             stack.pop_all().close()
             self._screen.note(format_status(found), "title")
-        return self._compute_exit_code()
-
-    def _compute_exit_code(self) -> int:
-        if self._signals.signal_count:
-            if self._request.journal is not None:
-                command = _format_resume_command(self._request.journal)
-                self._screen.note(f"interrupted; `{command}` continues", "warning")
-            return self._signals.exit_code
-        return FAILED_RUNS if self._failed_count else 0
+        if self._first_signal is None:
+            return FAILED if failed_count else 0
+        if self._request.journal is not None:
+            self._screen.note(f"interrupted; `{self._resume_command}` continues", "warning")
+        return self._signal_code
 
     def _open_prompts(self) -> PromptFile | None:
         request = self._request
@@ -551,30 +529,16 @@ class BatchRun:
             return PromptFile(request.source, is_persistent=request.journal is not None)
         if request.enqueue:
             raise UsageError("--enqueue puts the prompts of a file in: give the file")
-        journal = require_journal(request, f"batch {request.action}")
+        journal = self._require_journal(f"batch {request.action}")
         if not is_address(journal) and not Path(journal).exists():
             raise UsageError(f"there is no journal {journal}")
         return None
 
-    def _open_writer(self, stack: ExitStack) -> RunWriter | None:
-        if self._request.output is None:
-            return None
-        return stack.enter_context(RunWriter(self._request.output, append=self._request.action != "run"))
-
-    async def _follow(
-        self, fleet: Fleet, prompts: PromptFile | None, printer: RunPrinter, writer: RunWriter | None
-    ) -> None:
-        try:
-            async for run in self._start_runs(fleet, prompts):
-                self._failed_count += not run.is_success
-                printer.print_ended(run)
-                if writer is not None:
-                    writer.write(run)
-                else:
-                    write_line(self._redact(encode_json(run_row(run)).decode()).encode())
-        except Interrupted:
-            if not self._signals.signal_count:
-                raise
+    def _open_output(self, stack: ExitStack, *, append: bool = False) -> Callable[[Run], object]:
+        """Return the function that writes a run to the file of --output, else to standard output."""
+        if self._request.output is not None:
+            return stack.enter_context(RunWriter(self._request.output, append=append)).write
+        return lambda run: write_line(self._redact(encode_json(run_row(run)).decode()).encode())
 
     def _start_runs(self, fleet: Fleet, prompts: PromptFile | None) -> AsyncIterator[Run]:
         if prompts is None:
@@ -587,13 +551,12 @@ class BatchRun:
         async for run in fleet.map(prompts, key="key", options=self._make_options):
             yield run
 
-    async def _enqueue(self, prompts: PromptFile | None) -> int:
+    async def _enqueue(self, prompts: PromptFile) -> int:
         """Add the prompts for workers to execute."""
-        assert prompts is not None
         if self._request.local:
             raise UsageError("--local applies where runs are executed: give it to the worker")
-        journal = require_journal(self._request, "--enqueue")
-        async with make_fleet(self._request, concurrency=0) as fleet:
+        journal = self._require_journal("--enqueue")
+        async with self._make_fleet(concurrency=0) as fleet:
             count = await fleet.enqueue(prompts, key="key", options=self._make_options)
         again = f"pilothouse worker --journal {redact_journal(journal)}"
         self._screen.note(f"{count} runs are in the journal; `{again}` does them", "title")
@@ -605,99 +568,70 @@ class BatchRun:
             return {**self._request.settings, **prompt.options}
         return prompt.options
 
-
-async def worker(request: WorkerRequest, screen: Screen) -> int:
-    """Execute runs of a journal.
-
-    Returns:
-        The exit code.
-    """
-    request = apply_journal_variable(request)
-    redact = make_redactor(request)
-    try:
-        with log_warnings_to(screen, redact):
-            return await _work(request, screen)
-    except (PilothouseError, OSError) as error:
-        failure = describe_failure(error)
-        screen.note(redact(f"pilothouse: {failure.line}"), "error")
-        return failure.code
-
-
-async def _work(request: WorkerRequest, screen: Screen) -> int:
-    journal = require_journal(request, "worker")
-    async with AsyncExitStack() as local:
-        return await _work_on(journal, await apply_local_model(request, local, screen), screen)
-
-
-async def _work_on(journal: str, request: WorkerRequest, screen: Screen) -> int:
-    accepts = "all" if "all" in request.accepts else request.accepts
-    fleet = make_fleet(request, accepts=accepts, max_permission_mode=request.max_permission_mode)
-    signals = GracefulSignals(screen)
-    is_drained = False
-    with signals.handle_signals():
-        async with fleet:
-            runs = fleet.work(until_empty=request.until_empty)
-            screen.note(f"working on {redact_journal(journal)}, {request.concurrency} at a time", "title")
-            with ExitStack() as stack:
-                await _follow_worker(fleet, runs, stack.enter_context(make_run_printer(screen, None)), signals)
-            status = await fleet.status()
-        screen.note(format_status(status), "title")
-        is_drained = True
-    if signals.first_signal is None or (is_drained and signals.first_signal == signal.SIGTERM):
+    async def _print_status(self) -> int:
+        """Print the number of runs by state."""
+        async with self._open_journal() as journal:
+            found = await journal.status()
+            while self._request.watch and found.left:
+                self._screen.note(format_status(found))
+                before = found
+                while found == before:
+                    await anyio.sleep(WATCH_SECONDS)
+                    found = await journal.status()
+            failed = await journal.rows("failed", 0, MAX_LISTED_FAILURES)
+        if self._request.json:
+            write_line(msgspec.json.encode(msgspec.to_builtins(found)))
+            return 0
+        self._screen.note(format_status(found), "title")
+        for run in failed:
+            reason = describe_failure(run.error).line if run.error is not None else "failed"
+            self._screen.note(f"  {format_run_name(run)}: {reason}", "error")
+        if found.failed > len(failed):
+            self._screen.note(f"  and {found.failed - len(failed)} more failures", "quiet")
         return 0
-    return signals.exit_code
+
+    async def _print_results(self) -> int:
+        """Print all ended runs in the order they were added."""
+        count = 0
+        with ExitStack() as stack:
+            async with self._open_journal() as journal:
+                write = self._open_output(stack)
+                page = await journal.rows(None, 0, PAGE_SIZE)
+                while page:
+                    for run in page:
+                        if run.is_ended:
+                            count += 1
+                            write(run)
+                    page = await journal.rows(None, page[-1].number, PAGE_SIZE)
+                found = await journal.status()
+        if self._request.output is not None:
+            self._screen.note(f"{count} runs are in {self._request.output}", "title")
+        if found.left:
+            self._screen.note(f"{found.left} runs have not ended", "warning")
+        return 0
+
+    def _open_journal(self) -> AbstractAsyncContextManager[SqlJournal]:
+        return open_journal_for_reading(self._require_journal(f"batch {self._request.action}"))
 
 
-async def _follow_worker(fleet: Fleet, runs: Runs, printer: RunPrinter, signals: GracefulSignals) -> None:
-    async with anyio.create_task_group() as group:
-        group.start_soon(signals.interrupt_on_signal, fleet)
-        if isinstance(printer, LiveRunTable):
-            group.start_soon(redraw_periodically, fleet, printer)
-        try:
-            async for run in runs:
-                printer.print_ended(run)
-        except Interrupted:
-            if signals.first_signal is None:
-                raise
-        group.cancel_scope.cancel()
+class _WorkerCommand(_FleetCommand[WorkerRequest]):
+    """`pilothouse worker`."""
 
-
-class GracefulSignals:
-    """Signals of a command with a fleet: the first one interrupts, the second one cancels.
-
-    Args:
-        screen: the output of notes.
-    """
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._scope = anyio.CancelScope()
-        self._stop_event = anyio.Event()
-        self.signal_count = 0
-        self.first_signal: int | None = None
-        """The number of the first signal."""
-
-    @contextmanager
-    def handle_signals(self) -> Generator[None]:
-        """A block that the second signal cancels."""
-        with forward_signals(self._on_signal), self._scope:
-            yield
-
-    async def interrupt_on_signal(self, fleet: Fleet) -> None:
-        """Wait for the first signal, and then interrupt the fleet."""
-        await self._stop_event.wait()
-        await fleet.interrupt()
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a command that was ended by signals."""
-        return SIGNAL_BASE + (self.first_signal or signal.SIGINT)
-
-    def _on_signal(self, signum: int) -> None:
-        self.signal_count += 1
-        if self.first_signal is None:
-            self.first_signal = signum
-            self._screen.note("stopping what runs; Ctrl-C once more ends it at once", "warning")
-            self._stop_event.set()
-        else:
-            self._scope.cancel()
+    async def _execute(self) -> int:
+        journal, request = self._require_journal("worker"), self._request
+        async with AsyncExitStack() as local:
+            await self._apply_local_model(local)
+            accepts = "all" if "all" in request.accepts else request.accepts
+            fleet = self._make_fleet(accepts=accepts, max_permission_mode=request.max_permission_mode)
+            is_drained = False
+            with self._handle_signals():
+                async with fleet:
+                    runs = fleet.work(until_empty=request.until_empty)
+                    self._screen.note(f"working on {redact_journal(journal)}, {request.concurrency} at a time", "title")
+                    await self._follow(fleet, runs, None, lambda _: None)
+                    status = await fleet.status()
+                self._screen.note(format_status(status), "title")
+                is_drained = True
+        if self._first_signal is None or (is_drained and self._first_signal == signal.SIGTERM):
+            return 0
+        return self._signal_code

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 
-from pilothouse.cli.arguments import ChatRequest, find_closest
-from pilothouse.cli.ask import print_failure
+from pilothouse.cli.arguments import find_closest
+from pilothouse.cli.ask import make_run_options
 from pilothouse.cli.chat_input import ChatInput, CtrlC, PlainInput, Terminal, TerminalPrompter
-from pilothouse.cli.failures import describe_failure, get_own_command, suggest_login
+from pilothouse.cli.failures import describe_failure, explain_failure, get_own_command, report_failure
+from pilothouse.cli.flags import ChatRequest
+from pilothouse.cli.install import start_local_model
 from pilothouse.cli.progress import (
     TRUNCATED_NOTE,
     ChatCosts,
@@ -33,13 +35,12 @@ from pilothouse.cli.screen import Screen, Style, escape_invisible
 from pilothouse.cli.terminal import SIGNAL_BASE, forward_signals
 from pilothouse.client import Query, QueryResult, Session, default_agent
 from pilothouse.client.controls import ModelInfo, to_results
-from pilothouse.errors import CLIExitedError, CLINotFoundError, Interrupted, PilothouseError, UsageError
+from pilothouse.errors import CLIExitedError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import ResultMessage
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-from pilothouse.transports.discovery import find_cli
 
 if TYPE_CHECKING:
     from pilothouse.client import Session
@@ -240,6 +241,10 @@ async def chat(request: ChatRequest, screen: Screen) -> int:
     """
     if request.settings.get("json_schema") is not None:
         raise UsageError("--json-schema is for one answer: use `pilothouse ask`")
+    if request.remote is not None:
+        from pilothouse.cli.chat_on_host import chat_on_host
+
+        return await chat_on_host(request, screen)
     return await Chat(request, screen).run()
 
 
@@ -300,7 +305,7 @@ class Chat:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         async with self._interruptible(self._end_by_interrupt):
-            self._options = await self._settings(stack)
+            self._options = await self._make_options(stack)
             self.session = self.make_session()
             stack.push_async_callback(self._close)
             self._screen.busy("starting Claude Code")
@@ -314,31 +319,18 @@ class Chat:
         with anyio.CancelScope(shield=True):
             await self.session.close()
 
-    async def _settings(self, stack: AsyncExitStack) -> Options:
-        values: dict[str, Any] = {"partial_messages": True, **self._request.settings}
-        if self._request.verbose:
-            values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    async def _make_options(self, stack: AsyncExitStack) -> Options:
+        more: dict[str, Any] = {"partial_messages": True}
         asked_elsewhere = {"permission_prompt_tool_name", "permission_prompts"} & self._request.settings.keys()
         if self._interactive and not asked_elsewhere:
             asker = self._prompter
-            values |= {
-                "can_use_tool": self._can_use_tool,
-                "on_question": asker.on_question,
-                "on_plan": asker.on_plan,
-            }
-        if self._request.local and values.get("model") is not None:
-            raise UsageError("--local brings its own model: omit --model")
-        own = Options(**cast("Settings", values)).with_origin("command line")
-        cwd = default_agent().session(own).options.cwd  # mistakes are reported before anything is fetched
-        if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112, ASYNC240 - nothing else runs yet
-            raise UsageError(f"--cwd: there is no directory {cwd}")
-        return own if not self._request.local else (await self._start_local_model(stack)).merge(own)
-
-    async def _start_local_model(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.install import start_local_model
-
+            more |= {"can_use_tool": self._can_use_tool, "on_question": asker.on_question, "on_plan": asker.on_plan}
+        own = make_run_options(self._request, self._screen, more)
+        default_agent().session(own)  # mistakes are reported before anything is fetched
+        if not self._request.local:
+            return own
         options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        return await start_local_model(options, stack, self._screen)
+        return (await start_local_model(options, stack, self._screen)).merge(own)
 
     def _open_input(self) -> ChatInput:
         if self._terminal is None:
@@ -534,18 +526,12 @@ class Chat:
     def _print_failure(self, error: Exception, prompt: str) -> None:
         """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
-        failure = suggest_login(error, prompt, self._find_known_cli()) or describe_failure(error)
+        failure = explain_failure(error, prompt, self._options.cli)
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
             failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
-        print_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))
+        report_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))
         if not (self._interactive and self._is_started):
             self._code = self._code or failure.code
-
-    def _find_known_cli(self) -> str | None:
-        try:
-            return find_cli(self._options.cli, os.environ)
-        except CLINotFoundError:
-            return None
 
     def _print_resume_hint(self) -> None:
         if self._answered_session_id is None or not self.session.options.persist_session:
@@ -591,10 +577,8 @@ class Chat:
         known = self.model or self.session.options.model
         if known is not None:
             return known
-        models = to_results(ModelInfo, self.session.server_info.get("models"))
-        return next(
-            (m.resolved_model for m in models if m.value == "default" and m.resolved_model), "the default model"
-        )
+        known = next((model.resolved_model for model in _list_models(self.session) if model.value == "default"), None)
+        return known or "the default model"
 
     def mode_name(self) -> str:
         """The name of the permission mode."""

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal, Protocol, TextIO, TypeVar
 
 import anyio
@@ -192,55 +192,37 @@ class Terminal:
 
     def disable_echo(self) -> None:
         """Turn the echo off."""
-        if self._termios is None or self._saved_attributes is not None:
-            return
-        try:
-            before = self._termios.tcgetattr(self._fd)
-            quiet = [*before]
-            quiet[3] &= ~self._termios.ECHO
-            self._termios.tcsetattr(self._fd, self._termios.TCSANOW, quiet)
-        except self._termios.error:
-            return
-        self._saved_attributes = before
+        if self._termios is not None and self._saved_attributes is None:
+            with suppress(self._termios.error):
+                before = self._termios.tcgetattr(self._fd)
+                quiet = [*before]
+                quiet[3] &= ~self._termios.ECHO
+                self._termios.tcsetattr(self._fd, self._termios.TCSANOW, quiet)
+                self._saved_attributes = before
 
     def restore_echo(self) -> None:
         """Turn the echo on again."""
         before, self._saved_attributes = self._saved_attributes, None
         if before is not None:
-            try:
+            with suppress(self._termios.error):
                 self._termios.tcsetattr(self._fd, self._termios.TCSANOW, before)
-            except self._termios.error:
-                return
 
-    def enable_echo(self) -> _EchoContext:
+    @contextmanager
+    def enable_echo(self) -> Generator[None]:
         """A block with the echo on."""
-        return _EchoContext(self)
-
-    @property
-    def is_echo_disabled(self) -> bool:
-        """Whether the echo is off."""
-        return self._saved_attributes is not None
+        was_disabled = self._saved_attributes is not None
+        self.restore_echo()
+        try:
+            yield
+        finally:
+            if was_disabled:
+                self.disable_echo()
 
     def discard_typed(self) -> None:
         """Discard typed text that was not read: it was meant for something else."""
         if self._termios is not None:
-            try:
+            with suppress(self._termios.error):
                 self._termios.tcflush(self._fd, self._termios.TCIFLUSH)
-            except self._termios.error:
-                return
-
-
-class _EchoContext:
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self._was_echo_disabled = terminal.is_echo_disabled
-
-    def __enter__(self) -> None:
-        self._terminal.restore_echo()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._was_echo_disabled:
-            self._terminal.disable_echo()
 
 
 StyledLine = tuple[str, Style]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from pilothouse._version import __version__
-from pilothouse.cli.arguments import DemoRequest
-from pilothouse.cli.ask import forward_messages, print_failure
-from pilothouse.cli.failures import FAILED, describe_failure, find_credentials, get_own_command
+from pilothouse.cli.ask import forward_messages
+from pilothouse.cli.failures import FAILED, find_credentials, get_own_command, report_failure
+from pilothouse.cli.flags import DemoRequest
 from pilothouse.cli.install import ensure_cli
 from pilothouse.cli.progress import TRUNCATED_NOTE, ProgressPrinter, format_summary
 from pilothouse.cli.screen import Screen
@@ -59,8 +59,8 @@ def may_run(request):                                   # asked when a tool need
     print(f"may {request.tool_name} run? yes")
     return True
 
-agent = ph.Agent(custom_tools=[find_place], hooks={"PreToolUse": [ph.HookMatcher("Bash", keep_files)]},
-                 can_use_tool=may_run)
+agent = ph.Agent(custom_tools=[find_place], can_use_tool=may_run,
+                 hooks={"PreToolUse": [ph.HookMatcher("Bash", keep_files)]})
 '''
 """Shown and run unchanged. `LOGBOOK` and `print` are defined for it."""
 
@@ -165,16 +165,11 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     redact = Redactor(secret_values(os.environ)).redact
     started = time.monotonic()
     screen.note(f"pilothouse {__version__}: Claude Code, steered from Python", "title")
-    try:
-        cli = await ensure_cli(request.cli, os.environ, screen)
-    except PilothouseError as error:
-        failure = describe_failure(error)
-        print_failure(screen, failure, redact)
-        return failure.code
+    cli = await ensure_cli(request.cli, os.environ, screen)
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="pilothouse-demo-", ignore_cleanup_errors=True) as name:
         context = DemoContext(screen, redact, cli, Path(name))
-        for number, part in enumerate((p for p in _DEMO_PARTS if p in request.parts), start=1):
+        for number, part in enumerate(list(_DEMO_PARTS)[request.scripted :], start=1):
             if not await _run_part(number, part, request, context):
                 failed.append(part)
     screen.note("")
@@ -204,8 +199,7 @@ async def _run_part(number: int, name: str, request: DemoRequest, context: DemoC
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        context.screen.end_text()
-        print_failure(context.screen, describe_failure(error), context.redact)
+        report_failure(context.screen, error)
         return False
     finally:
         context.screen.idle()

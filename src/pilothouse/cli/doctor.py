@@ -11,36 +11,40 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import anyio
 import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
 from pilothouse._version import __version__
-from pilothouse.cli.arguments import DoctorRequest
 from pilothouse.cli.ask import write_line
 from pilothouse.cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
+from pilothouse.cli.flags import DoctorRequest
 from pilothouse.cli.screen import Screen, Style
 from pilothouse.client import Query, default_agent
 from pilothouse.client.config_file import (
     CONFIG_VARIABLE,
     ConfigFile,
     describe_trust_options,
-    find_config_file,
+    load_config_layer,
     mark_reported,
     printable,
 )
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
-from pilothouse.options import TABLE, Options, Settings
+from pilothouse.options import TABLE, Invocation, Options, Settings
+from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.options.sources import VARIABLE_PREFIX, get_variable_name
-from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root
+from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root, load_pins
 from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
-from pilothouse.transports.discovery import OLDEST_SUPPORTED, check_version, find_cli, parse_version
+from pilothouse.transports.command import CommandTransport
+from pilothouse.transports.discovery import find_cli
+from pilothouse.transports.versions import OLDEST_SUPPORTED, check_version, parse_version
 
 CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
@@ -49,6 +53,8 @@ FILES_PER_QUERY = 6
 MEMORY_PER_CHILD = 450 * 1000 * 1000
 """Maximum bytes of a Claude Code process that does not work on large files."""
 MIN_OPEN_FILES = 1024
+OLD_PIN_DAYS = 45
+"""Days after which the pinned version counts as old: Claude Code is released several times a week."""
 INSTALLED_BYTES = 600 * 1000 * 1000
 """Maximum bytes during the installation of the CLI: the archive and the executable side by side."""
 
@@ -71,10 +77,11 @@ class CheckResult(Struct, frozen=True):
     advice: str = ""
 
 
-def check_configuration(environ: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
     """Check the layers of configuration for every query: the file and the variables."""
+    environ = os.environ
     try:
-        file = find_config_file()
+        file = load_config_layer(warns=False)
         yield from _check_config_file(file)
         default_agent().options  # noqa: B018 - validates the variables
     except OptionsError as error:
@@ -105,9 +112,9 @@ def _check_config_file(file: ConfigFile | None) -> Iterator[CheckResult]:
         yield CheckResult("configuration", "note", f"left out of it: {', '.join(file.ignored_options)}", advice)
 
 
-def check_claude_settings(environ: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_claude_settings(context: DoctorContext) -> Iterator[CheckResult]:
     """List the files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
-    home = get_claude_directory(environ)
+    home = get_claude_directory(os.environ)
     here = Path.cwd()
     files = (
         home / "settings.json",
@@ -162,7 +169,7 @@ def get_claude_directory(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
 
 
-def check_limits() -> Iterator[CheckResult]:
+def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
     """Check limits of this system: open files, memory, space for temporary files and for the cache."""
     yield from _check_open_files()
     yield from _check_memory()
@@ -244,7 +251,7 @@ class DoctorContext:
 
     def find_untrusted_cli(self) -> str | None:
         """Return the executable set by an untrusted configuration file, if it is in effect: nothing runs it here."""
-        options, file = self.options(), find_config_file()
+        options, file = self.options(), load_config_layer(warns=False)
         if file is None or self.request.cli or os.sep not in options.cli:
             return None
         return options.cli if options.explain()["cli"].origin.startswith(file.path) else None
@@ -257,10 +264,11 @@ async def doctor(request: DoctorRequest, screen: Screen) -> int:
     found: list[CheckResult] = []
     if not request.json:
         screen.note(f"pilothouse {__version__}", "title")
-    for check in _CHECKS:
+    for check in _CHECKS if request.transport is None else _FAR_CHECKS:
         if check is _check_round_trip and not request.quick:
             screen.busy("asking Claude Code")
-        for finding in await check(patient):
+        results = check(patient)
+        for finding in await results if isinstance(results, Awaitable) else results:
             clean = msgspec.structs.replace(finding, detail=redact(finding.detail), advice=redact(finding.advice))
             found.append(clean)
             if not request.json:
@@ -271,7 +279,7 @@ async def doctor(request: DoctorRequest, screen: Screen) -> int:
         write_line(msgspec.json.encode({"ok": not failed, "version": __version__, "findings": found}))
     else:
         warned = sum(finding.status == "warning" for finding in found)
-        screen.note(_format_verdict(failed, warned), "error" if failed else "good")
+        screen.note(_format_summary(failed, warned), "error" if failed else "good")
     return FAILED if failed else 0
 
 
@@ -282,7 +290,7 @@ def _print_result(result: CheckResult, screen: Screen) -> None:
         screen.note(f"      {result.advice}", "quiet" if result.status in ("ok", "note") else "")
 
 
-def _format_verdict(failed: Sequence[str], warned: int) -> str:
+def _format_summary(failed: Sequence[str], warned: int) -> str:
     if failed == ["key"]:
         return "A query needs a key or a login; everything else is there."
     if failed:
@@ -293,14 +301,10 @@ def _format_verdict(failed: Sequence[str], warned: int) -> str:
 # The checks, in display order.
 
 
-async def _check_program(context: DoctorContext) -> Iterable[CheckResult]:
+def _check_program(context: DoctorContext) -> Iterable[CheckResult]:
     libc = " ".join(platform.libc_ver()).strip()
     detail = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     return [CheckResult("python", "ok", f"{detail}, {libc}" if libc else detail)]
-
-
-async def _check_layers(context: DoctorContext) -> Iterable[CheckResult]:
-    return [*check_configuration(os.environ), *check_claude_settings(os.environ)]
 
 
 async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
@@ -318,7 +322,7 @@ async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
         failure = describe_failure(error)
         return [CheckResult("cli", "failed", failure.line, " ".join(failure.advice))]
     context.executable = path
-    return [_make_version_result(path, version, wanted), _make_managed_result(path)]
+    return [_make_version_result(path, version, wanted), _make_managed_result(path), check_pin(date.today())]
 
 
 def _make_version_result(path: str, version: str, wanted: str) -> CheckResult:
@@ -327,8 +331,23 @@ def _make_version_result(path: str, version: str, wanted: str) -> CheckResult:
     if parsed is not None and parsed < OLDEST_SUPPORTED:
         oldest = ".".join(map(str, OLDEST_SUPPORTED))
         return CheckResult("cli", "warning", f"{detail}, older than {oldest}", "update it, or: pilothouse install-cli")
-    tested = "the tested version" if version == PINNED_VERSION else f"tested is {PINNED_VERSION}"
-    return CheckResult("cli", "ok", f"{detail}, {tested}")
+    if version == PINNED_VERSION:
+        return CheckResult("cli", "ok", f"{detail}, the pinned version")
+    pins = load_pins().cli
+    tested = parsed is not None and (parse_version(pins.oldest_tested) or ()) <= parsed
+    is_newer = parsed is not None and parsed > (parse_version(pins.version) or ())
+    where = f"tested are {pins.oldest_tested} to {pins.version}"
+    return CheckResult("cli", "ok" if tested and not is_newer else "note", f"{detail}; {where}")
+
+
+def check_pin(today: date) -> CheckResult:
+    """Say how old the pinned version is, and which versions are tested."""
+    pins = load_pins().cli
+    age = (today - date.fromisoformat(pins.built)).days
+    detail = f"Claude Code {pins.version}, {age} days old; the tests pass on {pins.oldest_tested} and later"
+    if age <= OLD_PIN_DAYS:
+        return CheckResult("pin", "ok", detail)
+    return CheckResult("pin", "note", detail, "a newer pilothouse pins a newer one: pip install --upgrade pilothouse")
 
 
 def _make_managed_result(used: str) -> CheckResult:
@@ -340,16 +359,12 @@ def _make_managed_result(used: str) -> CheckResult:
     return CheckResult("managed copy", "note", "none", "pilothouse install-cli fetches the tested version")
 
 
-async def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
+def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
     try:
         options = context.options()
     except PilothouseError:
         options = Options()  # an earlier check has reported the error
     return [check_credentials(os.environ, options)]
-
-
-async def _check_system(context: DoctorContext) -> Iterable[CheckResult]:
-    return check_limits()
 
 
 async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
@@ -409,11 +424,41 @@ async def _ask_scripted(executable: str) -> tuple[float, str]:
     return first, version
 
 
-_CHECKS: tuple[Callable[[DoctorContext], Awaitable[Iterable[CheckResult]]], ...] = (
+async def _check_far_side(context: DoctorContext) -> Iterable[CheckResult]:
+    """Start `claude --version` as a query would start `claude`, and say what is missing over there."""
+    make = context.request.transport
+    transport = None if make is None else make()
+    if not isinstance(transport, CommandTransport):
+        words = "doctor can try ssh:, podman:, docker: and pod:"
+        return [CheckResult("other side", "failed", "this transport starts no command", words)]
+    started = time.perf_counter()
+    output = b""
+    try:
+        await transport.start(Invocation(cli="auto", argv=("--version",), env={}))
+        with anyio.fail_after(ROUND_TRIP_SECONDS):
+            while data := await transport.receive():
+                output += data
+            ending = await transport.exit_info()
+    except (PilothouseError, TimeoutError) as error:
+        failure = describe_failure(error)
+        return [CheckResult("other side", "failed", failure.line, " ".join(failure.advice))]
+    finally:
+        await transport.close()
+    version = output.decode("utf-8", "replace").strip()
+    if ending.exit_code != 0 or parse_version(version.split(" ")[0]) is None:
+        detail = f"`claude --version` ended with {ending.exit_code or ending.signal}: {version} {ending.stderr}"
+        return [CheckResult("other side", "failed", detail.strip(), "run the command by hand")]
+    where = f"the end of `{shlex.join(transport.prefix)}`, {time.perf_counter() - started:.1f} s"
+    return [_make_version_result(where, version.split(" ")[0], "claude")]
+
+
+_FAR_CHECKS = (_check_program, _check_configuration, _check_claude_settings, _check_far_side)
+_CHECKS: tuple[Callable[[DoctorContext], Iterable[CheckResult] | Awaitable[Iterable[CheckResult]]], ...] = (
     _check_program,
-    _check_layers,
+    _check_configuration,
+    _check_claude_settings,
     _check_cli,
     _check_login,
-    _check_system,
+    _check_limits,
     _check_round_trip,
 )

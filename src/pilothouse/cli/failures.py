@@ -1,6 +1,6 @@
 """Converts an error for a person at a command line: to an exit code, one line, and the next step.
 
-Owns the exit codes. Inspects errors and names of environment variables; prints and ends nothing.
+Owns the exit codes, and how a failure is printed. Inspects errors and names of environment variables.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from pilothouse.cli.screen import Screen
 from pilothouse.errors import (
     AuthenticationError,
     CLIExitedError,
@@ -23,6 +25,8 @@ from pilothouse.errors import (
     ReplayMismatch,
     UsageError,
 )
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.transports.discovery import find_cli
 
 FAILED = 1
 USAGE = 2
@@ -66,6 +70,23 @@ def describe_failure(error: Exception) -> FailureReport:
     return FailureReport(code, f"{text}; {step}" if step else text)
 
 
+def report_failure(screen: Screen, error: Exception | FailureReport, redact: Callable[[str], str] | None = None) -> int:
+    """Print a failure and its advice, and return its exit code.
+
+    Args:
+        screen: the output.
+        error: the error, or its description.
+        redact: removes secrets; by default the keys of the environment.
+    """
+    failure = error if isinstance(error, FailureReport) else describe_failure(error)
+    screen.end_text()
+    screen.idle()
+    screen.note((redact or Redactor(secret_values(os.environ)).redact)(f"pilothouse: {failure.line}"), "error")
+    for line in failure.advice:
+        screen.note(line)
+    return failure.code
+
+
 def _get_first_error(error: Exception) -> str:
     # The list of searched paths and ways to install would fill a screen; --verbose shows it.
     return (
@@ -86,6 +107,8 @@ def _describe_error(error: Exception) -> str:
 def _find_next_step(error: Exception) -> str:
     if isinstance(error, QueryTimeout):
         return f"raise --{error.kind.replace('_', '-')} to wait longer"
+    if isinstance(error, CLINotFoundError) and INSTALL not in str(error):
+        return ""  # it is the other side that has none
     return next((step for kind, step in _NEXT_STEPS if isinstance(error, kind)), "")
 
 
@@ -124,17 +147,20 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def suggest_login(error: Exception, prompt: str, cli: str | None) -> FailureReport | None:
-    """Suggest how to log in or get a key; None if `error` has another reason.
+def explain_failure(error: Exception, prompt: str, cli: str) -> FailureReport:
+    """Describe the error of a run; without a key and a login, say how to get one.
 
     Args:
         error: the error of the run.
         prompt: the prompt.
-        cli: the path of Claude Code, if known.
+        cli: the option of this name.
     """
     if not isinstance(error, AuthenticationError) or find_credentials(os.environ):
-        return None
-    login = "claude" if cli is None or shutil.which("claude") else shlex.quote(cli)
+        return describe_failure(error)
+    login = "claude"
+    if not shutil.which(login):
+        with suppress(CLINotFoundError):
+            login = shlex.quote(find_cli(cli, os.environ))
     short = len(prompt) <= _SHOWN_PROMPT_CHARS and prompt.isprintable()
     question = shlex.quote(prompt) if short else '"…"'
     rows = (

@@ -1,89 +1,34 @@
 """`pilothouse install-cli`: installs, checks, shows or removes the managed copy of Claude Code.
 
-Owns the flags of this command and the display of an installation, also for other commands, and `--local`, which starts
-the embedded model. `provision` knows what is downloaded from where, and how it is verified.
+Owns the display of an installation, also for other commands, and `--local`, which starts the embedded model.
+`provision` knows what is downloaded from where, and how it is verified.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import cast
 
-if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-    from pathlib import Path
+import msgspec
+from anyio import to_thread
 
-    from pilothouse.cli.screen import Progress, Screen
-    from pilothouse.options import Options, Settings
-
-InstallAction = Literal["install", "check", "uninstall"]
-InstallFormat = Literal["text", "path", "json"]
-
-INSTALL_HELP = "install the tested Claude Code, for pilothouse alone"
-INSTALL_DESCRIPTION = (
-    "Install the version of Claude Code that this pilothouse is tested with, into its cache, with your own npm or pip. "
-    "If it is there already, nothing is fetched."
-)
-INSTALL_EPILOG = """Claude Code is Anthropic's own software under its own terms. The download is checked against a
-pinned digest. Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
-
-examples:
-  pilothouse install-cli
-  pilothouse install-cli --check || echo "not the tested version"
-  "$(pilothouse install-cli --path)" --version
-
-exit codes:
-  0 it is there    1 it is not, or does not work here    130 Ctrl-C
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class InstallRequest:
-    """The parsed arguments of `pilothouse install-cli`."""
-
-    action: InstallAction = "install"
-    force: bool = False
-    form: InstallFormat = "text"
-
-
-def add_install(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command."""
-    actions = parser.add_mutually_exclusive_group()
-    actions.add_argument("--force", action="store_true", help="fetch it even if it is there")
-    actions.add_argument(
-        "--check",
-        dest="action",
-        action="store_const",
-        const="check",
-        default="install",
-        help="only look: exit code 1 if it is missing or not the tested version; no network",
-    )
-    actions.add_argument(
-        "--uninstall",
-        dest="action",
-        action="store_const",
-        const="uninstall",
-        help="remove every version from the cache",
-    )
-    forms = parser.add_mutually_exclusive_group()
-    forms.add_argument(
-        "--path",
-        dest="form",
-        action="store_const",
-        const="path",
-        default="text",
-        help="print the path and nothing else",
-    )
-    forms.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object")
-
-
-def make_install_request(asked: argparse.Namespace) -> InstallRequest:
-    """Make the request from the parsed flags."""
-    return InstallRequest(action=asked.action, force=asked.force, form=asked.form)
+from pilothouse.cli.failures import FAILED, join_lines
+from pilothouse.cli.flags import InstallAction, InstallRequest
+from pilothouse.cli.screen import Progress, Screen
+from pilothouse.cli.terminal import make_screen
+from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError
+from pilothouse.options import Options, Settings
+from pilothouse.provision.cli_installation import install_cli, managed_versions, uninstall_cli
+from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
+from pilothouse.transports.concurrency import run_cancellable
+from pilothouse.transports.discovery import find_cli, may_install
+from pilothouse.transports.versions import check_version
 
 
 @dataclass(slots=True)
@@ -112,93 +57,24 @@ async def install(request: InstallRequest, screen: Screen) -> int:
     Returns:
         0 if all is well, else 1.
     """
-    from pilothouse.cli.failures import FAILED, join_lines
-    from pilothouse.cli.terminal import make_screen
-    from pilothouse.errors import PilothouseError
-    from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
-
     notes = screen if request.form == "text" else make_screen(sys.stderr, sys.stderr)
     report = _InstallReport(str(managed_cli_path()), PINNED_VERSION, request.action)
-    before = time.monotonic()
+    started, before = time.monotonic(), managed_versions()
     try:
-        await _ACTIONS[request.action](request, report, notes)
+        if request.action == "uninstall":
+            await to_thread.run_sync(uninstall_cli)
+        else:
+            await _check_executable(
+                await (_find(report) if request.action == "check" else _install(request, report, notes))
+            )
     except PilothouseError as error:
         report.error = join_lines(str(error))
-    report.seconds = round(time.monotonic() - before, 3)
-    report.ok = report.error is None
-    _print_report(request, report, screen, notes)
-    return 0 if report.ok else FAILED
-
-
-async def _install(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
-    from pilothouse.provision.cli_installation import managed_versions
-
-    before = managed_versions()
-    with notes.progress("Claude Code") as progress:
-        stages: set[str] = set()
-
-        def report_stage(stage: str, done: int, total: int | None) -> None:
-            stages.add(stage)
-            progress(stage, done, total)
-
-        path = await _install_in_thread(report_stage, force=request.force)
-    report.fetched = "extract" in stages
     after = managed_versions()
     report.removed = tuple(version for version in before if version not in after)
     report.others = tuple(version for version in after if version != report.version)
-    await _check_executable(path)
-
-
-async def _check(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
-    from anyio import to_thread
-
-    from pilothouse.errors import ProvisionError
-    from pilothouse.provision.cli_installation import managed_versions
-    from pilothouse.provision.pinned_files import managed_cli, managed_cli_path
-
-    report.others = tuple(version for version in managed_versions() if version != report.version)
-    path = await to_thread.run_sync(lambda: managed_cli(hashing=True))
-    if path is None:
-        there = managed_cli_path().exists()
-        what = f"{report.path} is not the tested {report.version}" if there else f"there is no {report.path}"
-        raise ProvisionError(f"{what}; `pilothouse install-cli` installs it")
-    await _check_executable(path)
-
-
-async def _check_executable(path: Path) -> None:
-    """Check that the executable runs: a library may be missing, or the directory may forbid execution."""
-    import os
-
-    from anyio import to_thread
-
-    from pilothouse.errors import ProvisionError
-    from pilothouse.provision.pinned_files import PINNED_VERSION
-    from pilothouse.transports.discovery import check_version
-
-    version = await to_thread.run_sync(check_version, str(path), os.environ)
-    if version != PINNED_VERSION:
-        raise ProvisionError(f"{path} says that it is version {version}, and not {PINNED_VERSION}")
-
-
-async def _uninstall(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
-    from anyio import to_thread
-
-    from pilothouse.provision.cli_installation import uninstall_cli
-
-    report.removed = tuple(await to_thread.run_sync(uninstall_cli))
-
-
-_ACTIONS: dict[InstallAction, Callable[[InstallRequest, _InstallReport, Screen], Any]] = {
-    "install": _install,
-    "check": _check,
-    "uninstall": _uninstall,
-}
-
-
-def _print_report(request: InstallRequest, report: _InstallReport, screen: Screen, notes: Screen) -> None:
+    report.seconds = round(time.monotonic() - started, 3)
+    report.ok = report.error is None
     if request.form == "json":
-        import msgspec
-
         screen.text(msgspec.json.encode(report).decode() + "\n")
     elif report.error is not None:
         notes.note(f"pilothouse: {report.error}", "error")
@@ -207,6 +83,33 @@ def _print_report(request: InstallRequest, report: _InstallReport, screen: Scree
     else:
         for line in _format_report(report):
             notes.note(line)
+    return 0 if report.ok else FAILED
+
+
+async def _install(request: InstallRequest, report: _InstallReport, notes: Screen) -> Path:
+    with notes.progress("Claude Code") as progress:
+
+        def report_stage(stage: str, done: int, total: int | None) -> None:
+            report.fetched = report.fetched or stage == "extract"
+            progress(stage, done, total)
+
+        return await _install_in_thread(report_stage, force=request.force)
+
+
+async def _find(report: _InstallReport) -> Path:
+    path = await to_thread.run_sync(lambda: managed_cli(hashing=True))
+    if path is None:
+        there = managed_cli_path().exists()
+        what = f"{report.path} is not the tested {report.version}" if there else f"there is no {report.path}"
+        raise ProvisionError(f"{what}; `pilothouse install-cli` installs it")
+    return path
+
+
+async def _check_executable(path: Path) -> None:
+    """Check that the executable runs: a library may be missing, or the directory may forbid execution."""
+    version = await to_thread.run_sync(check_version, str(path), os.environ)
+    if version != PINNED_VERSION:
+        raise ProvisionError(f"{path} says that it is version {version}, and not {PINNED_VERSION}")
 
 
 def _format_report(report: _InstallReport) -> list[str]:
@@ -232,12 +135,6 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
         CLINotFoundError: there is no executable, and none may be installed.
         ProvisionError: the installation failed.
     """
-    from anyio import to_thread
-
-    from pilothouse.errors import CLINotFoundError
-    from pilothouse.provision.pinned_files import PINNED_VERSION
-    from pilothouse.transports.discovery import find_cli, may_install
-
     try:
         return await to_thread.run_sync(find_cli, wanted, env)
     except CLINotFoundError:
@@ -250,8 +147,6 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
 
 async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path:
     """Install in a thread; when this task is cancelled, the installation ends and removes what it made."""
-    from pilothouse.provision.cli_installation import install_cli
-    from pilothouse.transports.concurrency import run_cancellable
 
     def work(check: Callable[[], None]) -> Path:
         def report(stage: str, done: int, total: int | None) -> None:
@@ -282,11 +177,8 @@ async def start_local_model(options: Options, stack: AsyncExitStack, screen: Scr
         UsageError: an extra is missing.
         PilothouseError: Claude Code or the model cannot be downloaded or started.
     """
-    import os
-
     from pilothouse.local import LocalModel
     from pilothouse.local.model import check_extra
-    from pilothouse.options import Options
 
     check_extra()
     await ensure_cli(options.cli, os.environ, screen)

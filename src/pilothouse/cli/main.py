@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import PilothouseError
 
 if TYPE_CHECKING:
-    from pilothouse.cli.arguments import AskRequest
+    from pilothouse.cli.arguments import Command
     from pilothouse.cli.screen import Screen
 
 SIGNAL_BASE = 128
@@ -48,77 +48,41 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
-    from pilothouse.cli.arguments import AskRequest, parse
+    from pilothouse.cli.arguments import find_command, parse
+    from pilothouse.cli.flags import RunRequest
     from pilothouse.cli.terminal import make_screen, open_streams
 
     out, notes = open_streams()
     request = parse(argv)
-    if isinstance(request, AskRequest):
-        return _ask(request, make_screen(out, notes))
-    kind = type(request).__name__
-    if kind in _CONFIGURED_REQUESTS and getattr(request, "action", "") not in ("results", "status"):
-        _announce_config_file(make_screen(out, notes), may_ask=kind == "ChatRequest")
-    module, name = _RUNNERS[kind]
-    run = getattr(import_module(f"pilothouse.cli.{module}"), name)
-    return _run_with_screen(make_screen(out, notes if kind in _NOTES_ON_STDERR else out), partial(run, request))
+    command = find_command(request)
+    if command.run == "compat.run_compat":  # another program takes over: no screen, no event loop
+        return import_module("pilothouse.cli.compat").run_compat(request)
+    if command.announces_file and getattr(request, "action", "") not in ("results", "status"):
+        from pilothouse.cli.trust import announce_config_file
+
+        may_ask = isinstance(request, RunRequest) and getattr(request, "form", "text") == "text"
+        announce_config_file(make_screen(out, notes), may_ask=may_ask)
+    return run_command(command, request, make_screen(out, notes if command.has_answer else out))
 
 
-def _ask(request: AskRequest, screen: Screen) -> int:
-    from pilothouse.cli.ask import ask, read_prompt
-
-    _announce_config_file(screen, may_ask=request.form == "text")
-    try:
-        prompt = read_prompt(request.prompt, screen.note)
-    except (UsageError, OSError) as error:
-        return _print_error(error, screen)
-    return _run_with_screen(screen, partial(ask, request, prompt))
-
-
-def _announce_config_file(screen: Screen, *, may_ask: bool) -> None:
-    from pilothouse.cli.trust import announce_config_file
-
-    announce_config_file(screen, may_ask=may_ask)
-
-
-def _run_with_screen(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any, int]]) -> int:
+def run_command(command: Command, request: Any, screen: Screen) -> int:
+    """Run a command in an event loop, and report its failure; returns the exit code."""
     import anyio
 
+    module, _, name = command.run.partition(".")
+    commands = import_module(f"pilothouse.cli.{module}")
     try:
-        return anyio.run(run, screen)
-    except UsageError as error:
-        return _print_error(error, screen)
+        if name == "ask":  # before the event loop, so that Ctrl-C ends the wait for standard input
+            request = replace(request, prompt=commands.read_prompt(request.prompt, screen.note))
+        return anyio.run(getattr(commands, name), request, screen)
+    except (PilothouseError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        from pilothouse.cli.failures import report_failure
+
+        return report_failure(screen, error)
     finally:
         screen.idle()
-
-
-def _print_error(error: Exception, screen: Screen) -> int:
-    from pilothouse.cli.failures import describe_failure
-
-    failure = describe_failure(error)
-    screen.note(f"pilothouse: {failure.line}", "error")
-    return failure.code
-
-
-# By the class of the request, so that a command imports nothing of the others.
-_RUNNERS = {
-    "BatchRequest": ("batch", "batch"),
-    "ChatRequest": ("chat", "chat"),
-    "DemoRequest": ("demo", "demo"),
-    "DoctorRequest": ("doctor", "doctor"),
-    "InstallRequest": ("install", "install"),
-    "OptionsRequest": ("options", "show_options"),
-    "ReplayRequest": ("replay", "replay"),
-    "ServeRequest": ("serve", "serve"),
-    "SessionsRequest": ("sessions", "sessions"),
-    "WorkerRequest": ("batch", "worker"),
-}
-# Commands whose standard output is for answers alone.
-_NOTES_ON_STDERR = frozenset(
-    {"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest", "WorkerRequest"}
-)
-
-# Commands whose queries take settings from the configuration file, in addition to `ask`.
-_CONFIGURED_REQUESTS = frozenset({"BatchRequest", "ChatRequest", "WorkerRequest"})
 
 
 class _SignalExit:

@@ -12,15 +12,16 @@ from typing import Any
 
 import msgspec
 
-from pilothouse.cli.arguments import OptionsRequest, find_closest, get_flag
+from pilothouse.cli.arguments import find_closest, get_flag
 from pilothouse.cli.ask import write_line
+from pilothouse.cli.flags import OptionsRequest
 from pilothouse.cli.screen import Screen
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option
-from pilothouse.options.explanation import DEFAULT_ORIGIN, OptionExplanation
-from pilothouse.options.sources import get_variable_name
-from pilothouse.options.targets import describe_target
+from pilothouse.options.options import get_variable_name
+from pilothouse.options.table import describe_target
+from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
 
 MAX_WIDTH = 110
 
@@ -32,31 +33,29 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
         UsageError: no option has that name, or the configuration here is not valid.
     """
     if request.policy:
-        _print_policy(request, screen)
-        return 0
+        policy = default_agent().effective_policy()
+        return _print(policy if request.json else None, str(policy), screen)
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)
     if request.explain:
         names = [name for name in names if rows[name].origin != DEFAULT_ORIGIN]
-    if request.json:
-        write_line(msgspec.json.encode([make_option_dict(TABLE[name], rows[name]) for name in names]))
-    elif request.name:
+    if request.json or (request.explain and not request.name):
+        facts = [make_option_dict(TABLE[name], rows[name]) for name in names]
+        return _print(facts if request.json else None, str(rows), screen)
+    if request.name:
         _print_one(TABLE[names[0]], rows[names[0]], screen)
-    elif request.explain:
-        for line in str(rows).splitlines():
-            screen.note(line)
     else:
         _print_all(screen)
     return 0
 
 
-def _print_policy(request: OptionsRequest, screen: Screen) -> None:
-    policy = default_agent().effective_policy()
-    if request.json:
-        write_line(msgspec.json.encode(policy))
-        return
-    for line in str(policy).splitlines():
+def _print(value: Any, text: str, screen: Screen) -> int:
+    """Print a value as JSON; without one the text."""
+    if value is not None:
+        write_line(msgspec.json.encode(value))
+    for line in [] if value is not None else text.splitlines():
         screen.note(line)
+    return 0
 
 
 def _find_option(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -86,6 +85,17 @@ class ProgressPrinter:
                 self.has_printed_text = True
                 self._screen.text(piece)
             self._print_event(event)
+
+    def print_end(self, result: QueryResult, *, free: bool = False) -> None:
+        """Print what closes a successful run: an answer without a message, denied tools, and the summary."""
+        if self._is_text_printed and not self.has_printed_text and result.text:
+            # Commands such as /cost answer without a message of the model.
+            self._screen.text(result.text)
+            self._screen.end_text()
+        if (denials := format_denials(result)) is not None:
+            self._screen.note(denials, "warning")
+        model = f"{self.init.model}: " if self.init is not None and not free else ""
+        self._screen.note(model + format_summary(result, free=free), "quiet")
 
     def _print_event(self, event: QueryEvent) -> None:
         match event:
@@ -249,52 +259,38 @@ class ChatProgressPrinter(ProgressPrinter):
         self._screen.busy("waiting for the model")
 
 
-@dataclass(slots=True)
 class ChatCosts:
     """The costs of a conversation's answers so far.
 
-    Attributes:
+    Args:
         is_free: whether answers cost nothing: the CLI computes the cost of the model that it believes to use.
     """
 
-    is_free: bool = False
-    turns: list[AnswerCost] = field(default_factory=list["AnswerCost"])
+    def __init__(self, *, is_free: bool = False) -> None:
+        self._is_free = is_free
+        self._turns: list[tuple[float | None, int, int, float]] = []  # dollars, tokens in and out, seconds
 
     def add(self, result: QueryResult) -> None:
         """Add one answer."""
         usage = result.usage
-        tokens = (0, 0) if usage is None else (usage.total_input_tokens, usage.output_tokens)
-        self.turns.append(AnswerCost(result.cost_usd, *tokens, result.duration_ms / 1000))
+        tokens_in, tokens_out = (0, 0) if usage is None else (usage.total_input_tokens, usage.output_tokens)
+        self._turns.append((result.cost_usd, tokens_in, tokens_out, result.duration_ms / 1000))
 
     def format_last(self) -> str:
         """Format the cost of the last answer."""
-        return self._format_cost(self.turns[-1]) if self.turns else "nothing was asked yet"
+        return self._format_cost(*self._turns[-1]) if self._turns else "nothing was asked yet"
 
     def format_all(self) -> list[str]:
         """Format the cost of every answer, and the total."""
-        if not self.turns:
+        if not self._turns:
             return [self.format_last()]
-        rows = [f"{number:>3}. {self._format_cost(cost)}" for number, cost in enumerate(self.turns, start=1)]
-        known = [cost.usd for cost in self.turns if cost.usd is not None]
-        total = AnswerCost(
-            sum(known) if known else None,
-            sum(cost.tokens_in for cost in self.turns),
-            sum(cost.tokens_out for cost in self.turns),
-            sum(cost.seconds for cost in self.turns),
-        )
-        return [*rows, f"all: {self._format_cost(total)}"]
+        rows = [f"{number:>3}. {self._format_cost(*turn)}" for number, turn in enumerate(self._turns, start=1)]
+        dollars, tokens_in, tokens_out, seconds = zip(*self._turns, strict=True)
+        known = [usd for usd in dollars if usd is not None]
+        total = (sum(known) if known else None, sum(tokens_in), sum(tokens_out), sum(seconds))
+        return [*rows, f"all: {self._format_cost(*total)}"]
 
-    def _format_cost(self, cost: AnswerCost) -> str:
-        counted = "cost unknown" if cost.usd is None else f"${cost.usd:.4f}"
-        paid = f"nothing spent (Claude Code counts {counted})" if self.is_free else counted
-        return f"{paid}, {cost.tokens_in:,} tokens in, {cost.tokens_out:,} out, {cost.seconds:.1f} s"
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerCost:
-    """The cost of one answer, or of several: dollars as the CLI computes them, tokens, seconds."""
-
-    usd: float | None
-    tokens_in: int
-    tokens_out: int
-    seconds: float
+    def _format_cost(self, usd: float | None, tokens_in: int, tokens_out: int, seconds: float) -> str:
+        counted = "cost unknown" if usd is None else f"${usd:.4f}"
+        paid = f"nothing spent (Claude Code counts {counted})" if self._is_free else counted
+        return f"{paid}, {tokens_in:,} tokens in, {tokens_out:,} out, {seconds:.1f} s"

@@ -14,14 +14,13 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from pilothouse.cli.ask import make_result_body, print_failure, write_line
-from pilothouse.cli.failures import describe_failure
+from pilothouse.cli.ask import make_result_body, write_line
+from pilothouse.cli.failures import report_failure
 from pilothouse.cli.flags import ReplayRequest
-from pilothouse.cli.progress import ProgressPrinter, format_denials, format_summary
+from pilothouse.cli.progress import ProgressPrinter
 from pilothouse.cli.screen import Screen
 from pilothouse.client import QueryResult
 from pilothouse.driver.failures import missing_result_error
-from pilothouse.errors import CassetteError, PilothouseError
 from pilothouse.messages import Message, ResultMessage, encode
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.protocol import Connection
@@ -37,10 +36,7 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
         screen: the output for the user.
     """
     showing = _ReplayPrinter(request, screen)
-    try:
-        cassette = await to_thread.run_sync(Cassette.load, Path(request.file))
-    except CassetteError as error:
-        return showing.print_failure(error)
+    cassette = await to_thread.run_sync(Cassette.load, Path(request.file))
     code = 0
     for connection in cassette.connections:
         code = await showing.print_connection(connection) or code
@@ -108,15 +104,9 @@ class _ReplayPrinter:
             write_line(self._redact(msgspec.json.encode(make_result_body(result, result.error)).decode()).encode())
         code = 0
         if result.error is not None:
-            code = self.print_failure(result.error)
+            code = report_failure(self._screen, result.error)
         elif self._request.form == "text":
-            if not self._printer.has_printed_text and result.text:
-                self._screen.text(result.text)
-                self._screen.end_text()
-            if (denials := format_denials(result)) is not None:
-                self._screen.note(denials, "warning")
-            model = f"{self._printer.init.model}: " if self._printer.init is not None else ""
-            self._screen.note(model + format_summary(result), "quiet")
+            self._printer.print_end(result)
         self._reset()
         return code
 
@@ -130,16 +120,10 @@ class _ReplayPrinter:
         if broke and (in_turn or not _has_result(connection)):
             lines = [entry.text for entry in connection.entries if entry.direction == "err"]
             ending = msgspec.structs.replace(ending, stderr="\n".join(lines))
-            return self.print_failure(missing_result_error(ending, noise, None))
+            return report_failure(self._screen, missing_result_error(ending, noise, None))
         if in_turn:
             self._screen.note("the program left here, in the middle of a turn", "warning")
         return 0
-
-    def print_failure(self, error: PilothouseError) -> int:
-        """Print a failure, and return its exit code."""
-        failure = describe_failure(error)
-        print_failure(self._screen, failure, self._redact)
-        return failure.code
 
 
 def _has_result(connection: RecordedConnection) -> bool:

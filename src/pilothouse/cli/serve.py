@@ -8,28 +8,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.cli.flags import ServeRequest
 from pilothouse.cli.screen import Screen
-from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.client import Agent
+from pilothouse.client.config_file import load_config_layer
+from pilothouse.driver.pool import Pool
+from pilothouse.errors import UsageError
 from pilothouse.transports.concurrency import run_blocking
 
 if TYPE_CHECKING:
-    from pilothouse.server import ClientLimits
+    from pilothouse.server import ClientLimits, HostSettings
 
-FAILED = 1
 SECONDS_PER_DAY = 86400.0
 
 
-async def serve(request: ServeRequest, screen: Screen) -> int:
+async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[str, str], object] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; return the exit code.
 
     Args:
         request: the request.
         screen: the output for the user.
+        on_ready: called with the address and the token once requests are served; None: both are printed.
 
     Raises:
         UsageError: the address or the journal is in use, the token is not valid, or the extra is not installed.
@@ -42,37 +45,78 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         cli=request.cli,
         max_sessions=request.max_sessions,
         idle_seconds=request.idle,
+        ask_seconds=request.ask_timeout,
         drain_seconds=request.drain,
         keep_seconds=request.keep_days * SECONDS_PER_DAY,
         env=request.env or server.DEFAULT_ENV,
         clients=await run_blocking(_make_limits, request),
+        fleets=request.fleets,
     )
     tokens = await run_blocking(_make_tokens, request.clients)
     token, made = await run_blocking(server.find_token, request.token_file, os.environ)
     server.raise_descriptor_limit()
     host = server.Host(settings)
-    application = server.make_app(host, token=token, tokens=tokens, origins=request.origins, names=request.names)
+    pool = Pool(booted=True, max_live=request.max_requests + 1)
+    access: dict[str, Any] = {"tokens": tokens, "origins": request.origins, "names": request.names}
+    application = server.make_app(host, token=token, **access, routes=_make_endpoints(request, settings, pool))
     listening = server.listen(request.host, request.port, public=request.public)
     address = listening.getsockname()
 
+    url = f"http://[{address[0]}]:{address[1]}" if ":" in address[0] else f"http://{address[0]}:{address[1]}"
+
     def tell() -> None:
-        _print_address(screen, f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
+        if on_ready is not None:
+            on_ready(url, token)
+            return
+        if request.openai or request.anthropic:
+            screen.note(
+                "  endpoints: the token is the API key; your login or your key of Anthropic pays for all answers"
+            )
+        _print_address(screen, url)
         if made:
             # Printed once, to this terminal alone, and never logged.
             print(f"  token (shown once): {token}", file=sys.stderr, flush=True)
 
     try:
-        async with host:
+        async with pool, host:
             await server.serve(host, application, listening, tell)
-    except UsageError:
-        raise
-    except PilothouseError as error:
-        screen.note(f"pilothouse: {error}", "error")
-        return FAILED
     finally:
         listening.close()
     screen.note("ended: every session is closed, and its messages are in the journal", "quiet")
     return 0
+
+
+def _make_endpoints(request: ServeRequest, settings: HostSettings, pool: Pool) -> list[Any]:
+    """Make the routes of the endpoints that are wanted; the guard of the host checks their tokens."""
+    if not (request.openai or request.anthropic):
+        if request.maps:
+            raise UsageError("--map: it needs --openai or --anthropic")
+        return []
+    from pilothouse.integrations import endpoints
+
+    file = load_config_layer()
+    names = (file.options.agents or {}) if file is not None and file.is_trusted else {}
+    directory = settings.resolve_roots()[0]
+    models = endpoints.EndpointModels(
+        agents={name: Agent(agent=name, cwd=directory, cli=request.cli) for name in names},
+        aliases=dict(_split_map(each) for each in request.maps),
+        max_requests=request.max_requests,
+        cli=request.cli,
+        transport=pool,
+    )
+    routes: list[Any] = []
+    if request.openai:
+        routes += endpoints.openai_routes(models, token=None)
+    if request.anthropic:
+        routes += endpoints.anthropic_routes(models, token=None)
+    return routes
+
+
+def _split_map(given: str) -> tuple[str, str]:
+    name, equals, model = given.partition("=")
+    if not name or not equals or not model:
+        raise UsageError(f"--map: expected NAME=MODEL, got {given!r}")
+    return name, model
 
 
 def _make_limits(request: ServeRequest) -> ClientLimits:
@@ -109,7 +153,8 @@ def _make_tokens(clients: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _print_address(screen: Screen, address: str, port: int) -> None:
-    screen.note(f"pilothouse host at http://{address}:{port}", "title")
-    screen.note(f"  in a program: WebSocketTransport('ws://{address}:{port}', token=…)")
-    screen.note(f"  over REST:    curl -H 'Authorization: Bearer …' http://{address}:{port}/v1/sessions")
+def _print_address(screen: Screen, url: str) -> None:
+    screen.note(f"pilothouse host at {url}", "title")
+    screen.note(f"  in a browser: {url}/#token=…")
+    screen.note(f"  in a program: WebSocketTransport('{url.replace('http', 'ws', 1)}', token=…)")
+    screen.note(f"  over REST:    curl -H 'Authorization: Bearer …' {url}/v1/sessions")

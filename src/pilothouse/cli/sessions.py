@@ -11,20 +11,19 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio.to_thread
 import msgspec
 
 from pilothouse import transcripts
+from pilothouse.cli import flags
 from pilothouse.cli.ask import write_line
-from pilothouse.cli.failures import describe_failure
-from pilothouse.cli.flags import SessionsRequest
 from pilothouse.cli.screen import Screen
-from pilothouse.errors import PilothouseError, SessionNotFoundError, UsageError
+from pilothouse.errors import SessionNotFoundError, UsageError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transcripts import SessionInfo, TranscriptProblem, UsageTotals
-from pilothouse.transcripts.export import ExportFormat, split_message
+from pilothouse.transcripts.export import split_message
 from pilothouse.transcripts.paths import is_session_id, list_project_directories, list_session_entries
 from pilothouse.transcripts.search import OnProgress
 
@@ -37,25 +36,13 @@ NOTHING_FOUND = 1
 _PART_LABELS = {"prompt": "you", "text": "claude", "thinking": "thinking", "tool": "tool", "result": "result"}
 
 
-async def sessions(request: SessionsRequest, screen: Screen) -> int:
-    """Execute the request.
-
-    Returns:
-        The exit code.
-    """
-    try:
-        # In a thread, so that Ctrl-C ends a long scan at once.
-        action = partial(_ACTIONS[request.action], request, screen)
-        return await anyio.to_thread.run_sync(action, abandon_on_cancel=True)
-    except (PilothouseError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        failure = describe_failure(error)
-        screen.note(f"pilothouse: {failure.line}", "error")
-        return failure.code
+async def sessions(request: flags.SessionsRequest, screen: Screen) -> int:
+    """Execute the request, and return the exit code."""
+    # In a thread, so that Ctrl-C ends a long scan at once.
+    return await anyio.to_thread.run_sync(_ACTIONS[request.action], request.request, screen, abandon_on_cancel=True)
 
 
-def _list(request: SessionsRequest, screen: Screen) -> int:
+def _list(request: flags.ListRequest, screen: Screen) -> int:
     found = transcripts.list_sessions(
         request.directory, request.limit, request.offset, on_problem=partial(_print_problem, screen)
     )
@@ -73,7 +60,8 @@ def _list(request: SessionsRequest, screen: Screen) -> int:
 
 
 def _describe_session(info: SessionInfo) -> str:
-    beside = [text for text in (info.tag and f"#{info.tag}", info.git_branch) if text and text != "HEAD"]
+    marks = (info.archived and "archived", info.tag and f"#{info.tag}", info.git_branch)
+    beside = [text for text in marks if text and text != "HEAD"]
     return f"{info.summary}  ({', '.join(beside)})" if beside else info.summary
 
 
@@ -89,7 +77,7 @@ def _format_size(info: SessionInfo) -> str:
     return f"{info.file_size / 1e6:.1f} MB" if info.file_size >= 1e6 else f"{info.file_size / 1e3:.0f} kB"
 
 
-def _show(request: SessionsRequest, screen: Screen) -> int:
+def _show(request: flags.ShowRequest, screen: Screen) -> int:
     session_id = _resolve_id(request.session)
     tell = partial(_print_problem, screen)
     if request.agent is not None:
@@ -115,11 +103,11 @@ def _show(request: SessionsRequest, screen: Screen) -> int:
     return 0
 
 
-def _search(request: SessionsRequest, screen: Screen) -> int:
+def _search(request: flags.SearchRequest, screen: Screen) -> int:
     count = 0
     with _show_progress(screen, "searching", quiet=request.json) as on_progress:
         hits = transcripts.search_sessions(
-            request.text or "",
+            request.text,
             request.directory,
             regex=request.regex,
             ignore_case=not request.case,
@@ -139,9 +127,9 @@ def _search(request: SessionsRequest, screen: Screen) -> int:
     return 0 if count else NOTHING_FOUND
 
 
-def _fork(request: SessionsRequest, screen: Screen) -> int:
+def _fork(request: flags.ForkRequest, screen: Screen) -> int:
     fork = transcripts.fork_session(
-        _resolve_id(request.session), None, request.up_to, request.text, on_problem=partial(_print_problem, screen)
+        _resolve_id(request.session), None, request.up_to, request.title, on_problem=partial(_print_problem, screen)
     )
     if request.json:
         _print_json(fork)
@@ -151,19 +139,31 @@ def _fork(request: SessionsRequest, screen: Screen) -> int:
     return 0
 
 
-def _rename(request: SessionsRequest, screen: Screen) -> int:
-    transcripts.rename_session(_resolve_id(request.session), request.text or "")
+def _rename(request: flags.RenameRequest, screen: Screen) -> int:
+    transcripts.rename_session(_resolve_id(request.session), request.title)
     screen.note("renamed", "good")
     return 0
 
 
-def _tag(request: SessionsRequest, screen: Screen) -> int:
-    transcripts.tag_session(_resolve_id(request.session), request.text)
-    screen.note("tagged" if request.text else "the tag is gone", "good")
+def _tag(request: flags.TagRequest, screen: Screen) -> int:
+    transcripts.tag_session(_resolve_id(request.session), request.tag)
+    screen.note("tagged" if request.tag else "the tag is gone", "good")
     return 0
 
 
-def _delete(request: SessionsRequest, screen: Screen) -> int:
+def _archive(request: flags.SessionRequest, screen: Screen) -> int:
+    transcripts.archive_session(_resolve_id(request.session))
+    screen.note("archived", "good")
+    return 0
+
+
+def _unarchive(request: flags.SessionRequest, screen: Screen) -> int:
+    transcripts.unarchive_session(_resolve_id(request.session))
+    screen.note("not archived any more", "good")
+    return 0
+
+
+def _delete(request: flags.DeleteRequest, screen: Screen) -> int:
     session_id = _resolve_id(request.session)
     if not request.yes:
         info = transcripts.get_session_info(session_id)
@@ -179,10 +179,10 @@ def _delete(request: SessionsRequest, screen: Screen) -> int:
     return 0
 
 
-def _export(request: SessionsRequest, screen: Screen) -> int:
+def _export(request: flags.ExportRequest, screen: Screen) -> int:
     text = transcripts.export_session(
         _resolve_id(request.session),
-        format=cast("ExportFormat", request.format),
+        format=request.format,
         thinking=request.thinking,
         include_compacted=request.whole,
         on_problem=partial(_print_problem, screen),
@@ -197,7 +197,7 @@ def _export(request: SessionsRequest, screen: Screen) -> int:
     return 0
 
 
-def _usage(request: SessionsRequest, screen: Screen) -> int:
+def _usage(request: flags.UsageRequest, screen: Screen) -> int:
     session_id = _resolve_id(request.session) if request.session else None
     with _show_progress(screen, "counting", quiet=request.json) as on_progress:
         report = transcripts.usage_report(
@@ -273,7 +273,8 @@ def _show_progress(screen: Screen, label: str, *, quiet: bool) -> Generator[OnPr
         yield on_progress
 
 
-_ACTIONS: dict[str, Callable[[SessionsRequest, Screen], Any]] = {
+_ACTIONS: dict[str, Callable[[Any, Screen], int]] = {
+    "archive": _archive,
     "delete": _delete,
     "export": _export,
     "fork": _fork,
@@ -282,5 +283,6 @@ _ACTIONS: dict[str, Callable[[SessionsRequest, Screen], Any]] = {
     "search": _search,
     "show": _show,
     "tag": _tag,
+    "unarchive": _unarchive,
     "usage": _usage,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
@@ -42,6 +42,23 @@ def open_streams() -> tuple[TextIO, TextIO]:
 
 
 @contextmanager
+def replace_handlers(
+    names: Iterable[str], handler: Callable[[int, FrameType | None], object], replaced: Callable[[Any], bool]
+) -> Generator[None]:
+    """A block in which these signals have a handler; `replaced` decides by the one that they had before."""
+    before: dict[signal.Signals, Any] = {}
+    for name in names:
+        signum: signal.Signals | None = getattr(signal, name, None)
+        if signum is not None and replaced(signal.getsignal(signum)):
+            before[signum] = signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
+
+
+@contextmanager
 def forward_signals(on_signal: Callable[[int], object]) -> Generator[None]:
     """A block in which these signals call `on_signal` with their number, soon, in the running loop.
 
@@ -54,13 +71,5 @@ def forward_signals(on_signal: Callable[[int], object]) -> Generator[None]:
     def pass_on(signum: int, frame: FrameType | None) -> None:
         call(lambda: on_signal(signum))
 
-    before: dict[signal.Signals, Any] = {}
-    for name in _FORWARDED_SIGNALS:
-        signum: signal.Signals | None = getattr(signal, name, None)
-        if signum is not None and signal.getsignal(signum) is not signal.SIG_IGN:
-            before[signum] = signal.signal(signum, pass_on)
-    try:
+    with replace_handlers(_FORWARDED_SIGNALS, pass_on, lambda old: old is not signal.SIG_IGN):
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -17,7 +17,7 @@ from pilothouse.client.config_file import (
     ConfigFile,
     clear_cache,
     describe_distrust,
-    find_config_file,
+    load_config_layer,
     mark_reported,
     printable,
 )
@@ -35,11 +35,11 @@ def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
         may_ask: whether the command may ask a question, if a person is present.
     """
     try:
-        file = find_config_file()
+        file = load_config_layer(warns=False)
         if file is not None and file.ignored_options and may_ask and _is_interactive() and _ask_for_trust(file, screen):
             trust_store.remember_trust(file.path, file.digest)
             clear_cache()
-            file = find_config_file()
+            file = load_config_layer(warns=False)
     except UsageError:
         return  # the command itself meets the error and reports it in its own form
     except OSError as error:

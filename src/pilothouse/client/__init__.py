@@ -20,7 +20,9 @@ from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 if TYPE_CHECKING:
     from pilothouse.client.costs import SessionCost as SessionCost
     from pilothouse.client.costs import TurnCost as TurnCost
+    from pilothouse.client.middleware import Middleware as Middleware
     from pilothouse.client.sessions import Session as Session
+    from pilothouse.driver import NextPrompt as NextPrompt
     from pilothouse.media import document as document
     from pilothouse.media import image as image
 

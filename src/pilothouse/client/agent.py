@@ -24,8 +24,8 @@ from pilothouse.client.rate_limits import SharedRateLimits
 from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
+from pilothouse.options.options import NO_OPTIONS, VARIABLE_PREFIX, make_layer, read_environ, restrict_untrusted
 from pilothouse.options.signatures import show_options
-from pilothouse.options.sources import VARIABLE_PREFIX, read_environ, restrict_untrusted
 from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class Agent:
         return Options.stack(*self._layers(), is_complete=False)
 
     def _layers(self) -> tuple[Options, ...]:
-        variables, file = read_environ(_pilothouse_variables()), load_config_layer()
+        found = _pilothouse_variables()
+        variables, file = read_environ(found) if found else NO_OPTIONS, load_config_layer()
         if file is None:
             return variables, _configured, self._options
         options = file.options if file.is_trusted else restrict_untrusted(file.options, variables)
@@ -209,6 +210,7 @@ class Agent:
         *,
         sessions: bool = False,
         output_type: Any = None,
+        booted: bool = False,
         **overrides: Unpack[Settings],
     ) -> Coroutine[Any, Any, None]:
         """Start children in advance and wait until they are ready, so that the next queries need no start.
@@ -222,6 +224,8 @@ class Agent:
             options: as for `query`.
             sessions: whether they are for `session`, whose children are started differently. Default False.
             output_type: as for `query`.
+            booted: whether the pool that the agent makes has children without the handshake, which fit queries with
+                any system prompt, hooks, tools and schema; see `Pool`. Default False.
             **overrides: as for `query`.
 
         Raises:
@@ -229,14 +233,15 @@ class Agent:
             PilothouseError: a child could not be started.
         """
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
-        return self._prewarm(count, self._settings(_make_layer(options, overrides, "call")), sessions, output_type)
+        settings = self._settings(_make_layer(options, overrides, "call"))
+        return self._prewarm(count, settings, sessions, output_type, booted)
 
-    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any) -> None:
+    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any, booted: bool) -> None:
         from pilothouse.client.sessions import make_prewarm_invocation
         from pilothouse.driver.pool import Pool
 
         if settings.transport is None:
-            self._pool = Pool()
+            self._pool = Pool(booted=booted)
             settings = settings.with_(transport=self._pool)
         if not isinstance(settings.transport, Pool):
             raise OptionsError("give the agent transport=Pool(transport=…) for this", option="transport")
@@ -285,8 +290,10 @@ class Agent:
 
 def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Merge options and single settings, which win, into one layer."""
-    own = Options.layer(**cast("Settings", settings))
-    return make_custom_tools(Options.stack(_validated(options), own, is_complete=False)).with_origin(origin)
+    made = make_layer(settings, origin)
+    if options is not None:
+        made = Options.stack(_validated(options).with_origin(origin), made, is_complete=False)
+    return make_custom_tools(made).with_origin(origin) if "custom_tools" in vars(made) else made
 
 
 def _pilothouse_variables() -> Mapping[str, str]:
@@ -298,20 +305,19 @@ def _pilothouse_variables() -> Mapping[str, str]:
 
 
 def _validated(options: Any) -> Options:
-    if options is None:
-        return _NO_OPTIONS
     if hasattr(options, "build"):  # made by `Options.make()`, whose module is loaded only if used
         options = options.build()
     if isinstance(options, Mapping):
         return Options.layer(**cast("Settings", dict(cast("Mapping[str, Any]", options))))
     if not isinstance(options, Options):
-        raise OptionsError(f"options: expected pilothouse.Options, got {type(options).__name__}; pass keywords instead")
+        example = ", such as system_prompt=…" if isinstance(options, str) else ""
+        given = type(options).__name__
+        raise OptionsError(f"options: expected pilothouse.Options, got {given}; pass keywords instead{example}")
     return options
 
 
-_NO_OPTIONS = Options()
 _PREFIX_BYTES = VARIABLE_PREFIX.encode()
-_configured = _NO_OPTIONS
+_configured = NO_OPTIONS
 _default = Agent()
 _context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
@@ -456,7 +462,8 @@ def query(
     Raises:
         UsageError: the prompt or an option cannot work; raised here, before anything is started.
     """
-    return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+    agent = _context_default.get() or _default
+    return agent.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
 @user_function

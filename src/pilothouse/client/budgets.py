@@ -7,26 +7,24 @@ its own process: neither a resumed conversation nor earlier children of a sessio
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from pilothouse.client.costs import CostTracker
+from pilothouse.client.middleware import Middleware, ReadEvents
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import NextPrompt, QueryMiddleware, spawn
+from pilothouse.driver import NextPrompt, QueryRun, spawn
 from pilothouse.errors import BudgetError, OptionsError, PilothouseError
-from pilothouse.events import BudgetReached
+from pilothouse.events import BudgetReached, QueryEvent
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options
 
 log = logging.getLogger("pilothouse")
 
-T = TypeVar("T")
-Read = Callable[[Message], Iterator[T]]
 
-
-class TokenBudget:
-    """The token budget of one query; a middleware around the middleware that the query may have.
+class TokenBudget(Middleware):
+    """The token budget of one query.
 
     The API reports input tokens with the first block of a message and output tokens at its end. So the limit is
     exceeded by a part of one message, never by a whole turn.
@@ -53,21 +51,15 @@ class TokenBudget:
             self._bounds.append((self._own_costs, self._limit))
         if session_costs is not None and session_limit is not None:
             self._bounds.append((session_costs, session_limit))
-        self._inner: QueryMiddleware | None = None
         self._interrupt: Callable[[], Awaitable[None]] | None = None
         self._stopping: object | None = None
         self._reached_at: Message | None = None
         self._used = 0
         self.error: BudgetError | None = None
 
-    def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
-        """Return this middleware around `middleware`, which decides what follows results."""
-        self._inner = middleware
-        return self
-
-    def set_interrupt(self, interrupt: Callable[[], Awaitable[None]]) -> None:
-        """Set the function that stops the query."""
-        self._interrupt = interrupt
+    def on_start(self, run: QueryRun) -> None:
+        """Keep the function that stops the query."""
+        self._interrupt = run.interrupt
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
         """Count the tokens of the batch, and stop the query if the limit is exceeded."""
@@ -78,7 +70,7 @@ class TokenBudget:
         passed = next((bound for bound in self._bounds if bound[0].total_tokens > bound[1]), None)
         if batch and passed is not None:
             self._stop_run(batch[-1], *passed)
-        return batch if self._inner is None else self._inner.on_messages(batch)
+        return batch
 
     def _stop_run(self, message: Message, costs: CostTracker, limit: int) -> None:
         if self.error is None:
@@ -101,23 +93,21 @@ class TokenBudget:
             if self._stopping is mark:
                 self._stopping = None
 
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Return the decision of the inner middleware, while tokens are left."""
-        if self._inner is None or self.error is not None:
-            return NextPrompt()
-        return await self._inner.after_result(result)
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+        """End the query if no tokens are left."""
+        return None if self.error is None else NextPrompt()
 
-    def apply_to(self, result: QueryResult) -> None:
+    def complete_result(self, result: QueryResult[Any], messages: Sequence[Message]) -> None:
         """Put the error into a result that was interrupted; a result that was complete before stays as it is."""
         if self.error is not None and result.outcome == "interrupted":
             self.error.result = result.result
             result.error = self.error
 
-    def add_events(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
+    def wrap_events(self, read: ReadEvents) -> ReadEvents:
         """Wrap `read` to add an event when the limit was exceeded."""
         is_reported = False
 
-        def with_budget(message: Message) -> Iterator[T | BudgetReached]:
+        def with_budget(message: Message) -> Iterator[QueryEvent]:
             nonlocal is_reported
             # At the message that exceeded the limit; before the end if the reader did not get that message.
             is_due = message is self._reached_at or (self.error is not None and isinstance(message, ResultMessage))

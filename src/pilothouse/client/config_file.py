@@ -1,6 +1,6 @@
 """The configuration file: which one applies, and what it sets.
 
-Owns the search and the reading; `options.sources` knows what a file may set. A file is read once in a process, when
+Owns the search and the reading; `options.options` knows what a file may set. A file is read once in a process, when
 settings are first needed; after `clear_cache` the next use reads again.
 """
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pilothouse.errors import ConfigError, OptionsError
 from pilothouse.options import Options
-from pilothouse.options.sources import find_options_needing_trust, read_config_table
+from pilothouse.options.options import find_options_needing_trust, read_config_table
 
 CONFIG_VARIABLE = "PILOTHOUSE_CONFIG"
 NO_FILE = "none"
@@ -61,19 +61,24 @@ _cache: dict[str, ConfigFile | None] = {}
 _reported: set[str] = set()
 
 
-def load_config_layer() -> ConfigFile | None:
+def load_config_layer(*, warns: bool = True) -> ConfigFile | None:
     """Find and read the configuration file that applies here; None if there is none.
 
     `PILOTHOUSE_CONFIG` names the file, or is `none`. Else it is the nearest `pilothouse.toml`, or `pyproject.toml`
     with a table `[tool.pilothouse]`, from the working directory upwards, up to the root of the repository or the home
-    directory. Of a file that is neither named nor trusted, only the options that restrict and tune apply; a warning
-    names the others, once.
+    directory. Of a file that is neither named nor trusted, only the options that restrict and tune apply.
+
+    Args:
+        warns: whether to name the other options in a warning, once; False for callers that report them themselves.
 
     Raises:
         ConfigError: the file cannot be read, or has an invalid value; names the file and the line.
     """
-    file = find_config_file()
-    if file is not None and not file.is_trusted and file.digest not in _reported and file.ignored_options:
+    chosen = os.environ.get(CONFIG_VARIABLE, "")
+    if chosen not in _cache:
+        _cache[chosen] = _load_named(chosen) if chosen else _find_nearest()
+    file = _cache[chosen]
+    if warns and file is not None and not file.is_trusted and file.digest not in _reported and file.ignored_options:
         mark_reported(file)
         _log.warning("%s", describe_distrust(file))
     return file
@@ -82,18 +87,6 @@ def load_config_layer() -> ConfigFile | None:
 def mark_reported(file: ConfigFile) -> None:
     """Suppress the warning about ignored options: the caller has already reported them."""
     _reported.add(file.digest)
-
-
-def find_config_file() -> ConfigFile | None:
-    """Do the same as `load_config_layer` without the warning, for callers that report ignored options themselves.
-
-    Raises:
-        ConfigError: as `load_config_layer`.
-    """
-    chosen = os.environ.get(CONFIG_VARIABLE, "")
-    if chosen not in _cache:
-        _cache[chosen] = _load_named(chosen) if chosen else _find_nearest()
-    return _cache[chosen]
 
 
 def clear_cache() -> None:

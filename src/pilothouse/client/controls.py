@@ -385,6 +385,38 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
     sources: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     applied: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def filter_escalating_mode(self) -> Mapping[str, Any]:
+        """Return `effective` without a `permissions.defaultMode` that the CLI does not take from this source.
+
+        The merged settings name the mode of the last source, also where a file of the repository raises it. The CLI
+        does not obey such a file: neither the project's with "acceptEdits", "auto" or "bypassPermissions", nor the
+        local one with "auto" or "bypassPermissions".
+        """
+        modes = [(_source_name(source), _default_mode(source.get("settings"))) for source in self.sources]
+        source, mode = next((pair for pair in reversed(modes) if pair[1] is not None), ("", None))
+        if mode not in _REFUSED_MODES.get(source, ()):
+            return self.effective
+        permissions = {key: value for key, value in self.effective["permissions"].items() if key != "defaultMode"}
+        return {**self.effective, "permissions": permissions}
+
+
+# Sources in the lower case of the official SDK; the CLI calls them `projectSettings` and so on.
+_REFUSED_MODES = {
+    "project": ("acceptEdits", "auto", "bypassPermissions"),
+    "local": ("auto", "bypassPermissions"),
+}
+
+
+def _source_name(source: Mapping[str, Any]) -> str:
+    return str(source.get("source", "")).removesuffix("Settings")
+
+
+def _default_mode(settings: object) -> object:
+    permissions: object = (
+        cast("Mapping[str, object]", settings).get("permissions") if isinstance(settings, Mapping) else None
+    )
+    return cast("Mapping[str, object]", permissions).get("defaultMode") if isinstance(permissions, Mapping) else None
+
 
 class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
     """The permission rules that apply: `behavior`, `source` and `rule` of each."""

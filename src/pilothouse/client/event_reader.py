@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from msgspec import Struct, ValidationError
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.client.result import make_result_error
@@ -322,12 +322,8 @@ def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
     if kind == "dialog":
         return dialogs.read_dialog(body), kind
     request = requests.read_request(body)
-    try:
-        if kind == "question":
-            return requests.read_questions(request), kind
-    except ValidationError:  # not in the form of questions, so it is an ordinary call
-        return request, "permission"
-    return (requests.read_plan(request), kind) if kind == "plan" else (request, "permission")
+    found = requests.read_subject(request)
+    return found, "permission" if found is request else kind
 
 
 def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:

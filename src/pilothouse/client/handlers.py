@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.driver import HandlerSet, SendControl
     from pilothouse.hooks.dispatcher import HookDispatcher
+    from pilothouse.permissions.dispatcher import Park
 
-PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
-DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
+PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
+DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds", "asks")
 HANDLER_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
 REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
 """Options that may change while a child runs."""
@@ -131,7 +133,7 @@ class RequestHandlers:
         states: Any = info.get("sdk_mcp_manifests_parked")
         if self._tools is not None and isinstance(states, Mapping):
             for name, state in cast("Mapping[str, Any]", states).items():
-                if state == ALREADY_CONNECTED and self._tools.notify is not None:
+                if state == ALREADY_CONNECTED:
                     self._tools.notify(name, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
     def _bind_sender(self, send: SendControl) -> None:
@@ -159,10 +161,19 @@ class RequestHandlers:
         for rival, (is_set, why) in rivals.items():
             if is_set:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
-        dispatcher = make_permission_dispatcher(**asked)
+        del asked["asks"]
+        dispatcher = make_permission_dispatcher(**asked, park=self._make_park(options))
         dispatcher.session, dispatcher.report = self._session, self._on_note
         self.handlers["can_use_tool"] = dispatcher.handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
+
+    def _make_park(self, options: Options) -> Park | None:
+        if options.asks is None:
+            return None
+        if options.confirm is not None:
+            raise OptionsError("options 'asks' and 'confirm' exclude each other: both ask a person", option="asks")
+        scope = getattr(self._session, "_supervisor", self)  # the session itself is a weak reference
+        return partial(options.asks.park, scope)
 
     def _on_note(self, subtype: str, fields: dict[str, Any]) -> None:
         if self.on_permission_note is not None:
@@ -206,7 +217,7 @@ class RequestHandlers:
             return
         from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
 
-        elicitations = make_elicitation_dispatcher(options.on_elicitation)
+        elicitations = make_elicitation_dispatcher(options.on_elicitation, park=self._make_park(options))
         dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
         elicitations.session = dialogs.session = self._session
         elicitations.report = dialogs.report = self._on_note
@@ -267,7 +278,7 @@ class RequestHandlers:
 
 def find_sdk_servers(servers: Any) -> dict[str, Any]:
     """Return those of `mcp_servers` that run in this process."""
-    from pilothouse.options.struct_validation import is_in_process_server
+    from pilothouse.options.value_structs import is_in_process_server
 
     if not isinstance(servers, Mapping):
         return {}
@@ -284,7 +295,7 @@ def _make_bridge(options: Options) -> Bridge | None:
 
 def make_handlers(options: Options, session: Any = None, bridge: Bridge | None = None) -> RequestHandlers | None:
     """Make the handlers that `options` need; None if they need none."""
-    if _HANDLER_OPTION_SET.isdisjoint(options):
+    if _HANDLER_OPTION_SET.isdisjoint(vars(options)):
         return None
     handlers = RequestHandlers(options, session, bridge)
     return handlers if handlers.has_handlers else None
@@ -325,16 +336,21 @@ def make_replacement_handlers(
 
 
 def make_launch(
-    options: Options, handlers: RequestHandlers | None, prompt: str | None = None
+    options: Options, handlers: RequestHandlers | None, prompt: Any = None
 ) -> tuple[Invocation, HandlerSet | None]:
-    """Return the invocation of a child with `options`, and its handlers; `prompt` is for the argv form."""
+    """Return the invocation of a child with `options`, and its handlers; the argv form has the prompt in it."""
     if handlers is None:
-        invocation, host = render(options, os.environ, prompt=prompt), None
+        in_argv = options.prompt_via == "argv" and isinstance(prompt, str)
+        invocation, host = render(options, os.environ, prompt=prompt if in_argv else None), None
     else:
         invocation, host = (
             handlers.add_initialize(render(handlers.add_options(options), os.environ)),
             handlers.make_handler_set(),
         )
+    pool: object = options.transport
+    adapt: Callable[[Any, Invocation], Invocation] | None = getattr(type(pool), "adapt_invocation", None)
+    if adapt is not None:
+        invocation = adapt(pool, invocation)
     if not options.wait_for_mcp:
         return invocation, host
     from pilothouse.client.controls import add_mcp_wait

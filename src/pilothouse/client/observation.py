@@ -7,18 +7,18 @@ affects nothing else. Loaded only where the option is set.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from pilothouse.client.budgets import TokenBudget
+from pilothouse.client.middleware import Middleware
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import HandlerSet, NextPrompt, OneShotRun, QueryMiddleware, RequestHandler, spawn
-from pilothouse.driver.session_run import SessionTurn
+from pilothouse.driver import HandlerSet, QueryRun, RequestHandler, spawn
 from pilothouse.errors import Interrupted
 from pilothouse.instrumentation import (
     CallEnd,
@@ -35,46 +35,33 @@ from pilothouse.messages import AssistantMessage, InitMessage, Message, RateLimi
 from pilothouse.options import TABLE, Invocation, Options, render
 from pilothouse.options.secrets import Redactor, invocation_secrets
 
-Run = TypeVar("Run", bound="OneShotRun | SessionTurn")
-Messages = TypeVar("Messages", bound=Sequence[Message])
-
 MAX_ERROR_MESSAGES = 200
 """Messages about errors that are kept until the end of a query, to bound the memory of an endless one."""
 
 
-class QueryObservation:
-    """Observes one query; a middleware around the middleware that the query may have.
+class QueryObservation(Middleware):
+    """Observes one query; the outermost middleware, because it reports what the consumer gets.
 
     Made in the context of the caller. Keeps no reference to the query, which could otherwise not end when it is
     dropped.
 
     Args:
         observers: get the reports.
-        inner: the middleware of the query, if any.
+        budget: the token budget of the query, if it has one.
         one_of_many: whether the conversation has other queries, as `is_continuation` of `QueryResult`.
-
-    Attributes:
-        is_passive: whether nothing ever follows a result; then a child that exits with its result needs no extra
-            wait.
     """
 
-    def __init__(self, observers: Observers, inner: QueryMiddleware | None, *, one_of_many: bool) -> None:
+    def __init__(self, observers: Observers, budget: TokenBudget | None, *, one_of_many: bool) -> None:
         self.observers = observers
+        self._budget = budget
         self._one_of_many = one_of_many
-        self._inner = inner
-        self.is_passive = inner is None
         self._error_messages: list[Message] = []
         self._results: list[ResultMessage] = []
 
-    def make_run(self, make: Callable[[], Run]) -> Run:
-        """Make the run and report its end; if it cannot be made, report that."""
-        try:
-            run = make()
-        except BaseException as error:
-            self.observers.ended(QueryEnd(result=None, error=error, interrupted=False))
-            raise
+    def on_start(self, run: QueryRun) -> None:
+        """Let the run report its end and its retries."""
         run.on_end = partial(self._on_run_end, run)
-        return run
+        run.on_retry = self._on_retry
 
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Start the run in the context of the query."""
@@ -83,19 +70,6 @@ class QueryObservation:
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
         """Report the messages as the consumer will get them."""
-        return self._record(batch if self._inner is None else self._inner.on_messages(batch))
-
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Return the decision of the inner middleware."""
-        following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
-        self._record(following.messages)
-        return following
-
-    def retry_scheduled(self, **facts: Any) -> None:
-        """Report that a retry is scheduled; `facts` as in `ScheduledRetry`."""
-        self.observers.retry_scheduled(ScheduledRetry(**facts))
-
-    def _record(self, batch: Messages) -> Messages:
         self.observers.messages(batch)
         for message in batch:
             if isinstance(message, ResultMessage):
@@ -104,7 +78,10 @@ class QueryObservation:
                 self._error_messages.append(message)
         return batch
 
-    def _on_run_end(self, run: OneShotRun | SessionTurn, error: BaseException | None) -> None:
+    def _on_retry(self, **facts: Any) -> None:
+        self.observers.retry_scheduled(ScheduledRetry(**facts))
+
+    def _on_run_end(self, run: QueryRun, error: BaseException | None) -> None:
         self.finish(error, interrupted=run.interrupted or run.is_cut_short, cut_short=run.is_cut_short)
 
     def finish(self, error: BaseException | None, *, interrupted: bool = False, cut_short: bool = False) -> None:
@@ -123,10 +100,14 @@ class QueryObservation:
             is_continuation=self._one_of_many,
             incomplete=True,
         )
-        if isinstance(self._inner, TokenBudget):
-            self._inner.apply_to(result)
+        if self._budget is not None:
+            self._budget.complete_result(result, ())
         failed = result.error if error is None or interrupted else error
         return QueryEnd(result=result, error=failed, interrupted=isinstance(failed, Interrupted))
+
+
+def _find_observers(middlewares: Iterable[Middleware]) -> Observers | None:
+    return next((each.observers for each in middlewares if isinstance(each, QueryObservation)), None)
 
 
 def _may_explain_error(message: Message) -> bool:
@@ -137,7 +118,7 @@ def _may_explain_error(message: Message) -> bool:
 def make_observation(
     options: Options,
     prompt: Any,
-    inner: QueryMiddleware | None,
+    middlewares: Iterable[Middleware] = (),
     *,
     in_session: bool,
     one_of_many: bool,
@@ -158,7 +139,8 @@ def make_observation(
         redact=redact,
     )
     observers = Observers.start(options.instrumentation or (), start)
-    return None if observers is None else QueryObservation(observers, inner, one_of_many=one_of_many)
+    budget = next((each for each in middlewares if isinstance(each, TokenBudget)), None)
+    return None if observers is None else QueryObservation(observers, budget, one_of_many=one_of_many)
 
 
 def _redacted_settings(options: Options, redact: Callable[[str], str]) -> dict[str, str]:
@@ -249,9 +231,9 @@ class SessionObservation(CallObservation):
         return self.observers
 
     @contextmanager
-    def run_query(self, middleware: QueryMiddleware | None) -> Generator[None]:
-        """Make the query with this middleware the current one for the length of the block."""
-        self.observers = middleware.observers if isinstance(middleware, QueryObservation) else None
+    def run_query(self, middlewares: Iterable[Middleware]) -> Generator[None]:
+        """Make the query with these middlewares the current one for the length of the block."""
+        self.observers = _find_observers(middlewares)
         try:
             yield
         finally:
@@ -262,7 +244,7 @@ class SessionObservation(CallObservation):
         if not self._is_own_turn and isinstance(message, InitMessage):
             self._is_own_turn = True
             start = partial(make_observation, in_session=True, one_of_many=True, self_started=True)
-            self._own_turn = call_safely(self, lambda: self._context.run(start, self._options, None, None))
+            self._own_turn = call_safely(self, lambda: self._context.run(start, self._options, None))
         if self._own_turn is not None:
             self._own_turn.on_messages([message])
         if isinstance(message, ResultMessage):
@@ -281,12 +263,12 @@ class SessionObservation(CallObservation):
 
 
 def instrument_launch(
-    middleware: QueryMiddleware | None, invocation: Invocation, handlers: HandlerSet | None, options: Options
+    middlewares: Iterable[Middleware], invocation: Invocation, handlers: HandlerSet | None, options: Options
 ) -> tuple[Invocation, HandlerSet | None]:
     """Add to the launch of one query what its observers need: environment variables and wrapped handlers."""
-    if not isinstance(middleware, QueryObservation):
+    observers = _find_observers(middlewares)
+    if observers is None:
         return invocation, handlers
-    observers = middleware.observers
     return add_environ(invocation, observers.environ(), options), CallObservation(observers).wrap_handlers(handlers)
 
 

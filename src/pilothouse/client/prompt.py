@@ -97,7 +97,7 @@ def _make_message(item: Any, verbatim: bool) -> PromptMessage:
     if isinstance(item, UserMessage):
         item = to_dict(item)
     if not isinstance(item, Mapping):
-        return _make_text_message(_check_content(item), verbatim)
+        return make_prompt(item, verbatim=verbatim)
     body = dict(cast("Mapping[str, Any]", item))
     if body.pop("type", "user") != "user":
         raise UsageError(f"a message of a prompt has type 'user', not {item['type']!r}")
@@ -118,6 +118,11 @@ def _make_message(item: Any, verbatim: bool) -> PromptMessage:
             extra=body,
         ),
     )
+
+
+def make_prompt(content: Any, *, verbatim: bool) -> PromptMessage:
+    """Check the content of one user message, text or blocks, and encode it; arguments and errors as above."""
+    return _make_text_message(_check_content(content), verbatim)
 
 
 def _make_text_message(content: str | list[dict[str, Any]], verbatim: bool) -> PromptMessage:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 import anyio
 
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.query_plan import MakeRun, QueryPlan, Run
+from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.driver import make_loop_caller
+from pilothouse.driver import QueryRun, make_loop_caller
 from pilothouse.driver.query_run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
@@ -197,7 +197,7 @@ class Query(Generic[OutputT]):
     """
 
     # For `__del__` if `__init__` failed.
-    _run: Run | None = None
+    _run: QueryRun | None = None
     _closed = True
 
     def __init__(
@@ -225,8 +225,8 @@ class Query(Generic[OutputT]):
         self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
         self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
-        self._kept: list[Message] = []
-        self._kept_bytes = 0
+        self._collected: list[Message] = []
+        self._collected_bytes = 0
         self._has_overflowed = False
         self._is_collecting = False
         self._is_managed = False
@@ -332,7 +332,7 @@ class Query(Generic[OutputT]):
             raise
         return self
 
-    def _ensure_started(self) -> Run:
+    def _ensure_started(self) -> QueryRun:
         if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
@@ -367,14 +367,19 @@ class Query(Generic[OutputT]):
         """
         if self._result is not None:
             return self._result
-        self._is_collecting = self._is_collecting or not self._kept  # no loop has read anything before
+        self._is_collecting = self._is_collecting or not self._collected  # no loop has read anything before
         try:
-            if not self._is_interrupted_early:
-                messages: MessageIterator[Message] = self._make_iterator(None, again=None)
-                async for message in messages:
+            is_more = True
+            while is_more:
+                while self._unread:
+                    message = self._unread.popleft()
                     if self._on_message is not None:
                         await self._run_on_message(self._on_message, message)
-                await self._ensure_started().wait_finished()
+                batch = await self._next_batch()
+                self._unread.extend(batch)
+                is_more = bool(batch)
+            if self._run is not None:
+                await self._run.wait_finished()
         except BaseException:
             await self._close_unmanaged()
             raise
@@ -399,7 +404,7 @@ class Query(Generic[OutputT]):
         run = self._run
         interrupted = self._is_interrupted_early or (run is not None and run.interrupted)
         result = QueryResult[OutputT](
-            self._kept,
+            self._collected,
             structured_expected=self._plan.output_validator is not None,
             interrupted=interrupted,
             failure=Interrupted("the query was interrupted", result=run.result) if run and run.is_cut_short else None,
@@ -408,7 +413,7 @@ class Query(Generic[OutputT]):
             is_continuation=self._plan.is_continuation,
             until_idle=self._plan.options.until == "idle",
         )
-        self._plan.complete_result(result, self._kept)
+        self._plan.complete_result(result, self._collected)
         result.warn_if_unchecked()
         return result
 
@@ -472,7 +477,7 @@ class Query(Generic[OutputT]):
                 "this query was read before and produced more messages than a stream keeps, so its messages "
                 "cannot be read again; `await` it first, which keeps them all, or make a new query"
             )
-        return self._kept
+        return self._collected
 
     async def _next_batch(self) -> list[Message]:
         """Wait for the next messages and keep them for the result, within the limit; empty at the end."""
@@ -482,7 +487,7 @@ class Query(Generic[OutputT]):
         try:
             batch, size = await self._ensure_started().next_batch()
         except PilothouseError as error:
-            self._plan.add_causes(error)
+            self._plan.explain(error)
             raise
         self._is_exhausted = not batch
         self._keep(batch, size)
@@ -490,15 +495,15 @@ class Query(Generic[OutputT]):
 
     def _keep(self, batch: list[Message], size: int) -> None:
         if self._has_overflowed:
-            self._kept.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
+            self._collected.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
             return
-        self._kept.extend(batch)
+        self._collected.extend(batch)
         if not self._is_collecting:
-            self._kept_bytes += size
-            if self._kept_bytes > STREAM_KEEP_BYTES:
+            self._collected_bytes += size
+            if self._collected_bytes > STREAM_KEEP_BYTES:
                 self._has_overflowed = True
                 # The first message names the session, the results contain the answer.
-                self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in ALWAYS_KEPT]
+                self._collected = [m for i, m in enumerate(self._collected) if i == 0 or m.__class__ in ALWAYS_KEPT]
 
     async def _close_unmanaged(self) -> None:
         """End a query that is no longer read, unless an `async with` block owns it."""

@@ -1,39 +1,34 @@
 """`QueryPlan`: the parts of one query, and how its run is made.
 
-Owns the settings, the prompts, and the middleware of the run (typed output, bridges, retries, budgets, observers),
-each loaded only if used. `Query` knows how the answer is read; the driver knows what happens on the wire.
+Owns the settings, the prompts, and the list of middlewares, which is loaded only if it is not empty. `Query` knows how
+the answer is read; the driver knows what happens on the wire.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from pilothouse.client.handlers import make_handlers, make_launch
 from pilothouse.client.prompt import Prompt, check_text, prepare_prompts
-from pilothouse.driver import OneShotRun, Prompts, QueryLimits, spawn
+from pilothouse.driver import ChildRun, Prompts, QueryLimits, QueryRun, spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, PermissionDeniedMessage, ResultMessage
-from pilothouse.options import Invocation, Options, render
+from pilothouse.options import Options, render
 from pilothouse.transports import CliTransport, Transport
 
 if TYPE_CHECKING:
-    from pilothouse.client.budgets import TokenBudget
     from pilothouse.client.costs import CostTracker
+    from pilothouse.client.middleware import Middleware
     from pilothouse.client.observation import QueryObservation
     from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.client.result import QueryResult
-    from pilothouse.client.retry import QueryRetry
     from pilothouse.client.structured_output import OutputValidator
     from pilothouse.client.tool_bridge import Bridge
-    from pilothouse.driver import HandlerSet, QueryMiddleware
-    from pilothouse.driver.session_run import SessionTurn
     from pilothouse.events import QueryEvent
 
-Run: TypeAlias = "OneShotRun | SessionTurn"
-MakeRun: TypeAlias = "Callable[[Options, Prompts, QueryMiddleware | None], Run]"
+MakeRun: TypeAlias = "Callable[[Options, Prompts, Sequence[Middleware]], QueryRun]"
 """Makes the run of a query: with a child of its own, or as a turn of a session."""
 
 SHORT_PROMPT_CHARS = 40  # characters, in a warning
@@ -56,6 +51,7 @@ class QueryPlan:
         options: the settings of the query.
         id: of the query.
         is_continuation: whether the query continues a conversation.
+        handlers: the handlers of its own child; None if there are none.
         output_validator: the typed output; None for plain text.
         wants_permission_events: whether the reader gets messages about permission requests and decisions.
 
@@ -80,14 +76,17 @@ class QueryPlan:
         self._prompt = prompt
         self._make_run = make_run
         self.output_validator = self._make_output_validator(output_type)
-        self._handlers = make_handlers(self.options, bridge=bridge) if make_run is None else None
-        self._bridge = bridge if self._handlers is None else self._handlers.bridge
-        self._budget = self._make_token_budget(session_costs, session_tokens)
-        self._retry = self._make_retry(rate_limits)
-        self._prompts = self._prepare_prompts()
+        self.handlers = make_handlers(self.options, bridge=bridge) if make_run is None else None
+        self._bridge = bridge if self.handlers is None else self.handlers.bridge
+        self._middlewares = self._make_middlewares(session_costs, session_tokens, rate_limits)
+        self._prompts: Prompts = ()
+        if self.options.prompt_via == "argv":
+            self._check_argv()
+        else:
+            self._prompts = prepare_prompts(prompt, verbatim=self.options.verbatim_prompts)
         given = self._prompts if isinstance(self._prompts, Sequence) else ()
         self.id = given[0].uuid if given else str(uuid4())
-        self.wants_permission_events = False
+        self.wants_permission_events = self._has_warned = False
 
     def _make_output_validator(self, output_type: Any) -> OutputValidator | None:
         schema = self.options.json_schema
@@ -95,7 +94,7 @@ class QueryPlan:
             return None
         from pilothouse.client.structured_output import OutputSchema, OutputValidator  # most queries do without
 
-        repairs = self.options.output_repairs
+        repairs = self.options.output_repairs if self.options.prompt_via == "stdin" else 0
         if output_type is None:
             return OutputValidator(OutputSchema.from_schema(schema or {}), repairs)
         expected = OutputSchema.from_type(output_type)
@@ -104,27 +103,36 @@ class QueryPlan:
         self.options = self.options.with_(json_schema=expected.schema)
         return OutputValidator(expected, repairs)
 
-    def _make_token_budget(self, session_costs: CostTracker | None, session_tokens: int | None) -> TokenBudget | None:
-        if self.options.max_budget_tokens is None:
-            return None
-        from pilothouse.client.budgets import TokenBudget  # most queries do without
+    def _make_middlewares(
+        self, session_costs: CostTracker | None, session_tokens: int | None, rate_limits: SharedRateLimits | None
+    ) -> list[Middleware]:
+        options = self.options
+        made: list[Middleware] = []  # the outermost first; most queries have none, and load none
+        if options.middleware:
+            from pilothouse.client.middleware import make_custom
 
-        return TokenBudget(self.options, session_costs, session_tokens)
+            made += map(make_custom, options.middleware)
+        bridges: list[Middleware] = []
+        if self._bridge is not None:
+            from pilothouse.client.tool_bridge import BridgeMiddleware, PromptQueue
 
-    def _make_retry(self, rate_limits: SharedRateLimits | None) -> QueryRetry | None:
-        if self.options.retry is None and self.options.on_usage_limit == "raise":
-            return None
-        from pilothouse.client.retry import QueryRetry  # most queries do without
+            made.append(PromptQueue())
+            bridges.append(BridgeMiddleware(self._bridge))
+        made += [*(() if self.output_validator is None else (self.output_validator,)), *bridges]
+        if options.retry is not None or options.on_usage_limit == "wait":
+            from pilothouse.client.retry import QueryRetry
 
-        return QueryRetry(self.options, rate_limits)
+            made.append(QueryRetry(options, rate_limits))
+        if options.max_budget_tokens is not None:
+            from pilothouse.client.budgets import TokenBudget
 
-    def _prepare_prompts(self) -> Prompts:
-        if self.options.prompt_via == "argv":
-            if not isinstance(self._prompt, str):
-                raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
-            render(self.options, {}, prompt=check_text(self._prompt))
-            return ()
-        return prepare_prompts(self._prompt, verbatim=self.options.verbatim_prompts)
+            made.append(TokenBudget(options, session_costs, session_tokens))
+        return made
+
+    def _check_argv(self) -> None:
+        if not isinstance(self._prompt, str):
+            raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
+        render(self.options, {}, prompt=check_text(self._prompt))
 
     @property
     def short_prompt(self) -> str:
@@ -148,67 +156,59 @@ class QueryPlan:
 
     # The start.
 
-    def start(self) -> Run:
+    def start(self) -> QueryRun:
         """Make the run, and start it in a task of its own. Once."""
+        options = self.options
         make = self._make_run or self._make_one_shot
-        continuation = self._make_middleware()
-        observation = self._make_observation(continuation) if self.options.instrumentation else None
-        if observation is None:
-            run = make(self.options, self._prompts, continuation)
-        else:
-            run = observation.make_run(partial(make, self.options, self._prompts, observation))
+        middlewares, start = self._middlewares, spawn
+        observation = self._start_observation() if options.instrumentation else None
+        if observation is not None:
+            middlewares, start = [observation, *middlewares], observation.spawn
+        prompts = self._prompts
+        for middleware in middlewares:
+            prompts = middleware.prepare_prompts(prompts)
+        try:
+            run = make(options, prompts, middlewares)
+        except BaseException as error:
+            if observation is not None:
+                observation.finish(error)
+            raise
         run.wants_permission_events = self.wants_permission_events
-        if self._handlers is not None:
-            self._handlers.on_permission_note = run.add_permission_note
-        if self._budget is not None:
-            self._budget.set_interrupt(run.interrupt)
-        if self._retry is not None:
-            self._retry.attach(run, observation)
-        if self.options.can_use_tool is None and self.options.confirm is None:
-            run.on_denied = _UnaskedToolWarning().note
-        start = spawn if observation is None else observation.spawn
+        if self.handlers is not None:
+            self.handlers.on_permission_note = run.add_permission_note
+        if options.can_use_tool is None and options.confirm is None and options.asks is None:
+            run.on_denied = self._note_denied
+        for middleware in middlewares:
+            middleware.on_start(run)
         start(run.run, "pilothouse query")
         return run
 
-    def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
-        """Return the invocation of a child for this query alone, and its handlers."""
-        in_argv = self.options.prompt_via == "argv" and isinstance(self._prompt, str)
-        return make_launch(self.options, self._handlers, str(self._prompt) if in_argv else None)
-
-    def _make_observation(self, middleware: QueryMiddleware | None) -> QueryObservation | None:
+    def _start_observation(self) -> QueryObservation | None:
         from pilothouse.client.observation import make_observation  # most queries do without
 
         how = {"in_session": self._make_run is not None, "one_of_many": self.is_continuation}
-        return make_observation(self.options, self._prompt, middleware, **how)
+        return make_observation(self.options, self._prompt, self._middlewares, **how)
 
-    def _make_middleware(self) -> QueryMiddleware | None:
-        following = self._make_inner_middleware()
-        if self._retry is not None:
-            following = self._retry.wrap(following)
-            self._prompts = self._retry.track_prompts(self._prompts)
-        return following if self._budget is None else self._budget.wrap(following)
-
-    def _make_inner_middleware(self) -> QueryMiddleware | None:
-        if self.options.prompt_via != "stdin" or (self.output_validator is None and self._bridge is None):
-            return None
-        from pilothouse.client.structured_output import OutputRepair  # most queries do without
-
-        repairs = None if self.output_validator is None else OutputRepair(self.output_validator)
-        if self._bridge is None:
-            return repairs
-        from pilothouse.client.tool_bridge import BridgeMiddleware
-
-        bridged = BridgeMiddleware(self._bridge.start_loop(), self._prompts, repairs)
-        self._prompts = bridged.first
-        return bridged
-
-    def _make_one_shot(self, options: Options, prompts: Prompts, middleware: QueryMiddleware | None) -> OneShotRun:
-        invocation, host = self.make_launch()
-        if options.instrumentation:
+    def _make_one_shot(self, options: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
+        invocation, host = make_launch(options, self.handlers, self._prompt)
+        if middlewares:
             from pilothouse.client.observation import instrument_launch
 
-            invocation, host = instrument_launch(middleware, invocation, host, options)
-        return OneShotRun(make_transport(options), invocation, prompts, make_limits(options), middleware, host)
+            invocation, host = instrument_launch(middlewares, invocation, host, options)
+        limits = make_limits(options)
+        child = ChildRun(make_transport(options), invocation, limits, host)
+        return QueryRun(child.open_for, prompts, limits, middlewares, child=child)
+
+    def _note_denied(self, message: PermissionDeniedMessage) -> None:
+        """Warn once about tools that were denied because there is no permission callback."""
+        from pilothouse.permissions.dispatcher import (
+            warn_denied_without_asking,
+            was_denied_without_asking,
+        )  # most queries do without
+
+        if not self._has_warned and was_denied_without_asking(message):
+            self._has_warned = True
+            warn_denied_without_asking(message.tool_name or "")
 
     # The answer.
 
@@ -217,9 +217,9 @@ class QueryPlan:
         from pilothouse.client.event_reader import EventReader  # most queries are awaited, or read as messages
 
         read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
-        if self._budget is not None:
-            read = self._budget.add_events(read)
-        return read if self.output_validator is None else self.output_validator.add_events(read)
+        for middleware in reversed(self._middlewares):
+            read = middleware.wrap_events(read)
+        return read
 
     def _find_error(self, result: ResultMessage, before: Sequence[Message]) -> PilothouseError | None:
         """The error of the answer if `result` is its last result."""
@@ -234,39 +234,15 @@ class QueryPlan:
 
     def complete_result(self, result: QueryResult, kept: list[Message]) -> None:
         """Complete a result before it is returned."""
-        if self._budget is not None:
-            self._budget.apply_to(result)
-        if self.output_validator is not None:
-            self.output_validator.apply_to(result, kept)
-        if self._retry is not None:
-            self._retry.add_cause(result.error)
+        for middleware in reversed(self._middlewares):
+            middleware.complete_result(result, kept)
+        if result.error is not None:
+            self.explain(result.error)
 
-    def add_causes(self, error: PilothouseError) -> None:
-        """Chain the errors of earlier attempts to `error`, which is about to be raised."""
-        if self.output_validator is not None:
-            self.output_validator.add_cause(error)
-        if self._retry is not None:
-            self._retry.add_cause(error)
-
-
-class _UnaskedToolWarning:
-    """Warns once for each query about tools that were denied because there is no permission callback."""
-
-    __slots__ = ("_has_warned",)
-
-    def __init__(self) -> None:
-        self._has_warned = False
-
-    def note(self, message: PermissionDeniedMessage) -> None:
-        """Note that the CLI has denied a tool."""
-        from pilothouse.permissions.dispatcher import (
-            warn_denied_without_asking,
-            was_denied_without_asking,
-        )  # most queries do without
-
-        if not self._has_warned and was_denied_without_asking(message):
-            self._has_warned = True
-            warn_denied_without_asking(message.tool_name or "")
+    def explain(self, error: PilothouseError) -> None:
+        """Add to an error, which is about to be raised, what the middlewares know about its cause."""
+        for middleware in reversed(self._middlewares):
+            middleware.explain(error)
 
 
 def make_transport(options: Options) -> Transport:
@@ -275,23 +251,21 @@ def make_transport(options: Options) -> Transport:
     Raises:
         OptionsError: the option is not a transport.
     """
-    made = _make_inner_transport(options.transport)
+    given = options.transport
+    if given is None:
+        made: Transport = CliTransport()
+    elif isinstance(given, Transport):
+        made = given
+    else:
+        from pilothouse.transports.wrapper import adapt_transport, missing_methods  # most queries do without
+
+        is_one = not isinstance(given, type) and not missing_methods(given)
+        made = adapt_transport(given() if callable(given) and not is_one else given)
     if options.session_store is None:
         return made
     from pilothouse.stores.mirrored_transport import MirroredTransport  # most queries do without
 
     return MirroredTransport(made, options)
-
-
-def _make_inner_transport(given: Any) -> Transport:
-    if given is None:
-        return CliTransport()
-    if isinstance(given, Transport):
-        return given
-    from pilothouse.transports.wrapper import adapt_transport, missing_methods  # most queries do without
-
-    is_one = not isinstance(given, type) and not missing_methods(given)
-    return adapt_transport(given() if callable(given) and not is_one else given)
 
 
 def make_limits(options: Options) -> QueryLimits:

@@ -48,7 +48,6 @@ from pilothouse.messages import (
     ToolUseBlock,
     Usage,
 )
-from pilothouse.protocol import StreamValidator, ValidationReport
 from pilothouse.tracebacks import shorten_traceback
 
 INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
@@ -190,6 +189,8 @@ def _error_context(messages: Iterable[Message]) -> tuple[str | None, float | Non
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from pilothouse.protocol import ValidationReport
 
     OutputT = TypeVar("OutputT", covariant=True, default=Any)
 else:
@@ -489,6 +490,8 @@ class QueryResult(Generic[OutputT]):
 
     def validate(self) -> ValidationReport:
         """Check the stream: calls without a result, results without a call, lines skipped, no closing message."""
+        from pilothouse.protocol.validator import StreamValidator  # few programs use it
+
         validator = StreamValidator()
         validator.track_batch(self.messages)
         return validator.report()

@@ -13,7 +13,7 @@ from pilothouse.options import Options, Settings
 
 NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
 """Without this the CLI (2.1.330) gives a resumed conversation the system prompt that it began with."""
-# Resets everything the first child was told about its conversation.
+# Resets everything that chose the conversation of the first child.
 _NO_CONVERSATION = Options.layer(
     resume=None,
     session_id=None,

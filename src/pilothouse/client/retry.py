@@ -10,17 +10,18 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 from uuid import uuid4
 
 from msgspec import Struct
 
-from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.middleware import Middleware
+from pilothouse.client.prompt import make_prompt
 from pilothouse.client.rate_limits import LimitKind, RateLimitKey, SharedRateLimits, sleep_until_time
 from pilothouse.client.result import make_result_error
-from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryMiddleware
+from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryRun
 from pilothouse.driver.failures import make_note
 from pilothouse.errors import (
     ExecutionError,
@@ -40,11 +41,6 @@ from pilothouse.messages import (
     SystemMessage,
 )
 from pilothouse.options import Options
-
-if TYPE_CHECKING:
-    from pilothouse.client.observation import QueryObservation
-    from pilothouse.driver import OneShotRun
-    from pilothouse.driver.session_run import SessionTurn
 
 log = logging.getLogger("pilothouse")
 
@@ -83,8 +79,8 @@ class RetryDelay(Struct, frozen=True):
     note: SystemMessage
 
 
-class QueryRetry:
-    """Retries one query; a middleware around the middleware that the query may have.
+class QueryRetry(Middleware):
+    """Retries one query.
 
     Args:
         options: those of the query.
@@ -103,9 +99,7 @@ class QueryRetry:
         self._max_wait = options.usage_limit_ceiling
         self._rate_limits = rate_limits or SharedRateLimits()
         self._rate_limit_key = RateLimitKey.from_options(options)
-        self._inner: QueryMiddleware | None = None
-        self._add_note: Callable[[SystemMessage], object] | None = None
-        self._observation: QueryObservation | None = None
+        self._run: QueryRun | None = None
         self._prompt: PromptMessage | None = None  # what to repeat, as long as the model has not answered it
         self._is_answering = False  # the model has sent something since the last successful result
         self._session_id: str | None = None
@@ -118,7 +112,7 @@ class QueryRetry:
 
     # Called by the query.
 
-    def track_prompts(self, prompts: Prompts) -> Prompts:
+    def prepare_prompts(self, prompts: Prompts) -> Prompts:
         """Return `prompts`, and keep the last one that was sent."""
         if isinstance(prompts, AsyncGenerator):
             return self._track_prompts(prompts)
@@ -131,16 +125,10 @@ class QueryRetry:
                 self._prompt = prompt
                 yield prompt
 
-    def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
-        """Return this middleware around `middleware`, which decides what follows successful results."""
-        self._inner = middleware
-        return self
-
-    def attach(self, run: OneShotRun | SessionTurn, observation: QueryObservation | None = None) -> None:
-        """Attach the run of the query: it waits while a limit holds, and reports waits to consumers and observers."""
+    def on_start(self, run: QueryRun) -> None:
+        """Let the run wait while a limit holds, and report waits to consumers and observers."""
         run.admission = self.wait_admitted
-        self._add_note = run.add_note
-        self._observation = observation
+        self._run = run
 
     # Called by the driver.
 
@@ -148,7 +136,7 @@ class QueryRetry:
         """Inspect a batch on its way to the consumer."""
         for message in batch:
             self._track(message)
-        return batch if self._inner is None else self._inner.on_messages(batch)
+        return batch
 
     def _track(self, message: Message) -> None:
         self._session_id = message.session_id or self._session_id
@@ -168,13 +156,12 @@ class QueryRetry:
             self._last_turn, self._turn = self._turn, []
             self._is_answering = self._is_answering and message.is_error
 
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Retry after a wait, if `result` is a failure that may pass; else return the inner middleware's decision."""
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+        """Retry after a wait, if `result` is a failure that may pass."""
         wait = self._plan_retry(result)
         if wait is None:
-            following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
             self._prompt = None  # later prompts may contain results of tools, which are sent once
-            return following
+            return None
         self._send_note(wait.note)
         self._report_wait("resume" if self._has_begun else "resend", wait.until, wait.reason, self.errors[-1])
         await sleep_until_time(wait.until)
@@ -268,14 +255,14 @@ class QueryRetry:
         return make_note(LIMIT_WAIT, self._session_id, facts)
 
     def _send_note(self, note: SystemMessage) -> None:
-        if self._add_note is not None:
-            self._add_note(note)
+        if self._run is not None:
+            self._run.add_note(note)
 
     def _report_wait(self, mode: RetryMode, until: float, reason: str, error: PilothouseError | None = None) -> None:
-        if self._observation is not None:
+        if self._run is not None and self._run.on_retry is not None:
             attempt = None if error is None or reason == "usage_limit" else self._tries
             delay = max(0.0, until - time.time())
-            self._observation.retry_scheduled(way=mode, reason=reason, delay=delay, attempt=attempt, error=error)
+            self._run.on_retry(way=mode, reason=reason, delay=delay, attempt=attempt, error=error)
 
     @property
     def _has_begun(self) -> bool:
@@ -285,27 +272,22 @@ class QueryRetry:
     def _make_retry_prompt(self) -> PromptMessage:
         before = self._prompt
         if before is None or self._has_begun:
-            return _make_prompt(CONTINUE_PROMPT)
+            return make_prompt(CONTINUE_PROMPT, verbatim=True)
         if len(before.data) > REPEATED_BYTES:
-            return _make_prompt(ANSWER_PROMPT)
+            return make_prompt(ANSWER_PROMPT, verbatim=True)
         # The same text with a new uuid: results name the prompt that they answer.
         key = str(uuid4())
         return PromptMessage(key, json.dumps(json.loads(before.data) | {"uuid": key}).encode() + b"\n")
 
     # The end of the query.
 
-    def add_cause(self, error: BaseException | None) -> None:
+    def explain(self, error: BaseException) -> None:
         """Chain the errors of earlier attempts to `error`."""
-        if error is None or not self.errors or error is self.errors[-1]:
+        if not self.errors or error is self.errors[-1]:
             return
         while error.__cause__ is not None and error.__cause__ is not self.errors[-1]:
             error = error.__cause__
         error.__cause__ = self.errors[-1]
-
-
-def _make_prompt(error_text: str) -> PromptMessage:
-    [prompt] = cast("tuple[PromptMessage]", prepare_prompts(error_text, verbatim=True))
-    return prompt
 
 
 def _random_fraction() -> float:

@@ -7,7 +7,7 @@ driver; `supervisor` starts a new one after a crash.
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -19,15 +19,16 @@ import anyio.lowlevel
 from pilothouse.client.controls import InterruptResult, SessionControls, to_result
 from pilothouse.client.costs import SessionCost
 from pilothouse.client.custom_tools import make_custom_tools
-from pilothouse.client.handlers import REPLACEABLE_OPTIONS
+from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_launch
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.query_plan import QueryPlan, make_limits
 from pilothouse.client.result import OutputT
 from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
-from pilothouse.driver import Prompts, QueryMiddleware
+from pilothouse.driver import Prompts
+from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.failures import self_wait_error
-from pilothouse.driver.session_run import SessionChild, SessionTurn
+from pilothouse.driver.query_run import QueryRun
 from pilothouse.driver.subscriptions import MessageSubscription
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
@@ -37,8 +38,10 @@ from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
+    from pilothouse.client.middleware import Middleware
     from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.options import OptionsBuilder
+    from pilothouse.permissions.asks import AskView
 
 
 SessionState = Literal["new", "starting", "idle", "running", "broken", "closed"]
@@ -69,8 +72,8 @@ class Session(SessionControls):
         self._monitor = self._supervisor.monitor
         self._rate_limits = rate_limits
         self._turn_lock = anyio.Lock()
-        self._turn: SessionTurn | None = None
-        self._queue: list[SessionTurn] = []
+        self._turn: QueryRun | None = None
+        self._queue: list[QueryRun] = []
 
     def __repr__(self) -> str:
         return f"<Session {self.id or 'without an id'}: {self.state}>"
@@ -91,7 +94,7 @@ class Session(SessionControls):
         return self._supervisor.options
 
     @property
-    def _child(self) -> SessionChild | None:
+    def _child(self) -> ChildRun | None:
         return self._supervisor.child
 
     @property
@@ -106,7 +109,7 @@ class Session(SessionControls):
             return "starting" if self._supervisor.is_starting else "broken"
         if not conversation.has_started:
             return "starting"
-        return "running" if self._turn is not None or conversation.is_working else "idle"
+        return "running" if self._turn is not None or conversation.is_in_turn else "idle"
 
     def health(self) -> Health:
         """Whether the session can take a query, and if not, why."""
@@ -149,6 +152,19 @@ class Session(SessionControls):
         """What the session has cost so far, turn by turn and model by model; what was resumed is not included."""
         return self._monitor.costs.costs
 
+    @property
+    def asks(self) -> AskView:
+        """The requests of this session that wait for somebody: permissions, questions, plans, elicitations.
+
+        Raises:
+            UsageError: the session was made without the option `asks`.
+        """
+        if self.options.asks is None:
+            raise UsageError("this session keeps no asks: make it with asks=ph.Asks()")
+        from pilothouse.permissions.asks import AskView  # most sessions do without
+
+        return AskView(self.options.asks, self._supervisor, self)
+
     # Start and end.
 
     async def start(self) -> Self:
@@ -185,6 +201,8 @@ class Session(SessionControls):
                     await turn.wait_finished()
             finally:  # also if `Task.cancel` of asyncio came through the shield
                 await self._supervisor.close()
+        if self.options.asks is not None:
+            self.options.asks.condition.notify_all()
 
     async def aclose(self) -> None:
         """Do the same as `close`, for `contextlib.aclosing`."""
@@ -267,9 +285,9 @@ class Session(SessionControls):
     def _make_query(
         self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child: ChildOptions, **how: Any
     ) -> Query:
-        def make_run(final: Options, prompts: Prompts, continuation: QueryMiddleware | None) -> SessionTurn:
-            enter = partial(self._take_turn, changes, middleware=continuation, child=child)
-            turn = SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
+        def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
+            enter = partial(self._take_turn, changes, middlewares=middlewares, child=child)
+            turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
             turn.get_query = found[0]  # weak: a query that is dropped has to end
             turn.check_session = self._check_caller
             return turn
@@ -290,30 +308,31 @@ class Session(SessionControls):
     async def _take_turn(
         self,
         changes: Mapping[str, Any],
-        turn: SessionTurn,
-        middleware: QueryMiddleware | None = None,
+        turn: QueryRun,
+        middlewares: Sequence[Middleware] = (),
         child: ChildOptions | None = None,
-    ) -> AsyncGenerator[SessionChild]:
+    ) -> AsyncGenerator[ChildRun]:
         self._queue.append(turn)
         try:
             async with self._turn_lock:  # in order of arrival
-                with self._monitor.run_turn(middleware), self._supervisor.require(child):
+                with self._monitor.run_turn(middlewares), self._supervisor.require(child):
                     async with self._run_turn(turn, changes) as conversation:
                         yield conversation
         finally:
             self._queue.remove(turn)
 
     @asynccontextmanager
-    async def _run_turn(self, turn: SessionTurn, changes: Mapping[str, Any]) -> AsyncGenerator[SessionChild]:
+    async def _run_turn(self, turn: QueryRun, changes: Mapping[str, Any]) -> AsyncGenerator[ChildRun]:
         self._turn = turn  # it may wait for long, and can be stopped meanwhile
         try:
-            await turn.wait_admitted()
+            if turn.admission is not None:
+                await turn.wait_admitted()
         finally:
             self._turn = None
         conversation = await self._ensure_running()
         await conversation.wait_foreign_turn()
 
-        async def change_conversation() -> SessionChild:
+        async def change_conversation() -> ChildRun:
             nonlocal conversation
             conversation = await self._apply_settings(await self._ensure_running(), changes)
             return conversation
@@ -331,7 +350,7 @@ class Session(SessionControls):
             if changes and not conversation.is_finished:
                 await self._restore_settings()
 
-    async def _apply_settings(self, child: SessionChild, changes: Mapping[str, Any]) -> SessionChild:
+    async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
         try:
             await self._runtime_settings.apply(self.options, changes)
         except PilothouseError:
@@ -351,13 +370,13 @@ class Session(SessionControls):
         assert self._supervisor.runtime_settings is not None
         return self._supervisor.runtime_settings
 
-    async def _ensure_running(self) -> SessionChild:
+    async def _ensure_running(self) -> ChildRun:
         return await self._supervisor.ensure_running(in_turn=self._turn is not None)
 
     def _check_caller(self) -> None:
         """Raise if the turn that runs waits for the callback that calls this."""
         turn, child = self._turn, self._child
-        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.is_working)
+        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.is_in_turn)
         if by_child or (turn is not None and turn.is_in_own_callback):  # a turn runs some tools without the CLI
             raise self_wait_error()
 
@@ -416,7 +435,7 @@ class Session(SessionControls):
             await turn.interrupt()
         if conversation is None or conversation.is_finished:
             return InterruptResult()
-        if not (conversation.is_working if turn is None else cancel_queued):
+        if not (conversation.is_in_turn if turn is None else cancel_queued):
             return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
         return to_result(InterruptResult, await conversation.request("interrupt", body))
@@ -536,4 +555,5 @@ def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool
     """
     if session:
         return make_session_invocation(options)
-    return QueryPlan("-", options, output_type=output_type).make_launch()[0]
+    plan = QueryPlan("-", options, output_type=output_type)
+    return make_launch(plan.options, plan.handlers, "-")[0]

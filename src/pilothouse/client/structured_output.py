@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
-from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.middleware import Middleware, ReadEvents
 from pilothouse.client.result import closing_message, make_result_error
-from pilothouse.driver import NextPrompt, PromptMessage
+from pilothouse.driver import NextPrompt
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
 from pilothouse.events import OutputRejected, QueryEvent
 from pilothouse.json_schema import (
@@ -206,8 +206,6 @@ def _to_json_text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-Read: TypeAlias = Callable[[Message], Iterator[QueryEvent]]
-
 OUTPUT_TOOL = "StructuredOutput"  # the CLI's (2.1.330) name of the tool that takes the output
 
 # Keys under which models like to put the whole value, although not asked to.
@@ -280,10 +278,10 @@ class OutputSchema:
         Raises:
             StructuredOutputError: there is no output, or it does not fit.
         """
-        given = _NOTHING
+        given: Any = None
         if result is not None:
-            given = _find_json(result.result or "") if result.structured_output is None else result.structured_output
-        if given is not _NOTHING:
+            given = find_json(result.result or "") if result.structured_output is None else result.structured_output
+        if given is not None:
             return self.validate(given)
         raise StructuredOutputError(
             "the model gave no structured output; ask for it in the prompt, or simplify the schema",
@@ -393,13 +391,13 @@ def _unwrap_once(given: Any) -> Any:
     return _NOTHING
 
 
-def _find_json(text: str) -> Any:
-    """Decode a text, or its only fenced block, if that is an object or list."""
+def find_json(text: str) -> Any:
+    """Decode a text, or its only fenced block, if that is an object or list; else None."""
     whole = _decoded(text)
-    if whole is not _NOTHING:
-        return whole
     fenced = _FENCED.findall(text)
-    return _decoded(fenced[0]) if len(fenced) == 1 else _NOTHING
+    if whole is _NOTHING and len(fenced) == 1:
+        whole = _decoded(fenced[0])
+    return None if whole is _NOTHING else whole
 
 
 def _decoded(text: str) -> Any:
@@ -469,8 +467,10 @@ def make_repair_text(schema: OutputSchema, error: StructuredOutputError) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class OutputValidator:
-    """Validates the output of one query, and decides when the model is asked again.
+class OutputValidator(Middleware):
+    """Validates the output of one query, and asks again for output that does not fit.
+
+    Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
 
     Args:
         expected: the schema of the answer.
@@ -484,53 +484,52 @@ class OutputValidator:
     def __init__(self, expected: OutputSchema, repairs: int) -> None:
         self._expected = expected
         self._repairs = repairs
-        self._last_verdict: tuple[ResultMessage | None, tuple[Any, Any] | StructuredOutputError] | None = None
+        self._last_check: tuple[ResultMessage | None, tuple[Any, Any] | StructuredOutputError] | None = None
         self.attempts = 1
         self.rejected: list[OutputRejected] = []
 
-    def make_repair_prompt(self, result: ResultMessage) -> str | None:
-        """Make the prompt that asks again after `result`; None if the output fits, or a repair is impossible."""
-        verdict = self._repairable_error(result)
-        if verdict is None:
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+        """Return the prompt that asks for the output again, if it does not fit and a repair is possible."""
+        error = self._repairable_error(result)
+        if error is None:
             return None
-        self.rejected.append(OutputRejected(verdict, self.attempts))
+        self.rejected.append(OutputRejected(error, self.attempts))
         self.attempts += 1
-        return make_repair_text(self._expected, verdict)
+        return self.make_next_prompt(make_repair_text(self._expected, error))
 
     def _repairable_error(self, result: ResultMessage) -> StructuredOutputError | None:
         """The reason why the output does not fit, if the model may be asked again."""
         if self.attempts > self._repairs or not _is_repairable(result):
             return None
-        verdict = self._validate(result)
-        return verdict if isinstance(verdict, StructuredOutputError) else None
+        checked = self._validate(result)
+        return checked if isinstance(checked, StructuredOutputError) else None
 
     def is_repaired(self, result: ResultMessage) -> bool:
         """Whether the model was asked again after this result, or is about to be."""
         return any(each.error.result is result for each in self.rejected) or self._repairable_error(result) is not None
 
-    def apply_to(self, result: QueryResult, messages: Sequence[Message]) -> None:
-        """Set the output of `result`, or its error; `messages` are those that were kept."""
+    def complete_result(self, result: QueryResult[Any], messages: Sequence[Message]) -> None:
+        """Set the output of `result`, or its error."""
         result.output_attempts = self.attempts if messages else 0
-        verdict: tuple[Any, Any] | PilothouseError | None = result.error
-        if verdict is None:
-            verdict = self._validate(closing_message(messages) or result.result)  # a woken turn has no output
-        elif isinstance(verdict, StructuredOutputError):
-            verdict = self._validate_last_call(messages, verdict)
-        if isinstance(verdict, PilothouseError):
-            result.error = self.add_cause(verdict)
+        checked: tuple[Any, Any] | PilothouseError | None = result.error
+        if checked is None:
+            checked = self._validate(closing_message(messages) or result.result)  # a woken turn has no output
+        elif isinstance(checked, StructuredOutputError):
+            checked = self._validate_last_call(messages, checked)
+        if isinstance(checked, PilothouseError):
+            result.error = checked
         else:
             result.error = None
-            result.output, result.structured = verdict
+            result.output, result.structured = checked
 
-    def add_cause(self, error: PilothouseError) -> PilothouseError:
-        """Chain the last rejected output to `error` as its cause; returns `error`."""
+    def explain(self, error: PilothouseError) -> None:
+        """Chain the last rejected output to `error` as its cause."""
         if isinstance(error, StructuredOutputError):
             error.attempts = self.attempts
         elif self.rejected:
             _append_cause(error, self.rejected[-1].error)
-        return error
 
-    def add_events(self, read: Read) -> Read:
+    def wrap_events(self, read: ReadEvents) -> ReadEvents:
         """Wrap `read` to add events of rejected outputs."""
         passed: list[Message] = []
         reported = 0
@@ -553,14 +552,14 @@ class OutputValidator:
         return with_rejections
 
     def _validate(self, result: ResultMessage | None) -> tuple[Any, Any] | StructuredOutputError:
-        if self._last_verdict is None or self._last_verdict[0] is not result:
+        if self._last_check is None or self._last_check[0] is not result:
             try:
-                verdict = self._expected.read(result)
+                checked = self._expected.read(result)
             except StructuredOutputError as error:
                 error.result, error.attempts = result, self.attempts
-                verdict = error
-            self._last_verdict = (result, verdict)
-        return self._last_verdict[1]
+                checked = error
+            self._last_check = (result, checked)
+        return self._last_check[1]
 
     def _validate_last_call(
         self, messages: Sequence[Message], error: StructuredOutputError
@@ -586,29 +585,3 @@ def _append_cause(error: BaseException, cause: BaseException) -> None:
             error.__cause__ = cause
             return
         error = error.__cause__
-
-
-class OutputRepair:
-    """Asks again for output that does not fit; a middleware.
-
-    Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
-
-    Args:
-        output: validates the results.
-    """
-
-    def __init__(self, output: OutputValidator) -> None:
-        self._output = output
-
-    def on_messages(self, batch: list[Message]) -> list[Message]:
-        """Return the whole batch: the consumer sees rejected outputs, too."""
-        return batch
-
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Return the prompt that asks for the output again, if it does not fit and a repair is possible."""
-        repair_prompt = self._output.make_repair_prompt(result)
-        if repair_prompt is None:
-            return NextPrompt()
-        # Verbatim: the prompt quotes the model, and an `@path` in the quote must not be read.
-        [prompt] = cast("tuple[PromptMessage]", prepare_prompts(repair_prompt, verbatim=True))
-        return NextPrompt(prompt)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,9 @@ from pilothouse.client.handlers import RequestHandlers, make_handlers, make_laun
 from pilothouse.client.query_plan import make_limits, make_transport
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
-from pilothouse.driver import HandlerSet, QueryMiddleware, make_loop_caller, running_loop, spawn
+from pilothouse.driver import HandlerSet, make_loop_caller, running_loop, spawn
+from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.pool import Pool
-from pilothouse.driver.session_run import SessionChild
 from pilothouse.driver.subscriptions import Subscriptions
 from pilothouse.errors import (
     CLIExitedError,
@@ -41,14 +41,17 @@ from pilothouse.errors import (
 )
 from pilothouse.messages import Message, SystemMessage
 from pilothouse.options import TABLE, Invocation, Options, render
-from pilothouse.options.targets import Internal
+from pilothouse.options.table import Internal
 from pilothouse.transports import Transport
 from pilothouse.transports.concurrency import run_blocking
 
 if TYPE_CHECKING:
+    from pilothouse.client.middleware import Middleware
     from pilothouse.client.observation import SessionObservation
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.transports.isolation import PrivateHome
+else:  # loaded later; `help()` evaluates the hints
+    Bridge = Any
 
 
 # The control request of each option, and the key of its body.
@@ -60,7 +63,7 @@ CHANGEABLE_OPTIONS = {
 # Options that apply at the start of a child, although the CLI has no flag for them.
 LAUNCH_OPTIONS = frozenset(
     {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
-    | {"can_use_tool", "confirm", "on_question", "on_plan", "hooks", "on_elicitation", "on_user_dialog"}
+    | {"can_use_tool", "confirm", "on_question", "on_plan", "asks", "hooks", "on_elicitation", "on_user_dialog"}
     | {"custom_tools", "tool_bridge"}
 )
 _OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
@@ -131,7 +134,7 @@ class RuntimeSettings:
         child: sends control requests; knows the permission mode, which the CLI also changes by itself.
     """
 
-    def __init__(self, options: Options, child: SessionChild) -> None:
+    def __init__(self, options: Options, child: ChildRun) -> None:
         self._child = child
         self._default_mode = child.permission_mode or "default"
         self._current = self._requested(options)
@@ -206,7 +209,7 @@ class SessionMonitor(Subscriptions):
         super().put(batch, size)
 
     @contextmanager
-    def run_turn(self, middleware: QueryMiddleware | None) -> Generator[None]:
+    def run_turn(self, middlewares: Sequence[Middleware]) -> Generator[None]:
         """The block in which a query of the session is active.
 
         Raises:
@@ -219,7 +222,7 @@ class SessionMonitor(Subscriptions):
         if self._observation is None:
             yield
             return
-        with self._observation.run_query(middleware):
+        with self._observation.run_query(middlewares):
             yield
 
     def on_unattributed(self, message: Message) -> None:
@@ -343,7 +346,7 @@ class ChildSupervisor:
         new_handlers = make_handlers(options)  # reports mistakes before anything is started
         self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home = _make_home(options)
-        self.child: SessionChild | None = None
+        self.child: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
         self.required = _SESSION_OPTIONS
@@ -413,7 +416,7 @@ class ChildSupervisor:
             raise UsageError("a session belongs to the event loop that started it; make another with resume=")
         self._loop = loop
 
-    def ready_child(self) -> SessionChild | None:
+    def ready_child(self) -> ChildRun | None:
         """Return the child, if it can be used without any waiting."""
         self._check_loop()
         conversation = self.child
@@ -421,7 +424,7 @@ class ChildSupervisor:
             return None
         return conversation if self._started_with.is_compatible(self.required) else None
 
-    async def ensure_running(self, *, in_turn: bool) -> SessionChild:
+    async def ensure_running(self, *, in_turn: bool) -> ChildRun:
         """Return a running child with the required options; start or replace it if need be.
 
         Args:
@@ -447,7 +450,7 @@ class ChildSupervisor:
                 return before
             return await self._replace(before)
 
-    async def _replace(self, previous: SessionChild) -> SessionChild:
+    async def _replace(self, previous: ChildRun) -> ChildRun:
         """End a healthy child, and start one with the required options."""
         if getattr(previous.transport, "is_attached", False):
             name = next(iter(self.required.options))
@@ -456,7 +459,7 @@ class ChildSupervisor:
                 "started; use a session of your own, with resume= or fork",
                 option=name,
             )
-        if previous.has_background_tasks:
+        if previous.background:
             log.warning("background tasks of the session %s end with their child: a query needs a new child", self.id)
         mode = previous.permission_mode
         await previous.close()
@@ -469,7 +472,7 @@ class ChildSupervisor:
             conversation.permission_mode = mode
         return conversation
 
-    async def _restart(self, previous: SessionChild | None) -> SessionChild:
+    async def _restart(self, previous: ChildRun | None) -> ChildRun:
         crashed = previous if previous is not None and previous.has_started else None
         if crashed is not None and self.options.restart == "never":
             raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
@@ -478,7 +481,7 @@ class ChildSupervisor:
             self.monitor.on_child_restarted(conversation.session_id, crashed.failure)
         return conversation
 
-    async def _launch_with_fallback(self, previous: SessionChild | None) -> SessionChild:
+    async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
         """Start a child, without resuming if the previous one died before it saved anything."""
         ways_out = (
             (SessionNotFoundError, self.resume_state.discard_resume),
@@ -492,14 +495,14 @@ class ChildSupervisor:
                     raise
         return await self._launch(previous)
 
-    async def _launch(self, previous: SessionChild | None) -> SessionChild:
+    async def _launch(self, previous: ChildRun | None) -> ChildRun:
         self._started_with = wanted = self.required
         options = self._next_options(wanted)
         invocation, host = self._make_launch(options, wanted)
         if previous is not None:
             invocation = replace(invocation, has_generated_session_id=False)
         transport, limits = make_transport(options), make_limits(options)
-        conversation = self.child = SessionChild(
+        conversation = self.child = ChildRun(
             transport,
             invocation,
             limits,
@@ -515,10 +518,12 @@ class ChildSupervisor:
         spawn(conversation.run, "pilothouse session")
         try:
             await conversation.start()
-        except BaseException:
+        except BaseException as error:
             conversation.stop()
             with anyio.CancelScope(shield=True):
                 await conversation.wait_finished()
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                conversation.has_started = False  # it may have been ready by now, but did not crash
             raise
         given: str | None = getattr(transport, "session_id", None)  # set by a pool, whose child was started before
         if given is not None:
@@ -645,6 +650,6 @@ def _make_home(options: Options) -> PrivateHome | None:
     return PrivateHome()
 
 
-def _end_child(child: SessionChild, subscriptions: Subscriptions) -> None:
+def _end_child(child: ChildRun, subscriptions: Subscriptions) -> None:
     child.stop()
     subscriptions.end()

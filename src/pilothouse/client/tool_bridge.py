@@ -12,46 +12,15 @@ from typing import Any, TypeAlias, cast
 from msgspec.structs import replace
 
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.middleware import Middleware
 from pilothouse.client.resume_state import NO_SNAPSHOT
-from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryMiddleware
+from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryRun
 from pilothouse.errors import OptionsError
-from pilothouse.messages import ResultMessage
+from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options
 from pilothouse.options.permission_rules import RuleSet
 from pilothouse.tools import sdk_server
 from pilothouse.tools.bridges import DeferredBridge, ToolExecutor, ToolLoop, XmlBridge
-
-
-class PromptQueue:
-    """Holds back all prompts but the first.
-
-    Args:
-        prompts: as the driver would get them.
-    """
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._remaining: Iterator[PromptMessage] | None = None
-        self._stream: AsyncGenerator[PromptMessage, None] | None = None
-        if isinstance(prompts, Sequence):
-            self._remaining = iter(prompts[1:])
-            self.first: Prompts = prompts[:1]
-        else:
-            self._stream = prompts
-            self.first = self._only_first(prompts)
-
-    async def next(self) -> PromptMessage | None:
-        """Wait for the next prompt; None after the last."""
-        if self._stream is not None:
-            return await anext(self._stream, None)
-        return None if self._remaining is None else next(self._remaining, None)
-
-    @staticmethod
-    async def _only_first(prompts: AsyncGenerator[PromptMessage, None]) -> AsyncGenerator[PromptMessage, None]:
-        prompt = await anext(prompts, None)
-        if prompt is not None:
-            yield prompt
-
 
 Bridge: TypeAlias = DeferredBridge | XmlBridge
 
@@ -117,36 +86,63 @@ def add_deferral(hooks: Any, bridge: Bridge) -> Any:
     return {**given, "PreToolUse": [*listed, HookMatcher(bridge.matcher, bridge.defer)]}
 
 
-class BridgeMiddleware:
-    """Runs the tool calls that a result leaves to this process and sends the results; a middleware.
+class BridgeMiddleware(Middleware):
+    """Runs the tool calls that a result leaves to this process and sends the results.
 
     Args:
-        steps: the tool loop of the query.
-        prompts: of the query. The next one waits until no call of the answer to the one before is left: the CLI would
-            answer it instead of taking the results.
-        inner: decides what follows once no call is left.
-
-    Attributes:
-        first: the prompts that may be sent at once.
+        bridge: of the query; its tool loop starts with the run.
     """
 
-    def __init__(self, steps: ToolLoop, prompts: Prompts = (), inner: QueryMiddleware | None = None) -> None:
-        self.on_messages = steps.read
-        self._steps = steps
-        self._prompts = PromptQueue(prompts)
-        self._inner = inner
-        self.first = self._prompts.first
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._steps: ToolLoop | None = None
 
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
+    def on_start(self, run: QueryRun) -> None:
+        """Start the tool loop."""
+        self._steps = self._bridge.start_loop()
+
+    def on_messages(self, batch: list[Message]) -> list[Message]:
+        """Read the calls in the messages, and take them out of the text."""
+        assert self._steps is not None
+        return self._steps.read(batch)
+
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
         """Return the results of the calls that `result` leaves to this process."""
+        assert self._steps is not None
         step = await self._steps.next_step(result)
         if step.content is not None:
-            # Verbatim: an `@path` or a `/command` in a result has no effect.
-            [prompt] = cast("tuple[PromptMessage]", prepare_prompts(step.content, verbatim=True))
-            return NextPrompt(prompt, step.messages)
-        if step.messages:
-            return NextPrompt(None, step.messages)
-        following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
-        if following.prompt is not None or following.messages:
-            return following
-        return NextPrompt(await self._prompts.next())
+            return self.make_next_prompt(step.content, step.messages)
+        return NextPrompt(None, step.messages) if step.messages else None
+
+
+class PromptQueue(Middleware):
+    """Holds back all prompts but the first, and sends one after each result.
+
+    For tool bridges: the CLI would answer the next prompt instead of taking the results of calls.
+    """
+
+    def __init__(self) -> None:
+        self._remaining: Iterator[PromptMessage] | None = None
+        self._stream: AsyncGenerator[PromptMessage, None] | None = None
+
+    def prepare_prompts(self, prompts: Prompts) -> Prompts:
+        """Return the first prompt."""
+        if isinstance(prompts, Sequence):
+            self._remaining = iter(prompts[1:])
+            return prompts[:1]
+        self._stream = prompts
+        return self._only_first(prompts)
+
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+        """Return the next prompt, once it is there."""
+        if self._stream is not None:
+            prompt = await anext(self._stream, None)
+        else:
+            prompt = None if self._remaining is None else next(self._remaining, None)
+        return None if prompt is None else NextPrompt(prompt)
+
+    @staticmethod
+    async def _only_first(prompts: AsyncGenerator[PromptMessage, None]) -> AsyncGenerator[PromptMessage, None]:
+        prompt = await anext(prompts, None)
+        if prompt is not None:
+            yield prompt

@@ -6,15 +6,16 @@ Start at `query_run.QueryRun`, then `connection.ControlChannel`.
 
 from typing import TYPE_CHECKING
 
+from pilothouse.driver.child_run import ChildRun as ChildRun
 from pilothouse.driver.failures import QueryLimits as QueryLimits
 from pilothouse.driver.incoming_requests import RequestHandler as RequestHandler
-from pilothouse.driver.one_shot import OneShotRun as OneShotRun
 from pilothouse.driver.pending_work import PromptMessage as PromptMessage
 from pilothouse.driver.pending_work import Prompts as Prompts
-from pilothouse.driver.tasks import make_loop_caller as make_loop_caller
+from pilothouse.driver.query_run import QueryRun as QueryRun
 from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.transports.concurrency import make_loop_caller as make_loop_caller
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet as HandlerSet

@@ -1,24 +1,23 @@
-"""The connection to one child.
+"""`ControlChannel`: moves bytes between a transport and the protocol, and matches control requests with responses.
 
-`ControlChannel` moves bytes and matches control requests with responses; `ChildConnection` owns the transport from
-start to close, and tracks whether the child works. Neither decides about prompts, results or deadlines.
+It does not decide about prompts, results or deadlines.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from msgspec.structs import replace
 
-from pilothouse.driver.failures import QueryLimits, oversize_error
+from pilothouse.driver.failures import oversize_error
 from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask
-from pilothouse.driver.pending_work import RunningTasks
+from pilothouse.driver.pending_work import PendingPrompts
 from pilothouse.driver.tasks import SingleWaiterEvent, make_loop_clock
 from pilothouse.errors import (
     ControlError,
@@ -28,9 +27,7 @@ from pilothouse.errors import (
     PilothouseError,
     SessionClosedError,
 )
-from pilothouse.messages import ApiRetryMessage, InitMessage, LineSkippedMessage, Message
-from pilothouse.options import Invocation
-from pilothouse.options.invocation import InitializeLine
+from pilothouse.messages import LineSkippedMessage, Message, PermissionDeniedMessage, ResultMessage
 from pilothouse.protocol import (
     Connection,
     ErrorReceived,
@@ -40,14 +37,11 @@ from pilothouse.protocol import (
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
-    StreamValidator,
 )
 from pilothouse.transports import Transport
-from pilothouse.transports.discovery import warn_if_executable_is_old, warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet
-    from pilothouse.options.secrets import Redactor
 
 
 log = logging.getLogger("pilothouse.driver")
@@ -56,6 +50,7 @@ SkippedLine = NonJsonLine | LineTooLong | InvalidFrame
 
 LOGGED_CHARS = 200  # of a line that is not a message
 REDACTED_BYTES = 64 * 1024  # of that line, searched for keys
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 CANCEL_SEND_SECONDS = 1.0  # for sending a cancel request to the CLI, which is a courtesy
 
 
@@ -84,7 +79,74 @@ class MessageSink(Protocol):
         ...
 
 
-class PendingRequest(SingleWaiterEvent):
+class ChildQuery(MessageSink, Protocol):
+    """What a child asks of the query that uses it, and tells it; see `QueryRun`."""
+
+    pending_prompts: PendingPrompts
+    interrupted: bool
+    has_started_prompt: bool
+    has_turn_ended: bool
+    is_awaiting_idle: bool
+    wants_permission_events: bool
+    was_sent: bool
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether messages come that belong to the query."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing follows."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the end of its turn is awaited."""
+        ...
+
+    @property
+    def is_timed_out(self) -> bool:
+        """Whether a limit has stopped it."""
+        ...
+
+    def mark_begun(self, uuid: str | None = None) -> None:
+        """Mark a prompt as started."""
+
+    def unmark_begun(self) -> None:
+        """Undo `mark_begun`."""
+
+    def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
+        """Add a message about a permission request."""
+
+    def note_denied(self, message: PermissionDeniedMessage) -> None:
+        """Report a tool that the CLI has denied."""
+
+    def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
+        """Whether a result belongs to it."""
+        ...
+
+    def add_result(self, result: ResultMessage) -> None:
+        """Add a result."""
+
+    def mark_done(self) -> None:
+        """Take what came as the whole answer."""
+
+    def accept_exit(self, exit_code: int | None = None) -> bool:
+        """Whether it may end now that its own child has ended its output."""
+        ...
+
+    def abandon(self) -> None:
+        """Drop further messages."""
+
+    def fail(self, error: BaseException) -> None:
+        """Fail."""
+
+    async def wait_decided(self) -> None:
+        """Wait for the decision of its middleware."""
+
+
+class PendingRequest(SingleWaiterEvent, kw_only=True):
     """A control request that was sent. After `wait`, `response` returns the response.
 
     Attributes:
@@ -93,21 +155,17 @@ class PendingRequest(SingleWaiterEvent):
         on_error: called with an error that comes in place of the response, if no task waits.
     """
 
-    __slots__ = ("_error", "_payload", "deadline", "on_error", "request_id", "send_scope", "subtype")
-
-    def __init__(self, request_id: str, subtype: str) -> None:
-        super().__init__()
-        self.request_id = request_id
-        self.subtype = subtype
-        self.deadline = inf
-        self.send_scope: anyio.CancelScope | None = None
-        self.on_error: Callable[[BaseException], object] | None = None
-        self._payload: Mapping[str, Any] = {}
-        self._error: BaseException | None = None
+    request_id: str
+    subtype: str
+    deadline: float = inf
+    send_scope: anyio.CancelScope | None = None
+    on_error: Callable[[BaseException], object] | None = None
+    _payload: Mapping[str, Any] = EMPTY
+    _error: BaseException | None = None
 
     def resolve(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
         """Set the response, or the error that takes its place."""
-        self._payload, self._error = payload or {}, error
+        self._payload, self._error = payload or EMPTY, error
         self.set()
         if error is not None and self.on_error is not None:
             self.on_error(error)
@@ -158,7 +216,7 @@ class ControlChannel:
         self._pending: dict[str, PendingRequest] = {}
         self._close_error: BaseException | None = None
         self._start_task = start_task
-        self.is_preparing = False
+        self.is_preparing = self._is_reader_waiting = False
         self.on_skipped: Callable[[SkippedLine], object] | None = None
         self._skipped: list[SkippedLine] = []
         self.last_problem: PeerError | None = None
@@ -172,7 +230,6 @@ class ControlChannel:
         self._size = 0  # bytes received since the last complete message
         self._has_output_ended = False
         self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
-        self._scheduled: list[Callable[[], object]] = []
         self._wait_scope: anyio.CancelScope | None = None
         self._clock = anyio.current_time
 
@@ -187,16 +244,8 @@ class ControlChannel:
         self._clock = make_loop_clock()
         self._start_task(self._read)
         while not self._has_output_ended:
-            self._wakeup = SingleWaiterEvent()
-            while self._scheduled:
-                self._scheduled.pop(0)()
             with anyio.CancelScope(deadline=min(self._expire_requests(), check())) as self._wait_scope:
                 await self._wakeup.wait()
-
-    def call_soon(self, work: Callable[[], object]) -> None:
-        """Run `work` in the task that owns the connection, after the tasks that were woken before."""
-        self._scheduled.append(work)
-        self._wakeup.set()
 
     def check_at(self, when: float) -> None:
         """Wake the task that owns the connection at `when`, or earlier."""
@@ -237,12 +286,15 @@ class ControlChannel:
         """Read and run handlers. Returns whether the output has ended."""
         receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.incoming
         events, new = self.connection.events, questions.unhandled
+        may_be_full = True  # the reader before this one may have filled the sink
         while True:
             if new and await questions.handle_new(reader, self._start_next_reader):
                 return False
             # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
-            while sink.is_full and not self._pending:
+            while may_be_full and sink.is_full and not self._pending:
+                self._is_reader_waiting = True
                 await sink.wait_for_space()
+                self._is_reader_waiting = False
             chunk = await receive()
             if not chunk:
                 break
@@ -250,7 +302,9 @@ class ControlChannel:
             messages = feed(chunk)
             if events:
                 self._route()
-            self._dispatch(messages)
+            may_be_full = bool(messages or self._skipped)
+            if may_be_full:
+                self._dispatch(messages)
         end = self.connection.end_output()
         if events:
             self._route()
@@ -293,8 +347,9 @@ class ControlChannel:
         if self._close_error is not None:
             raise self._close_error
         request_id, data = self.connection.request(subtype, body)
-        pending = self._pending[request_id] = PendingRequest(request_id, subtype)
-        self._sink.release_reader()
+        pending = self._pending[request_id] = PendingRequest(request_id=request_id, subtype=subtype)
+        if self._is_reader_waiting:
+            self._sink.release_reader()
         return pending, data
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -310,7 +365,7 @@ class ControlChannel:
 
     async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
-        self._set_deadline(pending)
+        self.start_timeout(pending)
         try:
             if unsent and not self._transport.try_send(unsent):
                 # If the CLI has exited, the reader sees how and resolves the request with that error.
@@ -325,22 +380,18 @@ class ControlChannel:
             if self._pending.pop(pending.request_id, None) is not None:
                 await self._cancel_request(pending)
 
-    def watch_errors(self, pending: PendingRequest, on_error: Callable[[BaseException], object]) -> None:
-        """Call `on_error` with an error that comes in place of the response to a sent request, without waiting."""
-        pending.on_error = on_error
-        self._set_deadline(pending)
-
-    def _set_deadline(self, pending: PendingRequest) -> None:
+    def start_timeout(self, pending: PendingRequest) -> None:
+        """Let a request that was sent fail if its response does not come in time."""
         # One timer for all requests, instead of one for each.
         pending.deadline = self._clock() + self._control_timeout
         self.check_at(pending.deadline)
 
     def start_handlers(self) -> None:
         """Start the background work of the handlers, and let them send control requests."""
-        if self._handlers is not None:
-            self._handlers.bind_sender(self.notify)
-            if self._handlers.run_background is not None:
-                self._start_task(self._handlers.run_background)
+        assert self._handlers is not None
+        self._handlers.bind_sender(self.notify)
+        if self._handlers.run_background is not None:
+            self._start_task(self._handlers.run_background)
 
     def replace_handlers(self, handlers: HandlerSet) -> None:
         """Use these handlers for new requests; open requests stay with the handlers that work on them."""
@@ -410,6 +461,8 @@ class ControlChannel:
         while events:
             event = events.popleft()
             match event:
+                case RequestReceived():
+                    self.incoming.accept(event)
                 case ResponseReceived(request_id=key, payload=payload):
                     if pending := self._pending.pop(key, None):
                         pending.resolve(payload)
@@ -417,8 +470,6 @@ class ControlChannel:
                     if pending := self._pending.pop(key, None):
                         message = f"the CLI refused the control request {subtype!r}: {text}"
                         pending.resolve(error=ControlError(message, subtype=subtype, code=code))
-                case RequestReceived():
-                    self.incoming.accept(event)
                 case RequestCancelled(request_id=key):
                     self.incoming.cancel(key)
                 case NonJsonLine() | LineTooLong() | InvalidFrame():
@@ -449,198 +500,3 @@ def _describe_skipped(event: SkippedLine) -> tuple[str, int, bytes]:
             return "not_json", len(line), line
         case InvalidFrame(error=error):
             return "no_message", 0, str(error).encode("utf-8", "replace")
-
-
-WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
-# From an unreadable line until a tool whose result may have been in it counts as ended: the longest time that the
-# CLI lets a command run (2.1.330), so that no command is cut short because of an unrelated line.
-LOST_RESULT_SECONDS = 600.0
-
-Work = Callable[[], Awaitable[None]]
-
-
-class ChildConnection:
-    """The connection to one child.
-
-    Args:
-        transport: not started yet.
-        invocation: how to start the child.
-        limits: sizes, and the timeout of control requests.
-        sink: takes the messages.
-        handlers: handle the requests of the CLI, if any.
-
-    Attributes:
-        failure: the first error of anything that runs here.
-        close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
-        last_activity: when the CLI last sent something or was busy; in the future while it waits for an announced
-            time.
-        is_in_turn: whether the CLI works on a turn, for a prompt or on its own.
-        may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        invocation: Invocation,
-        limits: QueryLimits,
-        sink: MessageSink,
-        handlers: HandlerSet | None,
-    ) -> None:
-        self.transport = transport
-        self.invocation = invocation
-        self.background = RunningTasks()
-        self.failure: BaseException | None = None
-        self.close_failure: PilothouseError | None = None
-        self.last_activity = 0.0
-        self.is_in_turn = False
-        self.may_be_woken = False
-        self._sink = sink
-        self._limits = limits
-        self._handlers = handlers
-        self._redactor: Redactor | None = None
-        self._uncertain_until = 0.0
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._task_count = 0  # tasks that have not ended
-
-    # Made on first use, which is after the start of the child: it needs time to come up anyway.
-
-    @cached_property
-    def channel(self) -> ControlChannel:
-        """The control channel over the transport."""
-        link = ControlChannel(
-            self.transport,
-            self._sink,
-            start_task=self.start_task,
-            handlers=self._handlers,
-            redact=self._redact,
-            max_line_bytes=self._limits.max_line_bytes,
-            control_timeout=self._limits.control_timeout,
-        )
-        link.on_skipped = self._on_skipped
-        return link
-
-    @cached_property
-    def validator(self) -> StreamValidator:
-        """Checks the order of the messages, and knows which tools are running."""
-        return StreamValidator()
-
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncGenerator[tuple[PendingRequest | None, bytes]]:
-        """Start the child on entry, close it on exit. Yields the initialize request, if any, for the caller to send.
-
-        Raises:
-            BaseException: the first error of what ran here, as it is and not inside a group.
-        """
-        await self.transport.start(self.invocation)
-        try:
-            self.last_activity = anyio.current_time()
-            # Registered before the reader starts: a short child may have sent everything before the first task runs.
-            hello = self.invocation.initialize
-            pending, line = (None, b"") if hello is None else self.channel.start_request("initialize", hello)
-            opening, line = (
-                (pending, InitializeLine(line)),
-                b"",
-            )  # error reporters print the variables of every frame
-            async with anyio.create_task_group() as self._tasks:
-                self.start_task(self.transport.serve)
-                self.channel.start_handlers()
-                yield opening
-                if self._task_count:  # cancelling an empty group costs as much as a task
-                    self._tasks.cancel_scope.cancel()
-        finally:
-            self._tasks = None
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.transport.close()
-                except PilothouseError as error:
-                    self.close_failure = error
-                    raise
-        if self.failure is not None:
-            raise self.failure
-
-    def _redact(self, text: str) -> str:
-        if self._redactor is None:  # most children never need it
-            from pilothouse.options.secrets import Redactor, invocation_secrets
-
-            self._redactor = Redactor(invocation_secrets(self.invocation))
-        return self._redactor.redact(text)
-
-    def start_task(self, work: Work) -> None:
-        """Run `work` beside the reader, until the connection ends; nothing runs after that."""
-        if self._tasks is not None:
-            self._task_count += 1
-            self._tasks.start_soon(self._run, work)
-
-    async def _run(self, work: Work) -> None:
-        await self.run_recording_failure(work)
-        self._task_count -= 1  # not after a cancel, which ends all the rest too
-
-    async def run_recording_failure(self, work: Work) -> None:
-        """Run `work`; an error in it ends the whole connection."""
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - handed on by `lifespan`
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """End the connection with `error`; the first error counts."""
-        self.failure = self.failure or error
-        self.stop()
-
-    def stop(self) -> None:
-        """End the connection without an error."""
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
-
-    # What the child is doing.
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
-        return self._is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
-
-    @property
-    def _is_tool_running(self) -> bool:
-        if fragment := self.channel.connection.fragment:
-            self._note_skipped(fragment)
-        validator = self.validator
-        return validator.has_open_tools or (
-            validator.has_uncertain_tools and anyio.current_time() < self._uncertain_until
-        )
-
-    def _on_skipped(self, event: SkippedLine) -> None:
-        match event:
-            case NonJsonLine(line=line):  # not a message, or a message whose first byte is wrong
-                self._note_skipped(line, is_frame=False)
-            case LineTooLong(head=head):
-                self._note_skipped(head)
-            case InvalidFrame(error=error):
-                self._note_skipped(error.line if isinstance(error, LineDecodeError) else b"")
-
-    def _note_skipped(self, line: bytes, *, is_frame: bool = True) -> None:
-        if self.validator.track_skipped(line, is_frame=is_frame):
-            self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS
-
-    def idle_since(self, *, is_busy: bool) -> float:
-        """When the CLI fell silent; now, while it is busy or the consumer does not read."""
-        if is_busy or self._sink.is_full:
-            self.last_activity = max(self.last_activity, anyio.current_time())
-        return self.last_activity
-
-    def note_retry(self, message: ApiRetryMessage) -> None:
-        """Count the announced wait for the API as activity."""
-        self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
-
-    def note_task(self, message: Message) -> None:
-        """Track a message about a background task."""
-        self.background.track(message)
-        self.may_be_woken = True
-
-    def note_init(self, message: InitMessage) -> None:
-        """Mark the start of a turn, and warn of an old CLI."""
-        self.is_in_turn = True
-        executable: str | None = getattr(self.transport, "executable", None)
-        if message.claude_code_version:
-            warn_if_old(message.claude_code_version)
-        elif executable is not None:  # CLIs up to at least 2.0.0 do not send it
-            warn_if_executable_is_old(executable)

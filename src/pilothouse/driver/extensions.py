@@ -6,7 +6,7 @@ A middleware sees every message and may add a prompt after a result. Loaded late
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pilothouse.driver.incoming_requests import RequestHandler
 from pilothouse.driver.pending_work import PromptMessage
-from pilothouse.errors import SessionClosedError
+from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 
 SendControl = Callable[[str, Mapping[str, Any]], None]
@@ -51,7 +51,7 @@ class NextPrompt(Struct, frozen=True):
     """What follows a result.
 
     Args:
-        prompt: the next prompt of the query; None: the query is complete.
+        prompt: the next prompt of the query; None: the query is complete, whatever other middlewares would send.
         messages: delivered to the consumer first. A `ResultMessage` among them replaces the CLI's result.
     """
 
@@ -60,11 +60,15 @@ class NextPrompt(Struct, frozen=True):
 
 
 class QueryMiddleware(Protocol):
-    """Makes one query out of several prompts. One instance for each query.
+    """Sees every message of one query, and may add a prompt after a result. One instance for each query.
 
-    It must not keep a reference to its `Query`, which could otherwise not end when it is dropped. If it has a true
-    attribute `is_passive`, `after_result` is never called and the query ends with its result.
+    It must not keep a reference to its `Query`, which could otherwise not end when it is dropped.
     """
+
+    @property
+    def is_passive(self) -> bool:
+        """Whether `after_result` never decides. If that holds for all, the query ends with its result."""
+        ...
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
         """Return what the consumer gets in place of `batch`. Called with every message, in order. Must not wait.
@@ -73,29 +77,29 @@ class QueryMiddleware(Protocol):
         """
         ...
 
-    async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Decide what follows `result`. Called once for each result that leaves no prompt pending.
+    async def after_result(self, result: ResultMessage) -> NextPrompt | None:
+        """Decide what follows `result`; None: the next middleware decides.
 
-        May take long; the idle timeout is paused meanwhile. Cancelled when the query is interrupted, stopped or out
-        of time. An error that it raises is the failure of the query.
+        Called once for each result that leaves no prompt pending. May take long; the idle timeout is paused
+        meanwhile. Cancelled when the query is interrupted, stopped or out of time. An error that it raises is the
+        failure of the query.
         """
         ...
 
 
 class MiddlewareRunner:
-    """Runs the middleware of one query.
+    """Runs the middlewares of one query.
 
     Args:
-        middleware: the middleware to run.
+        middlewares: the outermost, which is next to the consumer, first. Messages and results reach the last first.
 
     Attributes:
-        is_undecided: whether a result waits for the decision of the middleware; stays true after `cancel`.
+        is_undecided: whether a result waits for a decision; stays true after `cancel`.
     """
 
-    def __init__(self, middleware: QueryMiddleware) -> None:
-        self.on_messages = middleware.on_messages
-        self._after_result = middleware.after_result
-        self._is_passive: bool = getattr(middleware, "is_passive", False)
+    def __init__(self, middlewares: Sequence[QueryMiddleware]) -> None:
+        self._inner_first = tuple(reversed(middlewares))
+        self._is_passive = all(each.is_passive for each in middlewares)
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
         self._result: ResultMessage | None = None
@@ -104,8 +108,35 @@ class MiddlewareRunner:
         self._is_running = False
         self.is_undecided = False
 
+    def on_messages(self, batch: list[Message]) -> list[Message]:
+        """Return what the consumer gets in place of `batch`.
+
+        Raises:
+            UsageError: a middleware returned something else than a list.
+        """
+        return self._pass_outward(batch, self._inner_first)
+
+    def _pass_outward(self, batch: list[Message], middlewares: Iterable[QueryMiddleware]) -> list[Message]:
+        for middleware in middlewares:
+            batch = middleware.on_messages(batch)
+            if not isinstance(batch, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise _wrong_answer(middleware, "on_messages", batch, "a list of messages")
+        return batch
+
+    async def _after_result(self, result: ResultMessage) -> NextPrompt:
+        for at, middleware in enumerate(self._inner_first, 1):
+            following = await middleware.after_result(result)
+            if isinstance(following, NextPrompt):
+                if not following.messages:
+                    return following
+                messages = self._pass_outward(list(following.messages), self._inner_first[at:])
+                return NextPrompt(following.prompt, messages)
+            if following is not None:
+                raise _wrong_answer(middleware, "after_result", following, "a NextPrompt, or None")
+        return NextPrompt()
+
     def start(self, result: ResultMessage) -> bool:
-        """Start the decision about `result`; False if it was started before, or the middleware is passive."""
+        """Start the decision about `result`; False if it was started before, or all middlewares are passive."""
         if self._is_passive or result is self._result:
             return False
         self._result = result
@@ -117,11 +148,11 @@ class MiddlewareRunner:
     async def run(
         self, on_next: Callable[[NextPrompt | None], object], on_error: Callable[[Exception], object]
     ) -> None:
-        """Run the middleware until cancelled.
+        """Run the middlewares until cancelled.
 
         Args:
             on_next: called with each decision, and with None after `cancel`.
-            on_error: called with an error of the middleware.
+            on_error: called with an error of a middleware.
         """
         self._is_running = True
         while True:
@@ -162,12 +193,12 @@ class MiddlewareRunner:
             self._scope.cancel()
 
     async def wait_decided(self) -> None:
-        """Wait until the middleware has decided or failed."""
+        """Wait until a middleware has decided or failed."""
         if self.is_undecided:
             await self._has_decided.wait()
 
     async def wait_cancelled(self) -> None:
-        """Cancel the middleware and wait until it has ended, for at most `CANCEL_SECONDS`."""
+        """Cancel the middlewares and wait until they have ended, for at most `CANCEL_SECONDS`."""
         self.cancel()
         if not (self.is_undecided and self._is_running):
             return
@@ -175,3 +206,9 @@ class MiddlewareRunner:
             await self._has_decided.wait()
             return
         log.warning("a continuation did not end within %g s after its cancellation", CANCEL_SECONDS)
+
+
+def _wrong_answer(middleware: object, method: str, answer: object, expected: str) -> UsageError:
+    return UsageError(
+        f"{method} of the middleware {type(middleware).__name__} returned {type(answer).__name__}; return {expected}"
+    )

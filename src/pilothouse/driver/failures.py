@@ -24,7 +24,7 @@ from pilothouse.errors import (
 )
 from pilothouse.messages import SystemMessage
 from pilothouse.options import TABLE
-from pilothouse.options.targets import list_flags
+from pilothouse.options.table import list_flags
 from pilothouse.protocol import encode_line
 from pilothouse.transports import ExitInfo
 
@@ -53,25 +53,19 @@ class QueryLimits(Struct, frozen=True):
     until_idle: bool = False
 
 
-def missing_result_error(exit_info: ExitInfo, last_output: str, problem: PeerError | None) -> PilothouseError:
-    """Make the error for output that ended without a result: how the child exited and what it printed last.
+def missing_result_error(
+    exit_info: ExitInfo, last_output: str, problem: PeerError | None, *, is_busy: bool = True
+) -> PilothouseError:
+    """Make the error for output that ended too early: how the child exited and what it printed last.
 
     Args:
         exit_info: how the child exited.
         last_output: its last output that was not a message, if any.
         problem: the last line that could not be read; it may have been the result.
+        is_busy: whether a query waited for its result.
     """
-    if isinstance(problem, OversizeLineError) and exit_info.exit_code == 0:
+    if is_busy and isinstance(problem, OversizeLineError) and exit_info.exit_code == 0:
         return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
-    error = _exited_error(exit_info, last_output, "before the answer was complete")
-    error.__cause__ = exit_info.error or problem
-    return error
-
-
-def session_ended_error(
-    exit_info: ExitInfo, last_output: str, problem: PeerError | None, *, is_busy: bool
-) -> ProcessError:
-    """Make the error for a session whose output ended unexpectedly; arguments as in `missing_result_error`."""
     error = _exited_error(exit_info, last_output, "before the answer was complete" if is_busy else "while it was idle")
     error.__cause__ = exit_info.error or problem
     return error
@@ -187,16 +181,15 @@ class IdleCheck(Struct, frozen=True):
         return idle_timeout_error(self.limit or 0.0, consequence, has_received=has_received, kind=self.kind)
 
 
-class IdleTimer:
+class IdleTimer(Struct, eq=False):
     """Measures the silence of the CLI during one query.
 
     Args:
         limits: of the query.
     """
 
-    def __init__(self, limits: QueryLimits) -> None:
-        self._limits = limits
-        self._warned_for: float | None = None  # start of the silence that was reported
+    _limits: QueryLimits
+    _warned_for: float | None = None  # start of the silence that was reported
 
     @property
     def is_limited(self) -> bool:

@@ -14,6 +14,7 @@ from types import coroutine
 from typing import Any
 
 import anyio
+from msgspec import Struct, field
 
 from pilothouse.callbacks import TimeLimited
 from pilothouse.errors import ControlError, UsageError
@@ -29,7 +30,7 @@ response; a `TimeLimited` result gets its timeout when it has to wait.
 UNSUPPORTED_CODE = "unsupported_request"
 
 
-class ReaderTask:
+class ReaderTask(Struct, eq=False):
     """A task that reads and runs handlers, until a handler has to wait.
 
     Attributes:
@@ -38,28 +39,22 @@ class ReaderTask:
         has_run_handlers: whether the task has run user code.
     """
 
-    __slots__ = ("has_run_handlers", "request", "scope")
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.request: OpenRequest | None = None
-        self.has_run_handlers = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    request: OpenRequest | None = None
+    has_run_handlers: bool = False
 
 
-class OpenRequest:
+class OpenRequest(Struct, eq=False):
     """A request of the CLI that has no response yet."""
 
-    __slots__ = ("is_sending", "request", "response", "scope", "time_limited")
-
-    def __init__(self, asked: RequestReceived) -> None:
-        self.request = asked
-        self.time_limited: TimeLimited[Mapping[str, Any]] | None = None
-        self.scope: anyio.CancelScope | None = None  # of the task that runs the handler
-        self.response = b""
-        self.is_sending = False
+    request: RequestReceived
+    time_limited: TimeLimited[Mapping[str, Any]] | None = None
+    scope: anyio.CancelScope | None = None  # of the task that runs the handler
+    response: bytes = b""
+    is_sending: bool = False
 
 
-class IncomingRequests:
+class IncomingRequests(Struct, eq=False):
     """The open requests of a connection.
 
     Args:
@@ -73,19 +68,12 @@ class IncomingRequests:
         unhandled: new requests for `handle_new`; always the same object.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        handlers: Mapping[str, RequestHandler],
-        try_send: Callable[[bytes], bool],
-        send: Callable[[bytes], Awaitable[None]],
-    ) -> None:
-        self._connection = connection
-        self.handlers = handlers
-        self._try_send = try_send
-        self._send = send
-        self._open: dict[str, OpenRequest] = {}
-        self.unhandled: deque[OpenRequest] = deque()
+    _connection: Connection
+    handlers: Mapping[str, RequestHandler]
+    _try_send: Callable[[bytes], bool]
+    _send: Callable[[bytes], Awaitable[None]]
+    unhandled: deque[OpenRequest] = field(default_factory=deque[OpenRequest])
+    _open: dict[str, OpenRequest] = field(default_factory=dict[str, OpenRequest])
 
     def __len__(self) -> int:
         return len(self._open)
@@ -119,7 +107,7 @@ class IncomingRequests:
         """
         while self.unhandled:
             question = self.unhandled.popleft()
-            if self._is_cancelled(question):
+            if self._open.get(question.request.request_id) is not question:  # cancelled
                 continue
             reader.has_run_handlers = True
             context = copy_context()  # context variables set in there must not reach the next request
@@ -137,7 +125,7 @@ class IncomingRequests:
     async def finish(self, reader: ReaderTask) -> None:
         """Send the response that `reader` had to wait for, or the response to a timeout."""
         question = reader.request
-        if question is None or self._is_cancelled(question):
+        if question is None or self._open.get(question.request.request_id) is not question:
             return
         if reader.scope.cancelled_caught and question.time_limited is not None:
             try:
@@ -147,9 +135,6 @@ class IncomingRequests:
             except Exception as error:  # noqa: BLE001 - the CLI gets an error response
                 question.response = self._error_response(question.request, error)
         await self._send_response(question)
-
-    def _is_cancelled(self, question: OpenRequest) -> bool:
-        return self._open.get(question.request.request_id) is not question
 
     def _wait_for(self, question: OpenRequest, reader: ReaderTask) -> None:
         reader.request = question
@@ -162,8 +147,15 @@ class IncomingRequests:
     async def _handle(self, question: OpenRequest) -> None:
         asked = question.request
         try:
-            answer = await self._call_handler(question, asked)
-            question.response = self._connection.respond(asked.request_id, answer)
+            handler = self.handlers.get(asked.subtype)
+            if handler is None:  # the CLI waits for a response without a timeout, so it gets one
+                text = f"Unsupported control request subtype: {asked.subtype}"
+                raise ControlError(text, subtype=asked.subtype, code=UNSUPPORTED_CODE)
+            answer = handler(asked.body)
+            if isinstance(answer, TimeLimited):
+                question.time_limited = answer
+                answer = answer.awaitable
+            question.response = self._connection.respond(asked.request_id, await answer)
         except Exception as error:  # noqa: BLE001 - the CLI gets an error response
             question.response = self._error_response(asked, error)
         if question.scope is None:
@@ -178,17 +170,6 @@ class IncomingRequests:
                 await self._send(question.response)
         finally:
             self._open.pop(question.request.request_id, None)
-
-    def _call_handler(self, question: OpenRequest, request: RequestReceived) -> Awaitable[Mapping[str, Any]]:
-        handler = self.handlers.get(request.subtype)
-        if handler is None:  # the CLI waits for a response without a timeout, so it gets one
-            text = f"Unsupported control request subtype: {request.subtype}"
-            raise ControlError(text, subtype=request.subtype, code=UNSUPPORTED_CODE)
-        answer = handler(request.body)
-        if isinstance(answer, TimeLimited):
-            question.time_limited = answer
-            return answer.awaitable
-        return answer
 
     def _error_response(self, request: RequestReceived, error: Exception) -> bytes:
         code: str | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 import anyio
+from msgspec import Struct, field
 
 from pilothouse.messages import Message
 
@@ -16,24 +17,21 @@ from pilothouse.messages import Message
 HIGH_WATER_BYTES = 8 * 1024 * 1024
 
 
-class MessageBuffer:
+class MessageBuffer(Struct, eq=False):
     """A buffer with one producer; several consumers on its event loop share the messages."""
 
-    __slots__ = ("_arrived", "_batches", "_drained", "_ended", "_error", "_high_water", "_size")
-
-    def __init__(self, high_water: int = HIGH_WATER_BYTES) -> None:
-        self._batches: deque[tuple[list[Message], int]] = deque()
-        self._size = 0
-        self._high_water = high_water
-        self._ended = False
-        self._error: BaseException | None = None
-        self._arrived: anyio.Event | None = None
-        self._drained: anyio.Event | None = None
+    high_water: int = HIGH_WATER_BYTES
+    _batches: deque[tuple[list[Message], int]] = field(default_factory=deque[tuple[list[Message], int]])
+    _size: int = 0
+    _ended: bool = False
+    _error: BaseException | None = None
+    _arrived: anyio.Event | None = None
+    _drained: anyio.Event | None = None
 
     @property
     def is_full(self) -> bool:
         """Whether the producer should call `wait_for_space`. Never after `end`."""
-        return self._size >= self._high_water and not self._ended
+        return self._size >= self.high_water and not self._ended
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add a batch that took `size` bytes on the wire. Dropped after `end`."""

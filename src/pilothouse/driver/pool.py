@@ -1,47 +1,44 @@
-"""`Pool`: children that are started and initialized before a query or session needs them.
+"""`Pool`: children that are started before a query or session needs them.
 
-`WarmChild` is one of them, `PoolGroup` holds the children with the same launch settings, `PooledTransport` gives one
-to a query.
+`PoolGroup` holds the children with the same launch settings, `PooledTransport` gives one to a query.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Self, cast
 from weakref import ref
 
 import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from pilothouse.driver.tasks import make_loop_caller, spawn
-from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
-from pilothouse.options import Invocation
-from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
-from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
-from pilothouse.transports.concurrency import LoopCondition
-
-SESSION_ID_FLAG: Final = "--session-id="
-# Flags that continue a conversation, or do something at the start of the child.
-UNPOOLABLE_FLAGS: Final = (
-    "--resume",
-    "--continue",
-    "--fork-session",
-    "--from-pr",
-    "--worktree",
-    "--init",
-    "--maintenance",
+from pilothouse.driver.tasks import spawn
+from pilothouse.driver.warm_child import (
+    SESSION_ID_FLAG,
+    WarmChild,
+    has_session_id,
+    make_pool_key,
+    move_to_initialize,
+    remove_directories,
 )
-TRACE_VARIABLES: Final = frozenset({"TRACEPARENT", "TRACESTATE", "BAGGAGE"})
-"""The trace of the caller. It matters only to a child that reports traces itself."""
-TELEMETRY_VARIABLE: Final = "CLAUDE_CODE_ENABLE_TELEMETRY"
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
+from pilothouse.options import Invocation
+from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
+from pilothouse.transports.concurrency import LoopCondition, make_loop_caller
+
+log = logging.getLogger("pilothouse.pool")
+
+MAX_GROUPS = 64
+CHUNK_BYTES = 256 * 1024
+PREWARM_FROM_REQUEST = 2
+"""From this request on, a group of children is prewarmed automatically; many queries are never repeated."""
 
 
 class PoolGroup:
@@ -68,7 +65,7 @@ class PoolGroup:
     def next_invocation(self) -> tuple[str | None, Invocation]:
         """How to start the next child, and its session id, if it needs one."""
         invocation = self._invocation
-        if not _has_session_id(invocation):
+        if not has_session_id(invocation):
             return None, invocation
         session_id = str(uuid.uuid4())
         argv = (f"{SESSION_ID_FLAG}{session_id}" if arg.startswith(SESSION_ID_FLAG) else arg for arg in invocation.argv)
@@ -95,248 +92,8 @@ class PoolGroup:
             self.idle.popleft().release()
 
 
-def make_pool_key(invocation: Invocation) -> bytes | None:
-    """Digest of the launch settings, equal for interchangeable children; None for one that cannot be prewarmed."""
-    if invocation.initialize is None or invocation.home is not None:
-        return None
-    if any(arg.startswith(UNPOOLABLE_FLAGS) for arg in invocation.argv):
-        return None
-    argv = invocation.argv
-    if _has_session_id(invocation):
-        if not invocation.has_generated_session_id:
-            return None
-        argv = tuple(arg for arg in argv if not arg.startswith(SESSION_ID_FLAG))
-    env = invocation.env
-    if not env.get(TELEMETRY_VARIABLE):
-        env = {name: value for name, value in env.items() if name not in TRACE_VARIABLES}
-    cwd = invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
-    files = [(file.flag, file.suffix, file.content) for file in invocation.files]
-    start = (invocation.cli, argv, invocation.trailing_args, sorted(env.items()), cwd, files)
-    # Any text; JSON does not accept everything.
-    description = repr((*start, invocation.user, invocation.is_isolated, dict(invocation.initialize)))
-    return hashlib.blake2b(description.encode()).digest()  # the settings contain keys: only the digest is kept
-
-
-def _has_session_id(invocation: Invocation) -> bool:
-    return any(arg.startswith(SESSION_ID_FLAG) for arg in invocation.argv)
-
-
-log = logging.getLogger("pilothouse.pool")
-
-STDERR_LINES = 200
-MAX_EARLY_BYTES = 1024 * 1024
-"""A child whose output exceeds this before a query claims it is ended."""
-HANDSHAKE_SECONDS = 60.0
-
-
-class WarmChild:
-    """A child that is started before it is needed. Create it anywhere, `run` it once in a task of its own.
-
-    Args:
-        transport: not started yet.
-        invocation: how to start the child; with an initialize request.
-        session_id: that the child is started with, if any.
-        idle_seconds: how long it is kept once it is ready; None: without end.
-        on_released: called once everything is released.
-
-    Attributes:
-        transport: the transport.
-        initialize_line: the bytes of the initialize request that was sent; a driver sends the same.
-        early_output: its output since then.
-        session_id: that it was started with, if any.
-        failure: why it cannot be used.
-        is_claimed: whether it is in use.
-        has_early_request: whether it sent a request before it was claimed.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        invocation: Invocation,
-        *,
-        session_id: str | None,
-        idle_seconds: float | None,
-        on_released: Callable[[WarmChild], object],
-    ) -> None:
-        self.transport = transport
-        self.session_id = session_id
-        self.early_output = bytearray()
-        self.failure: Exception | None = None
-        self.is_claimed = False
-        self.has_early_request = False
-        self._invocation = replace(invocation, on_stderr=self._on_stderr_line)
-        self._idle_seconds = idle_seconds
-        self._on_released = on_released
-        self._on_stderr: Callable[[str], object] | None = None
-        self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
-        self._connection = Connection()
-        self._request_id, self.initialize_line = self._connection.request("initialize", invocation.initialize)
-        self._is_ready = False
-        self._read_scope = anyio.CancelScope()
-        self._reader_stopped = anyio.Event()  # it is ready, or failed, and this task does not read any more
-        self._ready_or_failed = anyio.Event()  # it is ready, or failed
-        self._released = anyio.Event()
-        self._freed = anyio.Event()
-
-    # Called by the pool.
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it can be given to a query, as far as is known now."""
-        if self.is_claimed or self._released.is_set() or self.failure is not None:
-            return False
-        return not self._is_ready or self.transport.health().state == "healthy"
-
-    async def wait_ready(self) -> None:
-        """Wait until it is ready, or claimed: then the claimer sees the failure.
-
-        Raises:
-            PilothouseError: it will never be ready.
-        """
-        await self._ready_or_failed.wait()
-        if self.failure is not None and not self.is_claimed:
-            raise self.failure
-
-    def claim(self) -> None:
-        """Claim it for the caller, who then awaits `wait_handover` and in any case calls `release`."""
-        self.is_claimed = True
-        if self._is_ready:
-            self._read_scope.cancel()
-
-    async def wait_handover(self, on_stderr: Callable[[str], object] | None) -> bool:
-        """Wait until it is ready and this task has stopped reading its output. False if it has failed."""
-        await self._reader_stopped.wait()
-        if self.failure is not None:
-            return False
-        if on_stderr is not None:
-            self._replay_stderr(on_stderr)
-        return True
-
-    def _replay_stderr(self, on_stderr: Callable[[str], object]) -> None:
-        try:
-            while self._stderr:
-                on_stderr(self._stderr.popleft())
-        except Exception:
-            log.exception("the callback for standard error raised and is disabled")
-        else:
-            self._on_stderr = on_stderr
-
-    def release(self) -> None:
-        """End it, from any task of the loop; `wait_freed` waits until that is done."""
-        self._released.set()
-        self._read_scope.cancel()
-
-    async def wait_freed(self) -> None:
-        """Wait until everything is released."""
-        await self._freed.wait()
-
-    def _on_stderr_line(self, line: str) -> None:
-        if self._on_stderr is not None:
-            self._on_stderr(line)
-        else:
-            self._stderr.append(line)
-
-    # The owner task.
-
-    async def run(self) -> None:
-        """Run it from start to close, in one task."""
-        try:
-            await self._run_transport()
-        except Exception as error:  # noqa: BLE001 - raised by `wait_ready`
-            self.failure = self.failure or error
-        finally:
-            if not self._is_ready and self.failure is None:
-                self.failure = CLIExitedError("the child was ended before it was ready")
-            self._ready_or_failed.set()
-            self._reader_stopped.set()
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self.transport.close()
-            finally:
-                self._freed.set()
-                self._on_released(self)
-
-    async def _run_transport(self) -> None:
-        await self.transport.start(self._invocation)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run_recording_failure, self.transport.serve)
-            await self._run_recording_failure(self._read_until_claimed)
-            if self.is_claimed and self.failure is None:
-                self._reader_stopped.set()
-                await self._released.wait()
-            tasks.cancel_scope.cancel()
-
-    async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - raised by `wait_ready`
-            self.failure = self.failure or error
-            self._read_scope.cancel()
-
-    async def _read_until_claimed(self) -> None:
-        """Read until it is ready and claimed, has failed, or was idle for too long."""
-        with self._read_scope:
-            if self._released.is_set():
-                return
-            with anyio.move_on_after(HANDSHAKE_SECONDS) as limit:
-                await self.transport.send(self.initialize_line)
-                while not self._is_ready:
-                    await self._receive()
-            if not self._is_ready:
-                assert limit.cancelled_caught
-                raise ControlTimeout(
-                    f"no response to the handshake within {HANDSHAKE_SECONDS:g} s", subtype="initialize"
-                )
-            self._ready_or_failed.set()
-            with anyio.move_on_after(self._idle_seconds):
-                while not self.is_claimed:
-                    await self._receive()
-
-    async def _receive(self) -> None:
-        data = await self.transport.receive()
-        if not data:
-            ending = await self.transport.exit_info()
-            raise CLIExitedError(
-                f"the child ended before a query claimed it: {ending.detail or 'it closed its output'}",
-                exit_code=ending.exit_code,
-                signal=ending.signal,
-                stderr=ending.stderr,
-            )
-        self.early_output += data
-        self._connection.feed(data)
-        events = cast("deque[Any]", self._connection.events)
-        while events:
-            self._check_event(events.popleft())
-        if len(self.early_output) > MAX_EARLY_BYTES:
-            raise CLIExitedError(f"the child said more than {MAX_EARLY_BYTES:,} bytes before a query claimed it")
-
-    def _check_event(self, event: Any) -> None:
-        match event:
-            case ResponseReceived(request_id=self._request_id):
-                self._is_ready = True
-            case ErrorReceived(request_id=self._request_id, subtype=subtype, error=text, code=code):
-                raise ControlError(
-                    f"the CLI refused the control request {subtype!r}: {text}", subtype=subtype, code=code
-                )
-            case RequestReceived(subtype=subtype):
-                self.has_early_request = True
-                problem = (
-                    f"the child asked {subtype!r} before a query claimed it: a process with startup requests "
-                    "cannot be prewarmed"
-                )
-                raise CLIExitedError(problem)
-            case _:
-                pass
-
-
-MAX_GROUPS = 64
-CHUNK_BYTES = 256 * 1024
-PREWARM_FROM_REQUEST = 2
-"""From this request on, a group of children is prewarmed automatically; many queries are never repeated."""
-
-
 class Pool:
-    """Children that are started and initialized before they are needed.
+    """Children that are started before they are needed.
 
     ::
 
@@ -346,9 +103,11 @@ class Pool:
             result = await agent.query("…")            # no start to wait for
 
     A child serves one query or one session, and ends with it. It is used only by a query that would have started the
-    very same child: arguments, environment, directory, handshake, files and user are compared. Queries that continue
-    a conversation, and those in the argv form, always start a child of their own. `Agent.prewarm` makes a pool by
-    itself.
+    very same child: arguments, environment, directory, handshake, files and user are compared. With `booted=True`
+    the child gets the handshake from its query, so system prompt, agents, hooks, tools and schema may differ from
+    query to query. Queries that continue a conversation, and those in the argv form, always start a child of their
+    own. With `any_directory=True` a child has the handshake behind it and gets its directory from the query; what the
+    CLI reads there, it reads then. `Agent.prewarm` makes a pool by itself.
 
     A pool belongs to the event loop that uses it first; on other loops, and after it is closed, queries start
     children of their own. What the CLI reads when it starts (settings, `CLAUDE.md`, the state of the repository) is
@@ -361,9 +120,14 @@ class Pool:
             no limit.
         idle_ttl: seconds after which an unused child is ended. Default 300; None: never.
         transport: makes the transports of the children; default: local processes.
+        booted: whether children wait without the handshake. They fit more queries, and answer a little later than
+            those that have it behind them. Default False.
+        any_directory: whether children wait in an empty directory and take `cwd` and `add_dirs` of the query. Default
+            False. Needs CLI 2.1.330 and local processes; where the CLI refuses a directory (its settings name a model
+            or variables), the query starts a child of its own.
 
     Raises:
-        OptionsError: numbers that cannot work.
+        OptionsError: numbers that cannot work, or both `booted` and `any_directory`.
     """
 
     _call_in_loop: Callable[[Callable[[], object]], None] | None = None  # for `__del__` if `__init__` failed
@@ -375,13 +139,21 @@ class Pool:
         max_live: int | None = None,
         idle_ttl: float | None = 300.0,
         transport: Callable[[], Transport] = CliTransport,
+        booted: bool = False,
+        any_directory: bool = False,
     ) -> None:
         self._pid = os.getpid()
         self._groups: OrderedDict[bytes, PoolGroup] = OrderedDict()
+        if booted and any_directory:
+            raise OptionsError(
+                "a pool is either booted or for any directory: the directory is given after the handshake"
+            )
         _check(min_idle=min_idle, max_live=max_live, idle_ttl=idle_ttl)
         self.min_idle = min_idle
         self.max_live = max_live
         self.idle_ttl = idle_ttl
+        self.booted = booted
+        self.any_directory = any_directory
         self._transport = transport
         self._children: set[WarmChild] = set()
         self._in_use = 0
@@ -397,6 +169,10 @@ class Pool:
     def __call__(self) -> Transport:
         """Make a transport for a child from this pool; the option `transport` calls this for each child."""
         return PooledTransport(self)
+
+    def adapt_invocation(self, invocation: Invocation) -> Invocation:
+        """Return how a query of this pool starts its child."""
+        return move_to_initialize(invocation) if self.booted else invocation
 
     @property
     def is_local(self) -> bool:
@@ -520,7 +296,10 @@ class Pool:
             peer.claim()
             try:
                 if await peer.wait_handover(invocation.on_stderr):
+                    await peer.claim_directory(invocation)
                     return peer
+            except PilothouseError as error:
+                peer.failure = error
             except BaseException:
                 peer.release()
                 raise
@@ -568,7 +347,9 @@ class Pool:
         return not self._closed
 
     def _find_group(self, invocation: Invocation) -> PoolGroup | None:
-        key = make_pool_key(invocation)
+        if self.any_directory:
+            invocation = remove_directories(invocation)
+        key = make_pool_key(invocation, booted=self.booted)
         if key is None:
             return None
         kind = self._groups.pop(key, None) or PoolGroup(invocation)
@@ -581,9 +362,13 @@ class Pool:
         while not self._closed and len(group.idle) < group.target_size and self._has_spare_slot():
             session_id, invocation = group.next_invocation()
             gone = partial(_notify_released, ref(self), ref(group))
-            peer = WarmChild(
-                self._transport(), invocation, session_id=session_id, idle_seconds=self.idle_ttl, on_released=gone
-            )
+            how: Any = {
+                "session_id": session_id,
+                "booted": self.booted,
+                "any_directory": self.any_directory,
+                "idle_seconds": self.idle_ttl,
+            }
+            peer = WarmChild(self._transport(), invocation, **how, on_released=gone)
             group.idle.append(peer)
             self._children.add(peer)
             spawn(peer.run, "pilothouse prewarmed child")
@@ -623,7 +408,6 @@ class PooledTransport(Transport):
         self._inner: Transport | None = None
         self._opened = anyio.Event()  # the driver has sent the initialize request, which the warm child already has
         self._is_open = False
-        self._was_started = False
         self._is_counted = False
         self._closed = False
         self.session_id: str | None = None
@@ -646,9 +430,7 @@ class PooledTransport(Transport):
         """
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._was_started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
-        self._was_started = True
+        self._mark_started()
         got, self._is_counted = await self._pool.acquire(invocation)
         if isinstance(got, WarmChild):
             self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id

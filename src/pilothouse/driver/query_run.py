@@ -1,31 +1,33 @@
-"""`QueryRun`: a running query as its consumer sees it.
+"""`QueryRun`: one query on a child, as its consumer sees it: its messages, its end, its limits.
 
-Owns its messages, its end, its limits, and the prompts that follow its results. Subclasses say where it runs: in a
-child of its own (`OneShotRun`) or as a turn of a session (`SessionTurn`).
+A query of a session waits for its turn on the child of the session. A one-shot query brings a child of its own, and
+ends it. Which messages belong to the query is decided by `ChildRun`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
 from pilothouse.driver.failures import IdleTimer, QueryLimits, make_note, self_wait_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
-from pilothouse.driver.tasks import LazyEvent, OwnedTask
-from pilothouse.errors import PilothouseError, SessionClosedError
+from pilothouse.driver.tasks import LazyEvent, OwnedTask, current_owners
+from pilothouse.errors import CLIExitedError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import (
-    CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
     LineSkippedMessage,
     Message,
     PermissionDeniedMessage,
     ResultMessage,
+    StreamEvent,
     SystemMessage,
 )
 
@@ -34,46 +36,63 @@ if TYPE_CHECKING:
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
-INTERRUPT_SECONDS = 5.0  # from the confirmation of an interrupt until the turn must have ended
 HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
 
+EnterTurn = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
+"""Waits until no other query is active, and yields the child; leaving it lets the next query in."""
 
-class QueryRun(OwnedTask, ABC):
-    """What `OneShotRun` and `SessionTurn` have in common.
+
+class QueryRun(OwnedTask):
+    """One query. Create it anywhere, `run` it once in a task of its own.
 
     Args:
-        prompts: the user messages, all at once or as they come.
-        limits: times.
-        middleware: decides what follows the result, before the query is over.
+        enter: gives the child, for the length of a block.
+        prompts: the user messages, all at once or as they come; none in the argv form.
+        limits: times; in a session they count from the start of the turn.
+        middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
+        child: the child that `enter` gives, if it serves no other query.
+        wants_partial: whether `StreamEvent`s are for this query; the child of a session always sends them.
 
     Attributes:
         pending_prompts: prompts without a result.
         interrupted: whether the query was stopped on request.
         is_cut_short: whether `result` belongs to an earlier prompt, because the query was stopped before more came.
         result: the last one.
-        on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
-        on_denied: called for each tool that the CLI has denied by itself. Must not raise.
-        admission: awaited before anything is sent; what it raises is the failure of the query.
+        has_turn_ended: whether the CLI has reported the end of what it was given.
+        has_started_prompt: whether the CLI has named a prompt of this query as started.
+        was_sent: whether a prompt may have reached the CLI.
         is_awaiting_idle: whether the result has come and the query waits for background tasks.
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
-        session_id: as the CLI last named it.
+        on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
+        on_denied: called for each tool that the CLI has denied by itself. Must not raise.
+        on_retry: called with the facts of each retry that is scheduled. Must not raise.
+        admission: awaited before anything is sent; what it raises is the failure of the query.
+        get_query: returns the `Query` of this run, if that still exists.
+        get_next_child: returns another child when this one has exited and certainly received none of the prompts.
+        check_session: raises if the session waits for the callback that calls this.
     """
-
-    TIMEOUT_CONSEQUENCE = "the child was ended"
-    """What happens when a limit runs out."""
 
     def __init__(
         self,
+        enter: EnterTurn,
         prompts: Prompts,
         limits: QueryLimits,
-        middleware: QueryMiddleware | None,
+        middlewares: Sequence[QueryMiddleware] = (),
+        *,
+        child: ChildRun | None = None,
+        wants_partial: bool = True,
     ) -> None:
         super().__init__()
         given = isinstance(prompts, Sequence)
+        self._enter = enter
+        self._child = child
+        self._owns_child = child is not None
         self._prompts = prompts
         self._limits = limits
-        self._middleware = None if middleware is None else _make_runner(middleware)
+        self._middleware = _make_runner(middlewares) if middlewares else None
+        self._wants_partial = wants_partial
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._buffer = MessageBuffer()
         self._has_delivered_init = False  # the consumer has the init message, or there was none
         self._held_messages: list[Message] = []  # what came before the init message
@@ -81,19 +100,30 @@ class QueryRun(OwnedTask, ABC):
         self._idle_timer = IdleTimer(limits)
         self._deadline: float | None = None  # of the whole query
         self._timeout_scope: anyio.CancelScope | None = None  # cancelled at the deadline
-        self._is_admitted = False
+        self._is_admitted = self._is_abandoned = self._has_ever_begun = self._is_silent = False
         self._has_sent_all = given
         self._idle_from = 0.0  # the earliest moment from which silence counts
-        self._turn_ended = LazyEvent()  # of the turn that ran when the last interrupt was requested
-        self._ended = LazyEvent()  # all prompts have their results, or none will come
-        self.pending_prompts = PendingPrompts([prompt.uuid for prompt in prompts] if given else ())
-        self.interrupted = False
-        self.is_cut_short = False
+        # Offset of the first prompt in the input of the CLI, if the transport counts bytes.
+        self._sent_offset: int | None = None
+        self._accepted: set[str] = set()  # prompts that the CLI has started and not answered
+        self._make_events()
+        self.pending_prompts = PendingPrompts([prompt.uuid for prompt in prompts] if given else [])
         self.result: ResultMessage | None = None
+        self.interrupted = self.is_cut_short = self.has_turn_ended = self.has_started_prompt = False
+        self.is_awaiting_idle = self.wants_permission_events = self.was_sent = False
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.on_denied: Callable[[PermissionDeniedMessage], object] | None = None
+        self.on_retry: Callable[..., object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
-        self.is_awaiting_idle = self.wants_permission_events = False
+        self.get_query: Callable[[], Any] = lambda: None
+        self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
+        self.check_session: Callable[[], object] | None = None
+
+    def _make_events(self) -> None:
+        self._first_sent = LazyEvent()  # the first prompt was sent completely
+        self._begun = LazyEvent()  # messages come that belong to the query: from here on an interrupt reaches a turn
+        self._turn_ended = LazyEvent()  # the turn that ran when the last interrupt was requested has ended
+        self._ended = LazyEvent()  # all prompts have their results, or none will come
 
     # Called by the consumer.
 
@@ -104,20 +134,19 @@ class QueryRun(OwnedTask, ABC):
             return "queued" if self.is_queued else "active"
         if self.interrupted:
             return "interrupted"
-        if self._failure is None:
+        if self.failure is None:
             return "completed"
-        return "closed" if isinstance(self._failure, SessionClosedError) else "failed"
+        return "closed" if isinstance(self.failure, SessionClosedError) else "failed"
 
     @property
     def is_queued(self) -> bool:
         """Whether the query has not started yet."""
-        return self.is_awaiting_admission
+        return self._child is None or self.is_awaiting_admission
 
     @property
-    @abstractmethod
     def session_id(self) -> str | None:
         """Id of the session, as the CLI last named it."""
-        ...
+        return None if self._child is None else self._child.session_id
 
     async def next_batch(self) -> tuple[list[Message], int]:
         """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early.
@@ -134,14 +163,17 @@ class QueryRun(OwnedTask, ABC):
         await super().start()
 
     def check_caller(self) -> None:
-        """Raise if a callback that the query waits for is about to wait for the query."""
-        if self.is_in_own_callback and not self.is_finished:
+        """Raise if a callback that the query or its session waits for is about to wait for the query."""
+        if self.check_session is not None:
+            if not self.is_finished:
+                self.check_session()
+        elif self.is_in_own_callback and not self.is_finished:
             raise self_wait_error()
 
     async def interrupt(self) -> None:
         """Stop the turn and wait until it has ended. Returns at once when nothing runs.
 
-        Later prompts of the query are still sent.
+        Later prompts of the query are still sent. A query that has not started is never sent.
 
         Raises:
             UsageError: the argv form has no control protocol.
@@ -152,12 +184,17 @@ class QueryRun(OwnedTask, ABC):
             if self.is_awaiting_idle:
                 self._finish()
             return
-        if self.is_awaiting_admission:
+        if self.is_queued:
             self.interrupted = True
             self.stop()
             await self.wait_finished()
             return
-        self._check_interrupt()
+        child = self._child
+        assert child is not None
+        if child.invocation.initialize is None:
+            raise UsageError(
+                "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
+            )
         self.interrupted = True
         self._buffer.release_reader()
         if self._turn_ended.is_set():
@@ -167,7 +204,7 @@ class QueryRun(OwnedTask, ABC):
             if goes_on and self._middleware is not None:
                 self._middleware.cancel()  # the CLI has nothing to stop
             else:
-                await self._interrupt(ended)
+                await self._interrupt_turn(child, ended)
         except PilothouseError as error:
             self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
             if self.interrupted:
@@ -177,6 +214,23 @@ class QueryRun(OwnedTask, ABC):
             await ended.wait()
             return
         self.stop()
+
+    async def _interrupt_turn(self, child: ChildRun, ended: LazyEvent) -> None:
+        """Make the CLI end the running turn, unless `ended` is set."""
+        if child.channel.is_preparing:
+            self.stop()  # no prompt was sent, and none will be
+            return
+        child.release_reader()
+        if not self.is_awaiting_idle and not self.has_begun:  # no wait otherwise: the query may be stopped meanwhile
+            await self._first_sent.wait()
+            await child.cancel_prompts(self)
+            if not self.pending_prompts:
+                self.is_cut_short = self.has_turn_ended = True
+                self._end_turn()
+                return
+            await self._begun.wait()
+        if not ended.is_set():
+            await child.request("interrupt")
 
     @property
     def is_awaiting_next_prompt(self) -> bool:
@@ -188,11 +242,44 @@ class QueryRun(OwnedTask, ABC):
         """Whether `admission` still waits, so that nothing was sent."""
         return self.admission is not None and not self._is_admitted
 
-    # Called by the reader and by observers.
+    # Called by the child and by observers.
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the CLI has started a prompt of this query; its messages from here on belong to the query."""
+        return self._begun.is_set()
+
+    def mark_begun(self, uuid: str | None = None) -> None:
+        """Mark a prompt of this query as started; None if the CLI does not say which."""
+        if uuid is not None:
+            self._accepted.add(uuid)
+            self.has_started_prompt = True
+        self._has_ever_begun = True
+        self._begun.set()
+
+    def unmark_begun(self) -> None:
+        """Undo `mark_begun`: the CLI does report prompts that it starts, so what came was a turn of its own."""
+        if not self._accepted:
+            self._begun = LazyEvent()
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Add messages that belong to this query."""
+        if self._is_abandoned and not self._owns_child:
+            return
+        if not self._has_delivered_init:
+            batch = self._init_first(batch, size)
+        if self._middleware is not None and batch:
+            batch = self._apply_middleware(batch)
+        if not self._wants_partial:
+            batch = [message for message in batch if message.__class__ is not StreamEvent]
+        if batch:
+            self._buffer.put(batch, size)
 
     def add_note(self, note: SystemMessage) -> None:
-        """Add a message of our own to the stream."""
+        """Add a message of our own to the stream; the subscriptions of a session get it too."""
         self._buffer.put([note], len(note.raw_line))
+        if self._child is not None:
+            self._child.add_note(note)
 
     def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
         """Add a message about a permission request, or its decision."""
@@ -200,7 +287,9 @@ class QueryRun(OwnedTask, ABC):
             self.add_note(make_note(subtype, self.session_id, fields))
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Add notes about lines that could not be read."""
+        """Add notes about lines that could not be read while this query was active."""
+        if not self._owns_child and (self._is_abandoned or not (self.was_sent and self.pending_prompts)):
+            return
         size = sum(len(note.text) for note in notes)
         batch = self._init_first([*notes], size)
         if batch and self._middleware is not None:
@@ -212,6 +301,55 @@ class QueryRun(OwnedTask, ABC):
         """Report a tool that the CLI has denied."""
         if self.on_denied is not None:
             self.on_denied(message)
+
+    def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
+        """Whether a result belongs to this query; `may_be_unnamed` also accepts a result that names no prompt."""
+        if self.pending_prompts.is_answered_by(result):
+            return True
+        unnamed = not result.user_message_uuids and result.user_message_uuid is None
+        return unnamed and may_be_unnamed and not result.is_woken
+
+    def add_result(self, result: ResultMessage) -> None:
+        """Add a result that belongs to this query."""
+        self.has_turn_ended = True
+        is_answer = not result.is_woken or self.pending_prompts.is_answered_by(result)
+        if is_answer or self.result is None:
+            self.result = result
+        if is_answer:
+            self.pending_prompts.resolve(result)
+        elif not self.is_awaiting_idle:
+            return  # a turn of a background task answers none of our prompts
+        knows = bool(self._accepted)
+        self._accepted.intersection_update(self.pending_prompts)
+        if knows and not self._accepted:
+            self._begun = LazyEvent()  # what comes before the next prompt is started is not ours
+        self._end_turn()
+
+    def mark_done(self) -> None:
+        """Take what came as the whole answer: the stream has said so, without a result."""
+        self.has_turn_ended = True
+        self.pending_prompts.clear()
+        self._end_turn()
+
+    def accept_exit(self, exit_code: int | None = None) -> bool:
+        """Whether the query may end now that its own child has ended its output; if so, it is over.
+
+        Args:
+            exit_code: how the child exited, if that is known.
+        """
+        has_all = self.has_turn_ended and self._has_sent_all and not self.is_awaiting_next_prompt
+        if exit_code == 0 and has_all:
+            self.pending_prompts.clear()  # the CLI merged prompts into one turn, and is too old to name them
+            self.is_awaiting_idle = False
+        if not (self.is_complete or self.interrupted):
+            return False
+        self._finish()
+        return True
+
+    def abandon(self) -> None:
+        """Drop further messages, so that the CLI can finish: nothing reads them any more."""
+        self._is_abandoned = True
+        self._buffer.release_reader()
 
     @property
     def is_full(self) -> bool:
@@ -233,20 +371,30 @@ class QueryRun(OwnedTask, ABC):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the end of the turn is awaited."""
-        return self.interrupted
+        """Whether the end of the turn is awaited, so that nothing may hold up the reader."""
+        return self.interrupted or self._is_abandoned
 
-    @abstractmethod
+    @property
+    def is_timed_out(self) -> bool:
+        """Whether a limit has stopped the query."""
+        return self._is_silent or (self._timeout_scope is not None and self._timeout_scope.cancel_called)
+
     def fail(self, error: BaseException) -> None:
-        """Fail with `error`; the first error counts."""
-        ...
+        """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
+        if self._ended.is_set():
+            return
+        self.failure = error
+        self._set_events()
+
+    def _set_events(self) -> None:
+        for event in (self._ended, self._turn_ended, self._begun, self._first_sent):
+            event.set()
 
     def _init_first(self, batch: list[Message], size: int) -> list[Message]:
-        """A batch as the consumer gets it: without lifecycle messages of prompts, and the init message first.
+        """A batch as the consumer gets it: the init message first.
 
         The CLI reports session hooks, and a cleared conversation, before the turn begins (2.1.330).
         """
-        batch = [message for message in batch if message.__class__ is not CommandLifecycleMessage]
         if self._has_delivered_init:
             return batch
         self._held_bytes += size
@@ -282,8 +430,8 @@ class QueryRun(OwnedTask, ABC):
     def _end_if_done(self) -> None:
         if not self._is_answered() or self.is_awaiting_next_prompt or self._ended.is_set():
             return
-        continuing, result = self._middleware, self.result
-        if continuing is None or result is None or self.is_stopping or not continuing.start(result):
+        following, result = self._middleware, self.result
+        if following is None or result is None or self.is_stopping or not following.start(result):
             self._on_answered()
 
     def _on_next_prompt(self, following: NextPrompt | None) -> None:
@@ -302,15 +450,9 @@ class QueryRun(OwnedTask, ABC):
             self._on_answered()
             return
         self.pending_prompts.add(following.prompt.uuid)
-        self._reset_turn()
+        self._begun, self.has_turn_ended = LazyEvent(), False
         self._idle_from = anyio.current_time()
         self._start_task(partial(self._send_next_prompt, following.prompt))
-
-    def _add_pending(self, prompt: PromptMessage) -> None:
-        """Add a prompt that is about to be sent; silence counts from here on."""
-        if not self.pending_prompts:
-            self._idle_from = anyio.current_time()
-        self.pending_prompts.add(prompt.uuid)
 
     async def _send_next_prompt(self, prompt: PromptMessage) -> None:
         await self._send_prompt(prompt)
@@ -318,25 +460,21 @@ class QueryRun(OwnedTask, ABC):
 
     def _is_answered(self) -> bool:
         """Whether all prompts were sent and have their results."""
-        return self._has_sent_all and not self.pending_prompts
+        return self._has_sent_all and not self.pending_prompts and self.has_turn_ended
 
-    @abstractmethod
-    def _is_complete(self) -> bool:
+    @property
+    def is_complete(self) -> bool:
         """Whether the answer is complete if the query ends now."""
-        ...
+        if not self.has_turn_ended or self._is_abandoned or self.is_awaiting_next_prompt or self.is_awaiting_idle:
+            return False
+        # A CLI that cannot resume sends a result with the error, and ignores the prompts.
+        is_refused = self._owns_child and self.result is not None and self.result.is_error and not self.result.num_turns
+        return is_refused or self._is_answered()
 
-    @abstractmethod
     def _is_idle(self) -> bool:
         """Whether there is no turn to interrupt."""
-        ...
-
-    def _check_interrupt(self) -> None:
-        """Raise if the query cannot be interrupted."""
-
-    @abstractmethod
-    async def _interrupt(self, ended: LazyEvent) -> None:
-        """Make the CLI end the running turn, unless `ended` is set."""
-        ...
+        works = self.is_awaiting_idle and self._child is not None and self._child.is_in_turn
+        return self.has_turn_ended and not self.pending_prompts and not works
 
     async def wait_decided(self) -> None:
         """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
@@ -353,117 +491,235 @@ class QueryRun(OwnedTask, ABC):
             self._start_task(self._finish_when_idle)
 
     async def _finish_when_idle(self) -> None:
-        await self._wait_idle()
+        assert self._child is not None
+        await self._child.wait_idle()
         self._finish()
-
-    @abstractmethod
-    async def _wait_idle(self) -> None:
-        """Wait until the CLI has nothing more to do."""
-        ...
 
     def _finish(self) -> None:
         """Mark the query as ended."""
         self.is_awaiting_idle = False
         self._ended.set()
 
-    @abstractmethod
-    def _reset_turn(self) -> None:
-        """Prepare for one more prompt: an interrupt waits until its turn can be stopped."""
-        ...
-
-    @abstractmethod
-    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None: ...
-
-    @abstractmethod
-    async def _send_prompt(self, prompt: PromptMessage) -> None: ...
-
     # The owner task.
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """See `OwnedTask`."""
         if self._middleware is None:
-            await super()._run()
+            await super().run()
             return
+        current_owners.set((*current_owners.get(), self._mark))
         # The outermost task: a middleware that ignores its cancellation delays only this task.
         async with anyio.create_task_group() as around:
             around.start_soon(self._middleware.run, self._on_next_prompt, self.fail)
-            await super()._run()
+            await super().run()
             around.cancel_scope.cancel()
+
+    async def _run_owned(self) -> None:
+        if self._owns_child:
+            try:
+                if self.admission is not None:
+                    await self.wait_admitted()
+                await self._run_with_timeout(self._run_entered, "the child was ended")
+            finally:
+                await self._cancel_middleware()
+        else:
+            await self._run_entered()
+
+    async def _run_entered(self) -> None:
+        async with self._enter(self) as self._child:
+            if self._owns_child:
+                await self._run_turn(self._child)
+                return  # `OwnedTask` keeps the failure; inside of the child's task group it must not be raised
+            await self._run_with_timeout(self._run_turns, "the turn was stopped")
+            if self.failure is not None:
+                raise self.failure
 
     async def wait_admitted(self) -> None:
         """Wait for `admission`. Called once, before anything is sent; the time counts."""
-        if self.admission is None:
-            return
+        assert self.admission is not None
         with anyio.CancelScope(deadline=self._get_deadline()) as scope:
             await self.admission()
         if scope.cancelled_caught:
             raise self._timeout_error("nothing was sent")
         self._is_admitted = True
 
-    async def _run_with_timeout(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_with_timeout(self, work: Callable[[], Awaitable[None]], consequence: str) -> None:
         if self._limits.timeout is None:
             await work()
             return
-        with anyio.CancelScope(deadline=self._get_deadline()) as self._timeout_scope:
+        with anyio.CancelScope(deadline=self._get_deadline()) as scope:
+            self._timeout_scope = scope
             await work()
-        if self._timeout_scope.cancelled_caught and not self._is_complete():
-            raise self._timeout_error(self.TIMEOUT_CONSEQUENCE)
+        if scope.cancelled_caught and not self.is_complete:
+            raise self._timeout_error(consequence)
 
     def _get_deadline(self) -> float:
         """When the query must be over, counted from the first call."""
         if self._deadline is None:
             limit = self._limits.timeout
-            self._deadline = float("inf") if limit is None else anyio.current_time() + limit
+            self._deadline = inf if limit is None else anyio.current_time() + limit
         return self._deadline
 
     def _timeout_error(self, consequence: str) -> PilothouseError:
         return timeout_error(self._limits.timeout or 0.0, consequence)
 
-    def _on_end(self) -> None:
-        self.is_cut_short = self.interrupted and (self.is_cut_short or not self._is_complete())
-        if self._failure is None and not self._is_complete() and not self.interrupted:
-            cause = "the query was closed" if self._stopped else "the event loop shut down"
-            self._failure = SessionClosedError(f"{cause} before the result arrived")
-        if self.on_end is not None:
-            self.on_end(self._failure)
-            self.on_end = None
-        if held := self._release_held():
-            self._buffer.put(held, self._held_bytes)
-        self._buffer.end(None if self.interrupted else self._failure)
-        self._middleware = None  # it may hold much memory, and this object may be kept for long
-        super()._on_end()
-        for event in (self._turn_ended, self._ended):
-            event.set()
+    async def _run_turns(self) -> None:
+        """Run the turn in a session, on another child if this one certainly received nothing."""
+        try:
+            await self._run_turn(self._child)
+            while self._is_undelivered():
+                await self._change_child()
+                await self._run_turn(self._child)
+        finally:
+            await self._cancel_middleware()
+
+    async def _run_turn(self, child: ChildRun | None) -> None:
+        assert child is not None
+        async with child.active_query(self):
+            self._started.set()
+            if self._owns_child:
+                await self._run_own_child(child)
+                return
+            async with anyio.create_task_group() as self._tasks:
+                await self._run_until_ended(child)
+                self._tasks.cancel_scope.cancel()
+
+    async def _run_own_child(self, child: ChildRun) -> None:
+        if self._timeout_scope is not None:
+            self._timeout_scope.deadline = inf  # now that a child runs, its turn may be saved before the end
+        with anyio.CancelScope(deadline=self._get_deadline()) as self._timeout_scope:
+            await self._run_until_ended(child)
+            if self.failure is None:
+                await child.finish()
+        if self._timeout_scope.cancelled_caught and not self.is_complete:
+            self.fail(self._timeout_error("the child was ended"))
+
+    async def _run_until_ended(self, child: ChildRun) -> None:
+        self._start_sending(child)
+        if self._idle_timer.is_limited:
+            self._start_task(self._watch_idle)
+        try:
+            await self._ended.wait()
+        finally:
+            if self._middleware is not None and not self._is_undelivered():
+                self._middleware.cancel()
+
+    async def _cancel_middleware(self) -> None:
+        if self._middleware is not None:
+            await self._middleware.wait_cancelled()
+
+    def _is_undelivered(self) -> bool:
+        """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
+        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self._has_ever_begun:
+            return False
+        if self.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
+            return False
+        acknowledged: int | None = getattr(self._child and self._child.transport, "bytes_acknowledged", None)
+        return acknowledged is not None and acknowledged <= self._sent_offset
+
+    async def _change_child(self) -> None:
+        failure, self.failure = self.failure, None
+        self._make_events()
+        self._sent_offset, self.was_sent = None, False
+        assert self.get_next_child is not None
+        try:
+            self._child = await self.get_next_child()
+        except UsageError as error:  # the session has one transport, and that is used up
+            raise failure or error from error
+        self._idle_from = anyio.current_time()
+
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+        work = partial(self._run_recording_failure, work)
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
+        elif self._child is not None:
+            self._child.start_task(work)
+
+    async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - it is the failure of the query
+            self.fail(error)
+
+    # The prompts.
+
+    def _start_sending(self, child: ChildRun) -> None:
+        if self._owns_child and isinstance(self._prompts, Sequence):
+            self.was_sent = True
+            if child.try_open(b"".join(prompt.data for prompt in self._prompts)):
+                self._first_sent.set()
+                return  # the usual case: a task would cost more than all this work
+        self._start_task(self._write_prompts)
+
+    async def _write_prompts(self) -> None:
+        assert self._child is not None
+        opening = await self._child.prepare()
+        if isinstance(self._prompts, Sequence):
+            for prompt in self._prompts:
+                await self._send_prompt(prompt, opening)
+                opening = b""
+        else:
+            if opening:
+                await self._child.send(opening)
+            async with aclosing(self._prompts) as prompts:
+                async for prompt in prompts:
+                    if not self.pending_prompts:
+                        self._idle_from = anyio.current_time()  # silence counts from here on
+                    self.pending_prompts.add(prompt.uuid)
+                    await self._send_prompt(prompt)
+            self._has_sent_all = True
+        if self._child.invocation.initialize is None:
+            await self._child.transport.end_input()
+        self._end_if_done()
+
+    async def _send_prompt(self, prompt: PromptMessage, opening: bytes = b"") -> None:
+        assert self._child is not None
+        if not self.was_sent:
+            self._sent_offset = getattr(self._child.transport, "bytes_accepted", None)
+        self.was_sent = True
+        await self._child.send(opening + prompt.data)
+        self._first_sent.set()
+
+    # Silence, and the end.
 
     async def _watch_idle(self) -> None:
         while not self._ended.is_set():
+            assert self._child is not None
             now = anyio.current_time()
             if self.is_awaiting_next_prompt or not (self._has_sent_all or self.pending_prompts):
                 self._idle_from = now  # we are the ones to send
-            any_received = self._has_received()
-            since = max(self._idle_since(), self._idle_from)
+            any_received = self._has_ever_begun
+            since = max(self._child.idle_since(in_background=self.is_awaiting_idle), self._idle_from)
             look = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
             if look is None:
                 return  # after the first message, nothing limits the silence
             if look.note is not None:
                 self.add_note(look.note)
             if look.limit is not None:
-                await self._fail_on_timeout(look.make_error(self.TIMEOUT_CONSEQUENCE, has_received=any_received))
+                self._is_silent = True
+                consequence = "the child was ended" if self._owns_child else "the turn was stopped"
+                self.fail(look.make_error(consequence, has_received=any_received))
                 return
             await anyio.sleep_until(look.next_check_at)
 
-    @abstractmethod
-    async def _fail_on_timeout(self, error: PilothouseError) -> None:
-        """Stop the turn after a limit was passed, and fail with `error`. Bounded."""
-        ...
+    def _on_end(self) -> None:
+        self.failure = self.failure or (self._child.failure if self._owns_child and self._child else None)
+        self.is_cut_short = self.interrupted and (self.is_cut_short or not self.is_complete)
+        if self.failure is None and not self.is_complete and not self.interrupted:
+            cause = "the query was closed" if self._stopped else "the event loop shut down"
+            self.failure = SessionClosedError(f"{cause} before the result arrived")
+        if self.on_end is not None:
+            self.on_end(self.failure)
+            self.on_end = None
+        if held := self._release_held():
+            self._buffer.put(held, self._held_bytes)
+        self._buffer.end(None if self.interrupted else self.failure)
+        self._middleware = None  # it may hold much memory, and this object may be kept for long
+        super()._on_end()
+        self._set_events()
 
-    @abstractmethod
-    def _idle_since(self) -> float: ...
 
-    @abstractmethod
-    def _has_received(self) -> bool: ...
-
-
-def _make_runner(middleware: QueryMiddleware) -> MiddlewareRunner:
+def _make_runner(middlewares: Sequence[QueryMiddleware]) -> MiddlewareRunner:
     from pilothouse.driver.extensions import MiddlewareRunner  # most queries are over with their result
 
-    return MiddlewareRunner(middleware)
+    return MiddlewareRunner(middlewares)

@@ -1,13 +1,12 @@
-"""Detached tasks, cheap events and thread-safe calls on the running event loop, asyncio or trio.
+"""Detached tasks and cheap events on the running event loop, asyncio or trio.
 
-This is the only module that asks which loop runs. `OwnedTask` is work that lives in one task from start to end, while
+`OwnedTask` is work that lives in one task from start to end, while
 any other task may stop it or wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
@@ -15,16 +14,12 @@ from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from pilothouse.callbacks import is_in_callback
+from pilothouse.transports.concurrency import running_trio
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
-
-
-def running_trio() -> Any:
-    """The module `trio`, if its loop runs this task."""
-    trio = sys.modules.get("trio")
-    return trio if trio is not None and trio.lowlevel.in_trio_task() else None
 
 
 def running_loop() -> object:
@@ -47,29 +42,11 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     task.add_done_callback(_running.discard)
 
 
-def make_loop_caller() -> Callable[[Callable[[], object]], None]:
-    """Make a function that runs a callback on this loop, from any thread or finalizer; a closed loop ignores it."""
-    trio = running_trio()
-    post = trio.lowlevel.current_trio_token().run_sync_soon if trio else asyncio.get_running_loop().call_soon_threadsafe
-    gone = (trio.RunFinishedError,) if trio else (RuntimeError,)
-
-    def call(callback: Callable[[], object]) -> None:
-        try:
-            post(callback)
-        except gone:
-            return  # the loop has ended, and has cancelled the task that would react
-
-    return call
-
-
-class LazyEvent:
+class LazyEvent(Struct, eq=False):
     """An `anyio.Event` that can be made outside of a loop; set and waited for on one event loop."""
 
-    __slots__ = ("_event", "_is_set")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: anyio.Event | None = None
+    _is_set: bool = False
+    _event: anyio.Event | None = None
 
     def is_set(self) -> bool:
         """Whether the event is set."""
@@ -91,14 +68,11 @@ class LazyEvent:
         await self._event.wait()
 
 
-class SingleWaiterEvent:
+class SingleWaiterEvent(Struct, eq=False):
     """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop."""
 
-    __slots__ = ("_is_set", "_waiter")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._waiter: asyncio.Future[None] | anyio.Event | None = None
+    _is_set: bool = False
+    _waiter: asyncio.Future[None] | anyio.Event | None = None
 
     def set(self) -> None:
         """Set the event."""
@@ -135,13 +109,17 @@ context outlives its task: in timers, and in tasks that were started there.
 
 
 class OwnedTask(ABC):
-    """Work that runs in one task. Create it anywhere, `run` it once in a task of its own."""
+    """Work that runs in one task. Create it anywhere, `run` it once in a task of its own.
+
+    Attributes:
+        failure: the error that ended it.
+    """
 
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
         self._mark = object()
         self._stopped = False
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._started = LazyEvent()  # or failed to start
         self._finished = LazyEvent()
 
@@ -152,8 +130,8 @@ class OwnedTask(ABC):
             PilothouseError: it failed to start.
         """
         await self._started.wait()
-        if self._failure is not None and self._finished.is_set():
-            raise self._failure
+        if self.failure is not None and self._finished.is_set():
+            raise self.failure
 
     @property
     def is_finished(self) -> bool:
@@ -163,7 +141,7 @@ class OwnedTask(ABC):
     @property
     def is_in_own_callback(self) -> bool:
         """Whether the code that asks is a callback that was called in this task, or in a task of its own group."""
-        return is_in_callback() and current_owners.get()[-1:] == (self._mark,)
+        return current_owners.get()[-1:] == (self._mark,) and is_in_callback()
 
     def stop(self) -> None:
         """End it now, from any task of the loop. `wait_finished` waits until everything is released."""
@@ -181,15 +159,12 @@ class OwnedTask(ABC):
     async def run(self) -> None:
         """Run the whole work, in one task."""
         current_owners.set((*current_owners.get(), self._mark))
-        await self._run()
-
-    async def _run(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
                 if not self._stopped:
                     await self._run_owned()
         except Exception as error:  # noqa: BLE001 - for the tasks that wait for the end, not for the loop
-            self._failure = self._failure or error
+            self.failure = self.failure or error
         finally:
             self._on_end()
 

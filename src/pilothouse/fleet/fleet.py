@@ -7,15 +7,13 @@ task that entered the block owns all other tasks.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, aclosing, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.abc
-from msgspec.structs import replace
 
 from pilothouse.client import Agent, default_agent
 from pilothouse.client.result import OutputT
@@ -30,6 +28,7 @@ from pilothouse.fleet.limits import (
     Rate,
     RateLimiter,
     parse_retry_policy,
+    validate_count,
     validate_limits,
     validate_rate,
 )
@@ -43,18 +42,18 @@ from pilothouse.fleet.results import (
     RunArguments,
     Runs,
     RunSubscribers,
+    iterate_batches,
 )
 from pilothouse.fleet.run import FleetStatus, Run, RunState
 from pilothouse.fleet.runner import AgentRunner, Runner, make_runner_context, wrap_in_workspace
 from pilothouse.fleet.scheduler import FleetSettings, Scheduler
 from pilothouse.fleet.submission import (
     AcceptedOptions,
+    ItemMapping,
     RunOptionsPolicy,
-    Submitter,
     check_agent_or_runner,
     make_journal,
     unwrap_error,
-    validate_count,
 )
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import Workspace
@@ -66,8 +65,8 @@ T = TypeVar("T")
 MIN_LOOK_AHEAD = 32
 FINAL_STATUS_SECONDS = 2.0
 """Timeout in seconds for the last status that observers receive at exit; a lost journal is not waited for."""
-PACE_SAMPLE_SIZE = 200
-"""Number of ended runs from which the rate is computed."""
+ENQUEUE_BATCH_SIZE = 500
+"""Number of list items that are added together when no reader waits."""
 
 
 @user_class
@@ -166,10 +165,7 @@ class Fleet:
         self._scheduler: Scheduler | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._subscribers = RunSubscribers(limit, self._wake)
-        self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
-        self._submitter = Submitter(
-            self._journal, self._subscribers, lambda: self._require_scheduler().now(), self._wake, self._run_policy
-        )
+        self._item_count = 0
 
     # Entering and leaving.
 
@@ -185,24 +181,18 @@ class Fleet:
             self._settings,
             self._budget,
             self._limiter,
-            get_output_type=self._subscribers.get_output_type,
-            on_end=lambda run: self._on_run_ended(run, is_own=True),
-            on_foreign_end=self._on_run_ended,
-            on_missed_ends=lambda count: self._end_times.extend(
-                [self._require_scheduler().now()] * min(count, PACE_SAMPLE_SIZE)
-            ),
-            has_listeners=lambda: self._subscribers.has_foreign_subscribers,
-            on_idle=self._on_idle,
-            on_stop=lambda: self._subscribers.fail(self._breaker.make_error),
-            can_start=self._can_start,
-            breaker=self._breaker,
-            check_run=lambda run: self._run_policy.check(run, lambda: agent.options),
-            observers=self._observers,
+            self._breaker,
+            self._subscribers,
+            self._run_policy,
+            agent,
+            self._observers,
         )
         try:
             await self._scheduler.open()
-            await self._open_runner()
+            await self._runner_block.enter_async_context(make_runner_context(self._runner))
         except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self._journal.close()
             if self._observers is not None:
                 self._observers.notify_end(error)
             raise
@@ -211,14 +201,6 @@ class Fleet:
         with nullcontext() if self._observers is None else self._observers.run_context():
             self._tasks.start_soon(self._work, self._scheduler)
         return self
-
-    async def _open_runner(self) -> None:
-        try:
-            await self._runner_block.enter_async_context(make_runner_context(self._runner))
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._journal.close()
-            raise
 
     async def _work(self, scheduler: Scheduler) -> None:
         try:
@@ -298,8 +280,8 @@ class Fleet:
             Interrupted: during iteration: the fleet was interrupted.
             FleetJournalError: during iteration: the journal cannot be written.
         """
-        make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
-        return self._make_runs(lambda buffer: self._submitter.fill(buffer, items, make, output_type))
+        make = self._make_run_factory(key, prompt, options, output_type, priority)
+        return self._make_runs(lambda buffer: self._fill_from_items(buffer, items, make, output_type))
 
     @overload
     async def gather(
@@ -320,7 +302,7 @@ class Fleet:
         priority: ItemFunction[T] | int = 0,
     ) -> list[Run]:
         """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
-        make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
+        make = self._make_run_factory(key, prompt, options, output_type, priority)
         order: list[str] = []
 
         def make_and_record(item: T) -> Run:
@@ -328,7 +310,7 @@ class Fleet:
             order.append(run.key)
             return run
 
-        runs = self._make_runs(lambda buffer: self._submitter.fill(buffer, items, make_and_record, output_type))
+        runs = self._make_runs(lambda buffer: self._fill_from_items(buffer, items, make_and_record, output_type))
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 
@@ -350,13 +332,11 @@ class Fleet:
         Returns:
             The current state of the run: queued, or already ended if the journal has it.
         """
-        make = self._submitter.make_run_factory(
-            None if key is None else "key", "prompt", options, output_type, priority
-        )
+        make = self._make_run_factory(None if key is None else "key", "prompt", options, output_type, priority)
         run = make({"key": key, "prompt": prompt})
         if not self._journal.is_persistent:
             self._subscribers.unclaimed_runs[run.key] = None
-        return (await self._submitter.add([run], None, output_type))[0]
+        return (await self._add([run], None, output_type))[0]
 
     async def enqueue(
         self,
@@ -373,8 +353,17 @@ class Fleet:
             The number of items, including those already in the journal.
         """
         self._require_scheduler()
-        make = self._submitter.make_run_factory(key, prompt, options, None, priority)
-        return await self._submitter.enqueue(items, make)
+        make = self._make_run_factory(key, prompt, options, None, priority)
+        count = 0
+
+        async def get_batch_size() -> int:
+            return ENQUEUE_BATCH_SIZE
+
+        async with aclosing(iterate_batches(items, get_batch_size)) as taken:
+            async for batch in taken:
+                await self._add([make(item) for item in batch], None, None)
+                count += len(batch)
+        return count
 
     async def wait(self, run: Run[OutputT] | str) -> Run[OutputT]:
         """Wait for the end of a run.
@@ -408,11 +397,11 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._submitter.requeue_all(buffer, failed=False))
+        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=False))
 
     def retry_failed(self) -> Runs[Any]:
         """Run the failed runs again, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._submitter.requeue_all(buffer, failed=True))
+        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=True))
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Execute all runs of the journal as a worker, including those added later; yield each that ends here.
@@ -432,20 +421,13 @@ class Fleet:
             raise UsageError("work() executes the runs of a journal, and this fleet has none")
         if not self._settings.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._make_runs(lambda buffer: self._submitter.work(buffer, until_empty=until_empty), scope="own")
+        return self._make_runs(lambda buffer: self._request_all(buffer, until_empty=until_empty), scope="own")
 
     # Status and stopping.
 
     async def status(self) -> FleetStatus:
         """Return the number of runs by state; with a journal, of all that are in it."""
-        scheduler = self._require_scheduler()
-        status = await self._journal.status()
-        if (error := self._breaker.error) is not None:
-            status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
-        if len(self._end_times) < 2 or scheduler.now() <= self._end_times[0]:
-            return status
-        pace = (len(self._end_times) - 1) / (scheduler.now() - self._end_times[0])
-        return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
+        return await self._require_scheduler().status()
 
     @property
     def running(self) -> list[Run]:
@@ -503,37 +485,64 @@ class Fleet:
         except Exception as error:  # noqa: BLE001 - raised to the reader of the runs
             buffer.fail(error)
 
+    def _make_run_factory(
+        self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any
+    ) -> Callable[[Any], Run]:
+        """Make the function that converts an item to a run; arguments as for `map`."""
+        mapping = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
+
+        def make(item: Any) -> Run:
+            self._item_count += 1
+            return mapping.make_run(item, self._item_count, self._require_scheduler().now())
+
+        return make
+
+    async def _fill_from_items(
+        self, buffer: ResultBuffer, items: Items[T], make_run: Callable[[T], Run], output_type: Any
+    ) -> None:
+        """Add items as fast as `buffer` is read."""
+        async with aclosing(iterate_batches(items, buffer.wait_for_space)) as taken:
+            async for batch in taken:
+                await self._add([make_run(item) for item in batch], buffer, output_type)
+        buffer.mark_filled()
+
+    async def _add(self, runs: list[Run], buffer: ResultBuffer | None, output_type: Any) -> list[Run]:
+        """Add runs that `buffer` waits for; return each in its current state."""
+        for run in runs:
+            self._subscribers.expect(run.key, buffer, output_type)
+        self._run_policy.register_own(runs)
+        try:
+            there = await self._journal.add(runs)
+        except BaseException:
+            for run in runs:
+                self._subscribers.unsubscribe(run.key, buffer)
+            raise
+        for run in there:
+            if run.is_ended:
+                self._subscribers.deliver(run)
+        self._wake()
+        return there
+
+    async def _requeue_all(self, buffer: ResultBuffer, *, failed: bool) -> None:
+        """Requeue all unfinished or all failed runs; `buffer` receives every end."""
+        buffer.scope = "all"
+        self._run_policy.trusts_journal = True
+        await self._journal.requeue(failed=failed)
+        buffer.is_draining = True
+        self._wake()
+
+    async def _request_all(self, buffer: ResultBuffer, *, until_empty: bool) -> None:
+        """Request all unfinished runs of the journal, present and future, until `buffer` is finished."""
+        await self._journal.requeue()
+        buffer.is_draining = until_empty
+        self._wake()
+
     def _check_running(self) -> None:
         if self._require_scheduler().is_stopping:
             raise (
                 Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.make_error()
             )
 
-    def _on_run_ended(self, run: Run, *, is_own: bool = False) -> None:
-        self._end_times.append(self._require_scheduler().now())
-        self._run_policy.discard(run.key)
-        self._subscribers.deliver(run, is_own=is_own)
-
     def _wake(self) -> None:
         if self._scheduler is not None:
             self._scheduler.wake()
-
-    async def _can_start(self) -> bool:
-        await self._subscribers.remove_closed(self._journal.park)
-        return self._subscribers.has_capacity
-
-    def _on_idle(self, is_budget_exhausted: bool) -> None:
-        assert self._tasks is not None
-        self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
-
-    async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
-        """Finish the buffers that wait for all runs, unless other processes still work."""
-        waiting = self._subscribers.draining_buffers
-        if is_budget_exhausted:
-            left = (await self._journal.status()).left
-            self._subscribers.fail(lambda: self._budget.make_error(left))
-        elif waiting and (done := await self._submitter.find_finished_scopes()):
-            await self._require_scheduler().deliver_foreign_ends()
-            for buffer in waiting:
-                if buffer.scope in done:
-                    buffer.mark_filled()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,19 +31,26 @@ from pilothouse.errors import (
     QuotaError,
     RateLimitError,
     RemoteError,
+    SessionLeasedError,
     UsageError,
     WorkspaceError,
 )
 from pilothouse.fleet.run import Run
 from pilothouse.options import RetryPolicy
-from pilothouse.options.struct_validation import read_retry_policy as read_retry
-from pilothouse.options.value_checks import InvalidValueError
+from pilothouse.options.value_structs import read_retry_policy as read_retry
+from pilothouse.options.value_types import InvalidValueError
 
 OnInterrupted = Literal["resume", "restart", "fail"]
 INTERRUPTION_POLICIES: tuple[OnInterrupted, ...] = ("resume", "restart", "fail")
 
 MAX_INTERRUPTIONS = 20
-"""Maximum per run, so that a run which kills each process that executes it ends at last."""
+"""How often a run may be interrupted or wait for the lease of its session, so that it ends at last."""
+MAX_DEATHS = 4
+"""A run fails once this many processes have died while they executed it."""
+MAX_DEATHS_NEAR_LAST = 2
+"""The same for a run that only the last of several processes could execute, when all other runs have ended."""
+LEASE_MARGIN_SECONDS = 0.1
+"""Added to the rest of the lease of a session."""
 
 MIN_USD = 1e-6
 """Smaller amounts count as zero: sums of floats in another order differ by less."""
@@ -65,6 +72,17 @@ def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
         return read_retry(0 if retry is None else retry)
     except InvalidValueError as fault:
         raise UsageError(f"retry: expected a number of further attempts or a RetryPolicy, got {retry!r}") from fault
+
+
+def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
+    """Validate a whole number.
+
+    Raises:
+        UsageError: `value` is not a whole number, or is less than `minimum`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UsageError(f"{name} is a whole number of at least {minimum}, not {value!r}")
+    return value
 
 
 def validate_budget(name: str, value: float | None) -> float | None:
@@ -95,6 +113,9 @@ def apply_outcome(
     """
     if error is None:
         return replace(run, state="succeeded", result=outcome, error=None, ended=now)
+    if isinstance(error, SessionLeasedError) and _count_interruptions(run) <= MAX_INTERRUPTIONS:
+        # The process that died holds its session for a while. Waiting for that does not count as a failure.
+        return replace(run, state="queued", error=error, due=now + error.seconds_left + LEASE_MARGIN_SECONDS)
     run = replace(run, result=outcome, error=error, failures=run.failures + 1)
     delay = _compute_delay(run, error, policy, now, jitter)
     if delay is None:
@@ -104,11 +125,27 @@ def apply_outcome(
 
 def apply_interruption(run: Run, policy: OnInterrupted, now: float) -> Run:
     """Return an interrupted run, queued or failed as the policy says."""
-    if policy == "fail" or run.attempts - run.failures > MAX_INTERRUPTIONS:
+    if policy == "fail" or _count_interruptions(run) > MAX_INTERRUPTIONS:
         error = Interrupted(f"run {run.key!r} was interrupted, {run.attempts} times started")
         return replace(run, state="failed", error=error, ended=now)
     kept = run.session_id if policy == "resume" else None
     return replace(run, state="queued", session_id=kept, due=0.0)
+
+
+def apply_death(run: Run, policy: OnInterrupted, now: float) -> Run:
+    """Return a run after the process that executed it has died."""
+    run = replace(run, deaths=run.deaths + 1)
+    return fail_after_deaths(run, now) if run.deaths >= MAX_DEATHS else apply_interruption(run, policy, now)
+
+
+def fail_after_deaths(run: Run, now: float) -> Run:
+    """Return a failed run: it may be what kills the processes."""
+    text = f"run {run.key!r} fails because {run.deaths} processes died while they executed it; retry_failed() runs it"
+    return replace(run, state="failed", error=Interrupted(f"{text} again"), ended=now)
+
+
+def _count_interruptions(run: Run) -> int:
+    return run.attempts - run.failures - run.deaths
 
 
 def _compute_delay(run: Run, error: Exception, policy: RetryPolicy, now: float, jitter: float) -> float | None:
@@ -151,12 +188,8 @@ def validate_limits(concurrency: int | None, budget_usd: float | None, run_budge
     Raises:
         UsageError: a limit is not a number, or is so low that nothing could start.
     """
-    if concurrency is not None and (
-        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1  # pyright: ignore[reportUnnecessaryIsInstance]
-    ):
-        raise UsageError(f"overall_concurrency is a whole number of at least 1, not {concurrency!r}")
     return Limits(
-        concurrency=concurrency,
+        concurrency=None if concurrency is None else validate_count("overall_concurrency", concurrency),
         budget_usd=validate_budget("budget_usd", budget_usd),
         run_budget_usd=validate_budget("run_budget_usd", run_budget_usd),
     )
@@ -215,6 +248,11 @@ class Budget:
     def is_exhausted(self) -> bool:
         """Whether nothing more can start, whatever the running ones will cost."""
         return self.limits.budget_usd is not None and self.spent_usd >= self.limits.budget_usd - MIN_USD
+
+    def get_reserved_usd(self, run: Run) -> float:
+        """Return the amount that a journal has reserved for the attempt of a run: see `Allowance.reserve`."""
+        is_reserved = self.limits.budget_usd is not None and self.limits.run_budget_usd is not None
+        return (run.limit_usd or 0.0) if is_reserved else 0.0
 
     def make_error(self, remaining_runs: int) -> BudgetError:
         """Make the error for a spent budget with runs left."""
@@ -311,6 +349,9 @@ class RateLimiter:
     Args:
         rate: the limits of this process.
         overall: the limits of all processes together.
+
+    Attributes:
+        is_unlimited: whether there are no limits at all.
     """
 
     def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - immutable
@@ -318,7 +359,7 @@ class RateLimiter:
         self._overall = overall
         self._requests = TokenBucket(_find_lowest_limit(rate.requests_per_minute, overall.requests_per_minute))
         self._tokens = TokenBucket(_find_lowest_limit(rate.tokens_per_minute, overall.tokens_per_minute))
-        self._is_unlimited = rate == overall == Rate()
+        self.is_unlimited = rate == overall == Rate()
         self._process_count = 1
         self._ended_runs = 0
         self._mean_tokens = 0.0
@@ -334,17 +375,14 @@ class RateLimiter:
                 _find_lowest_limit(getattr(self._rate, name), None if whole is None else whole / process_count), now
             )
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether there are no limits at all."""
-        return self._is_unlimited
-
     def seconds_until_start(self, now: float) -> float:
         """Return the seconds until one more run may start; 0: now."""
         return max(self._requests.seconds_until(1, now), self._tokens.seconds_until(max(1.0, self._mean_tokens), now))
 
     def reserve_run(self, now: float) -> float:
         """Count the start of a run; return the tokens reserved for it."""
+        if self.is_unlimited:
+            return 0.0
         self._requests.take(1, now)
         self._tokens.take(self._mean_tokens, now)
         return self._mean_tokens
@@ -355,6 +393,8 @@ class RateLimiter:
 
     def finish_run(self, used_tokens: float, reserved_tokens: float, now: float) -> None:
         """Count the end of a run that used `used_tokens`, of which `reserved_tokens` were reserved."""
+        if self.is_unlimited:
+            return
         self._tokens.take(used_tokens - reserved_tokens, now)
         self._ended_runs += 1
         self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)

@@ -145,16 +145,6 @@ class FleetObservers:
         self._observers = list(observers)
         self._is_ended = False
 
-    @classmethod
-    def collect(cls, instrumentations: Iterable[Any], start: FleetStart) -> FleetObservers | None:
-        """Start observing; return None when there are no observers."""
-
-        def ask(one: Any) -> FleetObserver | None:
-            return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
-
-        there = collect_observers(instrumentations, ask)
-        return cls(there) if there else None
-
     def run_context(self) -> AbstractContextManager[None]:
         """Return the context in which the fleet's tasks are started."""
         return enter_contexts(self._observers)
@@ -185,4 +175,9 @@ def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | 
         return None
     redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = FleetStart(concurrency=concurrency, budget_usd=budget_usd, redact=redact)
-    return FleetObservers.collect(options.instrumentation, start)
+
+    def ask(one: Any) -> FleetObserver | None:
+        return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
+
+    there = collect_observers(options.instrumentation, ask)
+    return FleetObservers(there) if there else None

@@ -1,6 +1,6 @@
 """`RayRunner`: executes attempts in actors of a Ray cluster.
 
-Owns the connection to Ray, the pool of actors, and the transfer of attempts and messages.
+Owns the connection to Ray, the actors, and the transfer of attempts and messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import anyio
 from pilothouse._version import __version__
 from pilothouse.client import Agent, QueryResult, default_agent
 from pilothouse.client.structured_output import OutputSchema
-from pilothouse.driver.tasks import make_loop_caller
 from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
+from pilothouse.fleet.limits import validate_count
 from pilothouse.fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
-from pilothouse.fleet.submission import validate_count
 from pilothouse.options import RetryPolicy
+from pilothouse.transports.concurrency import make_loop_caller
 
 T = TypeVar("T")
 
@@ -177,253 +177,6 @@ class ActorSlot:
     start_failures: int = 0
 
 
-class ActorPool:
-    """A fixed number of actors, each with a number of places for attempts.
-
-    Args:
-        ray: the module.
-        address: address of the cluster.
-        count: number of actors.
-        attempts_per_actor: maximum number of concurrent attempts per actor.
-        options: Ray options of each actor.
-        payload: the pickled runner.
-        start_timeout: seconds to wait for an actor while there is none.
-
-    Raises:
-        UsageError: Ray does not know these options.
-    """
-
-    def __init__(
-        self,
-        ray: Any,
-        address: str | None,
-        count: int,
-        attempts_per_actor: int,
-        options: Mapping[str, Any],
-        payload: bytes,
-        start_timeout: float,
-    ) -> None:
-        self._ray = ray
-        self._address = address
-        self._count = count
-        self._attempts_per_actor = attempts_per_actor
-        self._payload = payload
-        self._start_timeout = start_timeout
-        limit = 3 * attempts_per_actor + 8  # per attempt: one call that waits, and those that stop it
-        try:
-            self._actor_class = ray.remote(AttemptHost).options(**options, max_concurrency=limit, max_restarts=0)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"actor_options: {shorten_error(error)}") from error
-        self._slots: list[ActorSlot] = []
-        self._users = 0
-        self._enter_lock = anyio.Lock()
-        self._changed = anyio.Event()
-
-    # Entering and leaving.
-
-    async def enter(self) -> None:
-        """Add one user; return when there is an actor. `leave` must follow.
-
-        Raises:
-            RemoteError: there is no cluster, or no actor starts.
-            UsageError: another cluster is in use, or it has another version of pilothouse.
-        """
-        self._users += 1
-        if self._users == 1:  # possibly in another event loop than before
-            self._enter_lock, self._changed = anyio.Lock(), anyio.Event()
-        try:
-            async with self._enter_lock:
-                if not self._slots:
-                    await self._start_actors()
-        except BaseException:
-            self._users -= 1
-            raise
-
-    async def _start_actors(self) -> None:
-        try:
-            with anyio.CancelScope(shield=True):
-                await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.connect, self._ray, self._address)))
-            self._slots = [ActorSlot() for _ in range(self._count)]
-            await self._wait_for_one()
-        except BaseException:
-            await self._stop_actors()
-            raise
-
-    async def leave(self) -> None:
-        """Remove one user; the last one stops all actors."""
-        self._users -= 1
-        if not self._users:
-            await self._stop_actors()
-
-    async def _stop_actors(self) -> None:
-        slots, self._slots = self._slots, []
-        with anyio.CancelScope(shield=True):
-            for slot in slots:
-                slot.is_gone = True
-                await self._kill(slot)
-            await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
-
-    # Calls.
-
-    async def acquire(self) -> ActorSlot:
-        """Take a free place of an actor until `release`.
-
-        Raises:
-            RemoteError: there has been no actor for `start_timeout`.
-            SessionClosedError: the pool was not entered.
-        """
-        patience = _StartDeadline(self._start_timeout)
-        while True:
-            if not self._slots:
-                raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
-            await self._refresh_slots()
-            ready = [slot for slot in self._slots if slot.is_ready]
-            free = [slot for slot in ready if slot.attempt_count < self._attempts_per_actor]
-            if free:
-                slot = min(free, key=lambda one: one.attempt_count)
-                slot.attempt_count += 1
-                return slot
-            await self._wait_for_change(patience.seconds_left(self._slots, is_available=bool(ready)))
-
-    def release(self, slot: ActorSlot) -> None:
-        """Free a place of an actor."""
-        slot.attempt_count -= 1
-        self._changed.set()
-
-    async def call(self, slot: ActorSlot, method: str, *args: Any) -> Any:
-        """Call an actor method and return its result; the call may be repeated.
-
-        Raises:
-            WorkerLostError: the actor is gone.
-        """
-        errors = self._ray.exceptions
-        until = inf
-        while True:
-            if slot.is_gone:
-                raise WorkerLostError("the actor that had this attempt is gone")
-            try:
-                return await await_future(getattr(slot.actor, method).remote(*args).future())
-            except errors.RayTaskError:
-                raise  # a bug of pilothouse
-            except errors.ActorUnavailableError as error:
-                until = min(until, anyio.current_time() + UNAVAILABLE_SECONDS)
-                if anyio.current_time() >= until:
-                    await self.discard(slot)
-                    raise WorkerLostError(
-                        f"the actor that had this attempt is out of reach: {shorten_error(error)}"
-                    ) from None
-            except errors.RayError as error:
-                await self.discard(slot)
-                raise WorkerLostError(f"the actor that had this attempt is gone: {shorten_error(error)}") from None
-            await anyio.sleep(RETRY_SECONDS)
-
-    async def discard(self, slot: ActorSlot) -> None:
-        """Kill the actor of a slot, unless it is gone; another one is started in its place."""
-        if not slot.is_gone:
-            slot.is_gone, slot.is_ready = True, False
-            self._changed.set()
-            with anyio.CancelScope(shield=True):
-                await self._kill(slot)
-
-    async def _kill(self, slot: ActorSlot) -> None:
-        if slot.actor is not None:
-            with suppress(self._ray.exceptions.RayError):
-                await await_future(RAY_CONNECTION.submit(partial(self._ray.kill, slot.actor)))
-
-    # Starting actors.
-
-    async def _wait_for_one(self) -> None:
-        patience = _StartDeadline(self._start_timeout)
-        while True:
-            await self._refresh_slots()
-            if any(slot.is_ready for slot in self._slots):
-                return
-            if all(slot.start_error is not None for slot in self._slots):
-                raise _make_no_actor_error(self._slots)
-            await self._wait_for_change(patience.seconds_left(self._slots, is_available=False))
-
-    async def _wait_for_change(self, seconds: float) -> None:
-        due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
-        with anyio.move_on_after(min(seconds, max(0.0, due - anyio.current_time()))):
-            await self._changed.wait()
-
-    async def _refresh_slots(self) -> None:
-        """Check which actors have started, and start one in each empty slot, unless its retry delay still runs."""
-        if self._changed.is_set():
-            self._changed = anyio.Event()
-        for slot in self._slots:
-            if slot.ready_future is not None and slot.ready_future.done():
-                first_word, slot.ready_future = slot.ready_future, None
-                self._on_started(slot, first_word)
-        for index, slot in enumerate(self._slots):
-            if slot.is_gone and slot.retry_at <= anyio.current_time():
-                new = self._slots[index] = replace(slot, actor=None, ready_future=None, is_gone=False, attempt_count=0)
-                with anyio.CancelScope(shield=True):  # a created actor that is not recorded would never end
-                    await self._start_actor(new)
-
-    async def _start_actor(self, slot: ActorSlot) -> None:
-        try:
-            slot.actor, first_word = await await_future(RAY_CONNECTION.submit(self._create_actor))
-        except Exception as error:  # noqa: BLE001 - raised if no actor starts
-            self._on_failed(slot, error)
-            return
-        slot.ready_future = first_word
-        call = make_loop_caller()
-        first_word.add_done_callback(lambda _: call(self._notify_changed))
-
-    def _notify_changed(self) -> None:
-        self._changed.set()  # the current event: it may have been replaced since the actor was requested
-
-    def _create_actor(self) -> tuple[Any, Future[str]]:
-        """Create an actor. Runs in the thread of the connection, because it may take a while."""
-        actor = self._actor_class.remote(self._payload, self._ray.cloudpickle.dumps)
-        return actor, actor.ready.remote().future()
-
-    def _on_started(self, slot: ActorSlot, ready_future: Future[str]) -> None:
-        """Handle the end of an actor's start: success or failure."""
-        if (error := ready_future.exception()) is not None:
-            self._on_failed(slot, error)
-        elif (there := ready_future.result()) != __version__:
-            text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
-            self._on_failed(slot, UsageError(text))
-        else:
-            slot.is_ready, slot.start_error, slot.start_failures = True, None, 0
-
-    def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
-        log.warning("an actor has not started: %s", shorten_error(error))
-        slot.is_gone, slot.start_error, slot.start_failures = True, error, slot.start_failures + 1
-        slot.retry_at = anyio.current_time() + START_RETRY_POLICY.delay(slot.start_failures, 0.0)
-
-
-class _StartDeadline:
-    """The deadline for an actor to start while there is none."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._waiting_since: float | None = None
-
-    def seconds_left(self, slots: list[ActorSlot], *, is_available: bool) -> float:
-        """Return the remaining seconds.
-
-        Raises:
-            RemoteError: no time is left.
-        """
-        now = anyio.current_time()
-        if is_available:
-            self._waiting_since = None
-            return inf
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        if (left := self._waiting_since + self._seconds - now) <= 0:
-            raise _make_no_actor_error(slots)
-        return left
-
-
-def _make_no_actor_error(slots: list[ActorSlot]) -> RemoteError:
-    fault = next((slot.start_error for slot in slots if slot.start_error is not None), None)
-    why = "the cluster lacks the resources of actor_options (`ray status`)" if fault is None else shorten_error(fault)
-    return RemoteError(f"no actor could be started: {why}", code="unreachable")
-
-
 ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 """Default Ray options of an actor."""
 RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "num_returns")
@@ -476,24 +229,69 @@ class RayRunner:
         self._ray = import_ray()
         agent = default_agent() if agent is None else agent
         self.agent = agent if isinstance(agent, Agent) else None
-        self._actors = ActorPool(
-            self._ray,
-            _validate_address(address),
-            validate_count("actors", actors),
-            validate_count("concurrency_per_actor", concurrency_per_actor),
-            {**ACTOR_OPTIONS, **_validate_options(actor_options)},
-            _pickle_runner(self._ray, agent),
-            start_timeout,
-        )
+        self._address = _validate_address(address)
+        self._count = validate_count("actors", actors)
+        self._attempts_per_actor = validate_count("concurrency_per_actor", concurrency_per_actor)
+        options = {**ACTOR_OPTIONS, **_validate_options(actor_options)}
+        self._payload = _pickle_runner(self._ray, agent)
+        self._start_timeout = start_timeout
+        limit = 3 * self._attempts_per_actor + 8  # per attempt: one call that waits, and those that stop it
+        try:
+            self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit, max_restarts=0)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"actor_options: {shorten_error(error)}") from error
+        self._slots: list[ActorSlot] = []
+        self._users = 0
+        self._enter_lock = anyio.Lock()
+        self._changed = anyio.Event()
+
+    # Entering and leaving.
 
     async def __aenter__(self) -> Self:
-        await self._actors.enter()
+        """Return when there is an actor.
+
+        Raises:
+            RemoteError: there is no cluster, or no actor starts.
+            UsageError: another cluster is in use, or it has another version of pilothouse.
+        """
+        self._users += 1
+        if self._users == 1:  # possibly in another event loop than before
+            self._enter_lock, self._changed = anyio.Lock(), anyio.Event()
+        try:
+            async with self._enter_lock:
+                if not self._slots:
+                    await self._start_actors()
+        except BaseException:
+            self._users -= 1
+            raise
         return self
+
+    async def _start_actors(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.connect, self._ray, self._address)))
+            self._slots = [ActorSlot() for _ in range(self._count)]
+            await self._wait_for_one()
+        except BaseException:
+            await self._stop_actors()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._actors.leave()
+        self._users -= 1
+        if not self._users:
+            await self._stop_actors()
+
+    async def _stop_actors(self) -> None:
+        slots, self._slots = self._slots, []
+        with anyio.CancelScope(shield=True):
+            for slot in slots:
+                slot.is_gone = True
+                await self._kill(slot)
+            await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
+
+    # Attempts.
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """Execute an attempt; see `Runner`.
@@ -506,18 +304,18 @@ class RayRunner:
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
         for _ in range(MAX_BEGIN_ATTEMPTS):
-            slot = await self._actors.acquire()
+            slot = await self._acquire()
             try:
                 if await self._is_alive(slot):
                     return _decode_answer(await self._run_in_actor(slot, attempt, order), expected)
             finally:
-                self._actors.release(slot)
+                self._release(slot)
         raise WorkerLostError(f"{MAX_BEGIN_ATTEMPTS} actors were gone before they could begin; see the logs of Ray")
 
     async def _is_alive(self, slot: ActorSlot) -> bool:
         """Whether an actor still responds; an idle actor that died has begun nothing, so another one can be tried."""
         try:
-            await self._actors.call(slot, "ready")
+            await self._call(slot, "ready")
         except WorkerLostError:
             return False
         return True
@@ -525,11 +323,11 @@ class RayRunner:
     async def _run_in_actor(self, slot: ActorSlot, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
         name = uuid4().hex
         try:
-            await self._actors.call(slot, "begin", name, pickled_attempt)
+            await self._call(slot, "begin", name, pickled_attempt)
             attempt.interrupt = partial(self._interrupt, slot, name)
             taken, end = 0, None
             while end is None:
-                pickled, end = await self._actors.call(slot, "more", name, taken)
+                pickled, end = await self._call(slot, "more", name, taken)
                 for message in pickle.loads(pickled):  # noqa: S301 - from our own actor
                     await attempt.on_message(message)
                     taken += 1
@@ -539,16 +337,163 @@ class RayRunner:
 
     async def _interrupt(self, slot: ActorSlot, name: str) -> None:
         with suppress(WorkerLostError):  # `run` raises it
-            await self._actors.call(slot, "interrupt", name)
+            await self._call(slot, "interrupt", name)
 
     async def _end(self, slot: ActorSlot, name: str) -> None:
         if slot.is_gone:
             return
         with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(WorkerLostError):
-            await self._actors.call(slot, "end", name)
+            await self._call(slot, "end", name)
         if limit.cancelled_caught:
             log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
-            await self._actors.discard(slot)
+            await self._discard(slot)
+
+    # Actors and calls.
+
+    async def _acquire(self) -> ActorSlot:
+        """Take a free place of an actor until `_release`.
+
+        Raises:
+            RemoteError: there has been no actor for `start_timeout`.
+            SessionClosedError: the pool was not entered.
+        """
+        none_since: float | None = None
+        while True:
+            if not self._slots:
+                raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
+            await self._refresh_slots()
+            ready = [slot for slot in self._slots if slot.is_ready]
+            free = [slot for slot in ready if slot.attempt_count < self._attempts_per_actor]
+            if free:
+                slot = min(free, key=lambda one: one.attempt_count)
+                slot.attempt_count += 1
+                return slot
+            none_since = await self._wait_for_change(none_since, is_available=bool(ready))
+
+    def _release(self, slot: ActorSlot) -> None:
+        """Free a place of an actor."""
+        slot.attempt_count -= 1
+        self._changed.set()
+
+    async def _call(self, slot: ActorSlot, method: str, *args: Any) -> Any:
+        """Call an actor method and return its result; the call may be repeated.
+
+        Raises:
+            WorkerLostError: the actor is gone.
+        """
+        errors = self._ray.exceptions
+        until = inf
+        while True:
+            if slot.is_gone:
+                raise WorkerLostError("the actor that had this attempt is gone")
+            try:
+                return await await_future(getattr(slot.actor, method).remote(*args).future())
+            except errors.RayTaskError:
+                raise  # a bug of pilothouse
+            except errors.ActorUnavailableError as error:
+                until = min(until, anyio.current_time() + UNAVAILABLE_SECONDS)
+                if anyio.current_time() >= until:
+                    await self._discard(slot)
+                    raise WorkerLostError(
+                        f"the actor that had this attempt is out of reach: {shorten_error(error)}"
+                    ) from None
+            except errors.RayError as error:
+                await self._discard(slot)
+                raise WorkerLostError(f"the actor that had this attempt is gone: {shorten_error(error)}") from None
+            await anyio.sleep(RETRY_SECONDS)
+
+    async def _discard(self, slot: ActorSlot) -> None:
+        """Kill the actor of a slot, unless it is gone; another one is started in its place."""
+        if not slot.is_gone:
+            slot.is_gone, slot.is_ready = True, False
+            self._changed.set()
+            with anyio.CancelScope(shield=True):
+                await self._kill(slot)
+
+    async def _kill(self, slot: ActorSlot) -> None:
+        if slot.actor is not None:
+            with suppress(self._ray.exceptions.RayError):
+                await await_future(RAY_CONNECTION.submit(partial(self._ray.kill, slot.actor)))
+
+    # Starting actors.
+
+    async def _wait_for_one(self) -> None:
+        none_since: float | None = None
+        while True:
+            await self._refresh_slots()
+            if any(slot.is_ready for slot in self._slots):
+                return
+            if all(slot.start_error is not None for slot in self._slots):
+                raise self._make_no_actor_error()
+            none_since = await self._wait_for_change(none_since, is_available=False)
+
+    async def _wait_for_change(self, none_since: float | None, *, is_available: bool) -> float | None:
+        """Wait until an actor has come or gone; return since when there is none.
+
+        Raises:
+            RemoteError: there has been none for `start_timeout`.
+        """
+        now, left = anyio.current_time(), inf
+        none_since = None if is_available else now if none_since is None else none_since
+        if none_since is not None and (left := none_since + self._start_timeout - now) <= 0:
+            raise self._make_no_actor_error()
+        due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
+        with anyio.move_on_after(min(left, max(0.0, due - now))):
+            await self._changed.wait()
+        return none_since
+
+    def _make_no_actor_error(self) -> RemoteError:
+        fault = next((slot.start_error for slot in self._slots if slot.start_error is not None), None)
+        why = "the cluster lacks the resources of actor_options (`ray status`)"
+        why = why if fault is None else shorten_error(fault)
+        return RemoteError(f"no actor could be started: {why}", code="unreachable")
+
+    async def _refresh_slots(self) -> None:
+        """Check which actors have started, and start one in each empty slot, unless its retry delay still runs."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        for slot in self._slots:
+            if slot.ready_future is not None and slot.ready_future.done():
+                first_word, slot.ready_future = slot.ready_future, None
+                self._on_started(slot, first_word)
+        for index, slot in enumerate(self._slots):
+            if slot.is_gone and slot.retry_at <= anyio.current_time():
+                new = self._slots[index] = replace(slot, actor=None, ready_future=None, is_gone=False, attempt_count=0)
+                with anyio.CancelScope(shield=True):  # a created actor that is not recorded would never end
+                    await self._start_actor(new)
+
+    async def _start_actor(self, slot: ActorSlot) -> None:
+        try:
+            slot.actor, first_word = await await_future(RAY_CONNECTION.submit(self._create_actor))
+        except Exception as error:  # noqa: BLE001 - raised if no actor starts
+            self._on_failed(slot, error)
+            return
+        slot.ready_future = first_word
+        call = make_loop_caller()
+        first_word.add_done_callback(lambda _: call(self._notify_changed))
+
+    def _notify_changed(self) -> None:
+        self._changed.set()  # the current event: it may have been replaced since the actor was requested
+
+    def _create_actor(self) -> tuple[Any, Future[str]]:
+        """Create an actor. Runs in the thread of the connection, because it may take a while."""
+        actor = self._actor_class.remote(self._payload, self._ray.cloudpickle.dumps)
+        return actor, actor.ready.remote().future()
+
+    def _on_started(self, slot: ActorSlot, ready_future: Future[str]) -> None:
+        """Handle the end of an actor's start: success or failure."""
+        if (error := ready_future.exception()) is not None:
+            self._on_failed(slot, error)
+        elif (there := ready_future.result()) != __version__:
+            text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
+            self._on_failed(slot, UsageError(text))
+        else:
+            slot.is_ready, slot.start_error, slot.start_failures = True, None, 0
+
+    def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
+        log.warning("an actor has not started: %s", shorten_error(error))
+        slot.is_gone, slot.start_error, slot.start_failures = True, error, slot.start_failures + 1
+        slot.retry_at = anyio.current_time() + START_RETRY_POLICY.delay(slot.start_failures, 0.0)
 
 
 # Serialization.

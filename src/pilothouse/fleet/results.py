@@ -6,10 +6,9 @@ Owns buffers, subscriptions, the iterator `Runs`, and JSON Lines and CSV files. 
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -76,7 +75,6 @@ class ResultBuffer:
         self._error: Exception | None = None
         self._changed_event = anyio.Event()
         self._space_event = anyio.Event()
-        self._closing_event = anyio.Event()
 
     @property
     def is_finished(self) -> bool:
@@ -93,7 +91,6 @@ class ResultBuffer:
             if self._error is not None:
                 error, self._error = self._error, None
                 self.is_closed = self.is_parked = True  # started runs go on
-                self._closing_event.set()
                 self._space_event.set()
                 raise error
             if self.is_finished:
@@ -131,7 +128,6 @@ class ResultBuffer:
         """Mark that there are no more items."""
         self.is_filled = True
         self._changed_event.set()
-        self._closing_event.set()
 
     def fail(self, error: Exception) -> None:
         """Raise `error` to the reader after all ready runs."""
@@ -139,14 +135,9 @@ class ResultBuffer:
             self._error = error
             self._changed_event.set()
 
-    async def wait_closing(self) -> None:
-        """Wait until the buffer is closed, fails or is filled."""
-        await self._closing_event.wait()
-
     def close(self) -> None:
         """Close the buffer: its reader has left."""
         self.is_closed = True
-        self._closing_event.set()
         self._changed_event.set()
         self._space_event.set()
         self._on_taken()
@@ -304,6 +295,8 @@ class RunSubscribers:
         """Remove closed buffers, and park the runs that only they waited for."""
         for buffer in [buffer for buffer in self._buffers if buffer.is_closed and not buffer.is_parked]:
             buffer.is_parked = True
+            if buffer.is_filled and not buffer.pending_keys:  # nothing that it waited for is left
+                continue
             buffer.close()  # if the iterator was only dropped
             left = list(buffer.pending_keys)
             for key in left:
@@ -311,14 +304,18 @@ class RunSubscribers:
             if buffer.scope == "own":  # other workers execute what it did not start
                 self._has_left_worker_loop = True
                 continue
-            wanted = {*self._buffers_by_key, *(key for key, run in self.unclaimed_runs.items() if run is None)}
-            await park(None if buffer.scope == "all" else left, wanted)
+            await park(None if buffer.scope == "all" else left, set(self.pending_keys))
         self._buffers = [buffer for buffer in self._buffers if not buffer.is_finished]
 
     @property
     def draining_buffers(self) -> list[ResultBuffer]:
         """The buffers that wait until no runs are left, and whose runs are queued."""
         return [buffer for buffer in self._buffers if buffer.is_draining]
+
+    @property
+    def pending_keys(self) -> list[str]:
+        """The keys of the runs that readers wait for."""
+        return [*self._buffers_by_key, *(key for key, run in self.unclaimed_runs.items() if run is None)]
 
     @property
     def has_foreign_subscribers(self) -> bool:
@@ -375,26 +372,21 @@ class RunWriter:
         self._path = Path(path)
         if not self._path.parent.is_dir():
             raise UsageError(f"there is no directory {self._path.parent}")
-        self._is_csv = self._path.suffix.lower() == ".csv"
         # newline="": line ends inside cells stay as they are.
         mode = "a" if append else "w"
         self._file: TextIO = self._path.open(mode, encoding="utf-8", errors="backslashreplace", newline="")
-        if self._is_csv and not self._file.tell():
-            self._write_cells(ROW_COLUMNS)
+        self._csv = csv.writer(self._file) if self._path.suffix.lower() == ".csv" else None
+        if self._csv is not None and not self._file.tell():
+            self._csv.writerow(ROW_COLUMNS)
 
     def write(self, run: Run) -> None:
         """Write one run; it is in the file when this method returns."""
         row = run_row(run)
-        if self._is_csv:
-            self._write_cells([_format_cell(row[name]) for name in ROW_COLUMNS])
+        if self._csv is not None:
+            self._csv.writerow([_format_cell(row[name]) for name in ROW_COLUMNS])
         else:
             self._file.write(encode_json(row).decode() + "\n")
         self._file.flush()
-
-    def _write_cells(self, cells: Sequence[str]) -> None:
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\r\n").writerow(cells)
-        self._file.write(line.getvalue())
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -32,6 +32,7 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
             continues when a fleet next works on its journal.
         attempts: number of starts.
         failures: number of failed attempts.
+        deaths: number of attempts whose process died.
         session_id: id of its conversation, once known.
         result: the answer; None while there is none.
         error: why the run, or its last attempt, failed.
@@ -54,6 +55,7 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
     state: RunState = "queued"
     attempts: int = 0
     failures: int = 0
+    deaths: int = 0
     session_id: str | None = None
     result: QueryResult[OutputT] | None = None
     error: Exception | None = None
@@ -101,6 +103,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
         cancelled: cancelled ones.
         interrupted: runs that were stopped before their end.
         cost_usd: cost of all, in US dollars.
+        lost_usd: what attempts without a result may have cost, in US dollars; it counts against the budget.
         input_tokens: input tokens of all.
         output_tokens: output tokens of all.
         runs_per_minute: recent rate of runs that end here.
@@ -115,6 +118,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     interrupted: int = 0
     cost_usd: float = 0.0
+    lost_usd: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
     runs_per_minute: float = 0.0

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections import deque
+from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 import anyio.abc
 from msgspec.structs import replace
 
-from pilothouse.client import QueryResult
+from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import BudgetError, OptionsError, PilothouseError, WorkerLostError
 from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, Journal
 from pilothouse.fleet.limits import (
@@ -28,8 +30,10 @@ from pilothouse.fleet.limits import (
     undo_failure,
 )
 from pilothouse.fleet.observers import AttemptObservers, FleetObservers
-from pilothouse.fleet.run import Run, RunState, drop_messages
+from pilothouse.fleet.results import RunSubscribers
+from pilothouse.fleet.run import FleetStatus, Run, RunState, drop_messages
 from pilothouse.fleet.runner import Attempt, Runner
+from pilothouse.fleet.submission import RunOptionsPolicy
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
 
@@ -59,136 +63,19 @@ class RunningAttempt:
     observers: AttemptObservers | None = None
     stop_reason: AttemptStopReason | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
+    is_cost_known: bool = True
     used_tokens: int = 0
     counted_message_ids: set[str | None] = field(default_factory=set[str | None])
 
 
-class AttemptExecutor:
-    """Executes attempts and computes the run after each. Arguments as for `Scheduler`; `now` is its clock."""
-
-    def __init__(
-        self,
-        journal: Journal,
-        runner: Runner,
-        settings: FleetSettings,
-        limiter: RateLimiter,
-        get_output_type: Callable[[str], Any],
-        now: Callable[[], float],
-        check_run: Callable[[Run], object],
-    ) -> None:
-        self._journal = journal
-        self._runner = runner
-        self._settings = settings
-        self._limiter = limiter
-        self._get_output_type = get_output_type
-        self._now = now
-        self._check_run = check_run
-
-    async def execute(self, active: RunningAttempt) -> Run:
-        """Execute the attempt; return the run as it is afterwards."""
-        if active.run.limit_usd is not None and active.run.limit_usd <= 0:
-            text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
-            return replace(active.run, state="failed", error=BudgetError(text), ended=self._now())
-        with nullcontext() if active.observers is None else active.observers.run_context():
-            outcome, error = await self._run_attempt(active)
-        if active.observers is not None:
-            active.observers.mark_answered()
-        run = active.run
-        if active.attempt is not None and active.attempt.artifacts:
-            run = replace(run, artifacts=active.attempt.artifacts)
-        if outcome is not None:
-            run = self._add_usage(active, run, outcome)
-            outcome = outcome if self._settings.keep_messages else drop_messages(outcome)
-        run = self._make_next_run(active, run, outcome, error)
-        if run.state == "queued" and self._settings.on_interrupted != "resume":
-            run = replace(run, session_id=None)
-        return run
-
-    def make_stopped_run(self, active: RunningAttempt, run: Run) -> Run:
-        """Return `run` after this process stopped its attempt, in the state for `active.stop_reason`."""
-        if active.stop_reason == "cancelled":
-            return replace(run, state="cancelled", ended=self._now())
-        return replace(run, state="interrupted", ended=None)
-
-    def _make_next_run(
-        self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
-    ) -> Run:
-        if error is not None and active.stop_reason is not None:
-            return self.make_stopped_run(active, replace(run, error=error))
-        if isinstance(error, WorkerLostError):  # not a failure of the run
-            return apply_interruption(run, self._settings.on_interrupted, self._now())
-        return apply_outcome(run, outcome, error, self._settings.retry, self._now(), random.random())  # noqa: S311 - not secret
-
-    def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
-        if error is None or isinstance(error, Exception):
-            return self._make_next_run(active, active.run, None, error).state
-        return self.make_stopped_run(active, active.run).state
-
-    async def _run_attempt(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
-        run = active.run
-        try:
-            self._check_run(run)
-        except OptionsError as error:
-            return None, error
-        settings = dict(run.settings)
-        if (output_type := self._get_output_type(run.key)) is not None:
-            settings.pop("json_schema", None)  # made from this type, for processes that do not know it
-        active.attempt = Attempt(
-            run.key,
-            run.prompt,
-            settings,
-            lambda message: self._on_message(active, message),
-            output_type,
-            run.session_id,
-            run.limit_usd,
-            self._settings.keep_messages,
-            state_after=lambda error: self._state_after(active, error),
-        )
-        try:
-            outcome = await self._runner.run(active.attempt)
-        except FleetJournalError:  # from `_on_message`: nothing can be recorded any more
-            raise
-        except Exception as error:
-            if not isinstance(error, PilothouseError):
-                log.exception("run %r failed in an unexpected way", run.key)
-            return None, error
-        return outcome, outcome.error
-
-    async def _on_message(self, active: RunningAttempt, message: Message) -> None:
-        if message.session_id and message.session_id != active.run.session_id:
-            active.run = replace(active.run, session_id=message.session_id)
-            await self._journal.save_session_id(active.run)
-        if (
-            isinstance(message, AssistantMessage)
-            and not self._limiter.is_unlimited
-            and message.message_id not in active.counted_message_ids
-        ):
-            if active.counted_message_ids:  # the first request was counted at the start
-                self._limiter.count_request(self._now())
-            active.counted_message_ids.add(message.message_id)
-
-    def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
-        given = taken = fresh = 0
-        for usage in outcome.model_usage.values() or [outcome.usage]:
-            if usage is not None:
-                cached = int(usage.cache_read_input_tokens or 0)
-                new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
-                given, fresh = given + new + cached, fresh + new
-                taken += int(usage.output_tokens or 0)
-        active.used_tokens = fresh + taken
-        return replace(
-            run,
-            session_id=outcome.session_id or run.session_id,
-            cost_usd=run.cost_usd + float(outcome.cost_usd or 0),
-            input_tokens=run.input_tokens + given,
-            output_tokens=run.output_tokens + taken,
-        )
-
-
 HEARTBEAT_SECONDS = 5.0
 """Heartbeat interval in seconds."""
+MAX_HEARTBEAT_SECONDS = 12.0
+"""Maximum heartbeat interval, of one of a thousand workers."""
 SHARED_HEARTBEAT_SECONDS = 0.5
-"""Heartbeat interval while other processes work on the journal; ends in other processes are seen this soon."""
+"""Minimum seconds between two heartbeats after changes by other processes."""
+LOOKS_PER_SECOND = 100
+"""How many workers together look for runs after a change."""
 STATUS_INTERVAL_SECONDS = 15.0
 """Seconds between two status reports to observers."""
 HOLD_SECONDS = 60.0
@@ -197,6 +84,8 @@ RELEASE_SECONDS = 10.0
 """Timeout for recording a stopped attempt in a lost journal; other processes detect that without the record."""
 CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
+PACE_SAMPLE_SIZE = 200
+"""Number of ended runs from which the rate is computed."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -205,11 +94,15 @@ class UnixClock:
     """Unix seconds that do not jump: the event loop's clock plus the time of day at its start."""
 
     def __init__(self) -> None:
-        self._offset = time.time() - anyio.current_time()
+        try:
+            self._read = asyncio.get_running_loop().time  # ten times faster
+        except RuntimeError:  # trio
+            self._read = anyio.current_time
+        self._offset = time.time() - self._read()
 
     def now(self) -> float:
         """Return the time."""
-        return anyio.current_time() + self._offset
+        return self._read() + self._offset
 
 
 class Scheduler:
@@ -221,16 +114,10 @@ class Scheduler:
         settings: concurrency, retries and the like.
         budget: what may be spent.
         limiter: the rate limits.
-        get_output_type: returns the output type of a run, by its key.
-        on_end: called with every run that ended here, after it was recorded.
-        on_foreign_end: called with every run that another process ended.
-        on_missed_ends: called with the number of ends that were not read because there are no listeners.
-        has_listeners: whether a reader waits for runs of other processes.
-        on_idle: called when nothing runs here and nothing is due; its argument is whether the budget is exhausted.
-        on_stop: called when `breaker` has stopped the fleet and nothing runs any more.
-        can_start: whether readers have space for more results.
         breaker: detects failures that affect all runs.
-        check_run: called with every run that is to start; raises `OptionsError` if its options are not accepted here.
+        subscribers: the readers of ended runs.
+        run_policy: which options are accepted from runs of other programs.
+        agent: the agent whose options these are compared with.
         observers: observers of the fleet; None: none.
     """
 
@@ -241,44 +128,36 @@ class Scheduler:
         settings: FleetSettings,
         budget: Budget,
         limiter: RateLimiter,
-        *,
-        get_output_type: Callable[[str], Any],
-        on_end: Callable[[Run], object],
-        on_foreign_end: Callable[[Run], object],
-        on_missed_ends: Callable[[int], object],
-        has_listeners: Callable[[], bool],
-        on_idle: Callable[[bool], object],
-        on_stop: Callable[[], object],
-        can_start: Callable[[], Awaitable[bool]],
         breaker: CircuitBreaker,
-        check_run: Callable[[Run], object] = lambda run: None,
+        subscribers: RunSubscribers,
+        run_policy: RunOptionsPolicy,
+        agent: Agent,
         observers: FleetObservers | None = None,
     ) -> None:
         self._journal = journal
+        self._runner = runner
         self._settings = settings
         self._budget = budget
         self._limiter = limiter
         self._breaker = breaker
+        self._subscribers = subscribers
+        self._run_policy = run_policy
+        self._agent = agent
         self._observers = observers
-        self._on_end = on_end
-        self._on_foreign_end = on_foreign_end
-        self._on_missed_ends = on_missed_ends
-        self._has_listeners = has_listeners
-        self._on_idle = on_idle
-        self._on_stop = on_stop
-        self._can_start = can_start
         self._clock = UnixClock()
         self._wake_event = anyio.Event()
-        self._executor = AttemptExecutor(journal, runner, settings, limiter, get_output_type, self.now, check_run)
+        self._change_event = anyio.Event()
         self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
         self._held_decided = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._position = 0
         self._delivery_lock = anyio.Lock()
         self._own_ends = 0  # since the last heartbeat
+        self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self._is_draining = False
         self.is_stopping = False
         self._live_workers = 1
+        self._lease_seconds = inf
         self.active: dict[str, RunningAttempt] = {}
 
     def now(self) -> float:
@@ -289,7 +168,7 @@ class Scheduler:
         """Open the journal and send the first heartbeat."""
         self._position = await self._journal.open(self.now(), self._settings.on_interrupted)
         if self._journal.is_persistent:
-            self._on_heartbeat(await self._journal.heartbeat(self.now(), self._settings.on_interrupted))
+            await self._on_heartbeat(await self._journal.heartbeat(self.now(), self._settings.on_interrupted))
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
@@ -300,6 +179,7 @@ class Scheduler:
         async with anyio.create_task_group() as self._tasks:
             if self._journal.is_persistent:
                 self._tasks.start_soon(self._keep_alive)
+                self._tasks.start_soon(self._watch_changes)
             if self._observers is not None:
                 self._tasks.start_soon(self._report_status, self._observers)
             while True:
@@ -348,7 +228,8 @@ class Scheduler:
         if self._journal.is_persistent:
             # A heartbeat may have counted the end of a run before this process did. Now that nothing runs, the sum is
             # exact.
-            self._budget.spent_usd = (await self._journal.status()).cost_usd
+            status = await self._journal.status()
+            self._budget.spent_usd = status.cost_usd + status.lost_usd
             if not self._budget.is_exhausted:
                 return 0.0
         if await self._journal.next_due() is not None:
@@ -369,6 +250,37 @@ class Scheduler:
             self._on_idle(True)
         return self._heartbeat_seconds
 
+    async def _can_start(self) -> bool:
+        """Whether readers have space for more results."""
+        await self._subscribers.remove_closed(self._journal.park)
+        return self._subscribers.has_capacity
+
+    def _on_idle(self, is_budget_exhausted: bool) -> None:
+        """Called when nothing runs here, and nothing is due or nothing more may be spent."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
+
+    async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
+        """Finish the buffers that wait for all runs, unless other processes still work."""
+        waiting = self._subscribers.draining_buffers
+        if is_budget_exhausted:
+            left = (await self._journal.status()).left
+            self._subscribers.fail(lambda: self._budget.make_error(left))
+        elif waiting and (done := await self._find_finished_scopes()):
+            await self._deliver_foreign_ends()
+            for buffer in waiting:
+                if buffer.scope in done:
+                    buffer.mark_filled()
+
+    async def _find_finished_scopes(self) -> Collection[str]:
+        """Return the scopes that are finished: nothing runs in any process, and no run of that scope waits."""
+        due = await self._journal.next_due()  # checked before and after: meanwhile a run may be leased or requeued
+        status = await self._journal.status()
+        if not status.left:
+            return ("own", "all")
+        is_idle = due is None and not status.running and not status.interrupted
+        return ("all",) if is_idle and await self._journal.next_due() is None else ()
+
     def _start(self, run: Run) -> None:
         assert self._tasks is not None
         active = RunningAttempt(run, self._limiter.reserve_run(self.now()))
@@ -384,19 +296,20 @@ class Scheduler:
         is_ours = False
         try:
             with active.scope:
-                run = await self._hold_if_systemic(active, before, await self._executor.execute(active))
+                run = await self._hold_if_systemic(active, before, await self._execute(active))
         finally:
             patience = inf
             if run is None:  # this process stopped the attempt, or the whole fleet stops
-                run = self._executor.make_stopped_run(active, active.run)
+                run = self._make_stopped_run(active, active.run)
                 patience = inf if run.is_ended else RELEASE_SECONDS
+            lost = 0.0 if active.is_cost_known else self._budget.get_reserved_usd(before)
             try:
                 with anyio.move_on_after(patience, shield=True):
-                    is_ours = active.stop_reason != "lost" and await self._journal.release(run)
+                    is_ours = active.stop_reason != "lost" and await self._journal.release(run, lost_usd=lost)
             finally:
                 if active.observers is not None:
                     active.observers.notify_end(run, is_recorded=is_ours)
-            self._budget.spent_usd += run.cost_usd - before.cost_usd
+            self._budget.spent_usd += run.cost_usd - before.cost_usd + lost
             self._limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
             if self.active.get(run.key) is active:
                 del self.active[run.key]
@@ -406,9 +319,111 @@ class Scheduler:
             log.warning("run %r was taken over by another process; its result here is discarded", run.key)
         elif run.is_ended:
             self._own_ends += 1
-            self._on_end(run)
+            self._on_ended(run, is_own=True)
         if self._breaker.error is not None and not self.active:  # all held runs are requeued
-            self._on_stop()
+            self._subscribers.fail(self._breaker.make_error)
+
+    async def _execute(self, active: RunningAttempt) -> Run:
+        """Execute an attempt; return the run as it is afterwards."""
+        if active.run.limit_usd is not None and active.run.limit_usd <= 0:
+            text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
+            return replace(active.run, state="failed", error=BudgetError(text), ended=self.now())
+        with nullcontext() if active.observers is None else active.observers.run_context():
+            outcome, error = await self._ask_runner(active)
+        if active.observers is not None:
+            active.observers.mark_answered()
+        run = active.run
+        if active.attempt is not None and active.attempt.artifacts:
+            run = replace(run, artifacts=active.attempt.artifacts)
+        if outcome is not None:
+            run = self._add_usage(active, run, outcome)
+            outcome = outcome if self._settings.keep_messages else drop_messages(outcome)
+        run = self._make_next_run(active, run, outcome, error)
+        if run.state == "queued" and self._settings.on_interrupted != "resume":
+            run = replace(run, session_id=None)
+        return run
+
+    def _make_stopped_run(self, active: RunningAttempt, run: Run) -> Run:
+        """Return `run` after this process stopped its attempt, in the state for `active.stop_reason`."""
+        if active.stop_reason == "cancelled":
+            return replace(run, state="cancelled", ended=self.now())
+        return replace(run, state="interrupted", ended=None)
+
+    def _make_next_run(
+        self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
+    ) -> Run:
+        if error is not None and active.stop_reason is not None:
+            return self._make_stopped_run(active, replace(run, error=error))
+        if isinstance(error, WorkerLostError):  # not a failure of the run
+            return apply_interruption(run, self._settings.on_interrupted, self.now())
+        return apply_outcome(run, outcome, error, self._settings.retry, self.now(), random.random())  # noqa: S311 - not secret
+
+    def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
+        if error is None or isinstance(error, Exception):
+            return self._make_next_run(active, active.run, None, error).state
+        return self._make_stopped_run(active, active.run).state
+
+    async def _ask_runner(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
+        run = active.run
+        try:
+            self._run_policy.check(run, lambda: self._agent.options)
+        except OptionsError as error:
+            return None, error
+        settings = dict(run.settings)
+        if (output_type := self._subscribers.get_output_type(run.key)) is not None:
+            settings.pop("json_schema", None)  # made from this type, for processes that do not know it
+        active.attempt = Attempt(
+            run.key,
+            run.prompt,
+            settings,
+            lambda message: self._on_message(active, message),
+            output_type,
+            run.session_id,
+            run.limit_usd,
+            self._settings.keep_messages,
+            state_after=lambda error: self._state_after(active, error),
+        )
+        try:
+            outcome = await self._runner.run(active.attempt)
+        except FleetJournalError:  # from `_on_message`: nothing can be recorded any more
+            raise
+        except Exception as error:
+            if not isinstance(error, PilothouseError):
+                log.exception("run %r failed in an unexpected way", run.key)
+            return None, error
+        return outcome, outcome.error
+
+    async def _on_message(self, active: RunningAttempt, message: Message) -> None:
+        active.is_cost_known = False  # until the result; before the first message nothing was asked
+        if message.session_id and message.session_id != active.run.session_id:
+            active.run = replace(active.run, session_id=message.session_id)
+            await self._journal.save_session_id(active.run)
+        if (
+            isinstance(message, AssistantMessage)
+            and not self._limiter.is_unlimited
+            and message.message_id not in active.counted_message_ids
+        ):
+            if active.counted_message_ids:  # the first request was counted at the start
+                self._limiter.count_request(self.now())
+            active.counted_message_ids.add(message.message_id)
+
+    def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
+        given = taken = fresh = 0
+        for usage in outcome.model_usage.values() or [outcome.usage]:
+            if usage is not None:
+                cached = int(usage.cache_read_input_tokens or 0)
+                new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
+                given, fresh = given + new + cached, fresh + new
+                taken += int(usage.output_tokens or 0)
+        active.used_tokens = fresh + taken
+        active.is_cost_known = active.is_cost_known or outcome.cost_usd is not None
+        return replace(
+            run,
+            session_id=outcome.session_id or run.session_id,
+            cost_usd=run.cost_usd + float(outcome.cost_usd or 0),
+            input_tokens=run.input_tokens + given,
+            output_tokens=run.output_tokens + taken,
+        )
 
     async def _hold_if_systemic(self, active: RunningAttempt, initial_run: Run, run: Run) -> Run:
         """Return `run` after its attempt; hold it first while other runs may show whether its failure affects all."""
@@ -419,19 +434,19 @@ class Scheduler:
                 self._release_held()
             return run
         active.run = replace(run, state="running", ended=None)
-        verdict = self._held_decided
+        decided = self._held_decided
         self._held_count += 1
         self.wake()
         try:
-            while not verdict.is_set():
+            while not decided.is_set():
                 with anyio.move_on_after(HOLD_SECONDS):
-                    await verdict.wait()
+                    await decided.wait()
                 if not self._breaker.has_reached_limit:
                     break
         finally:
             self._held_count -= 1
         if active.stop_reason is not None:
-            return self._executor.make_stopped_run(active, run)
+            return self._make_stopped_run(active, run)
         return run if self._breaker.error is None else undo_failure(run, initial_run)
 
     def _check_held(self, *, is_idle: bool) -> None:
@@ -448,6 +463,11 @@ class Scheduler:
     def _release_held(self) -> None:
         self._held_decided.set()
         self._held_decided = anyio.Event()
+
+    def _on_ended(self, run: Run, *, is_own: bool = False) -> None:
+        self._end_times.append(self.now())
+        self._run_policy.discard(run.key)
+        self._subscribers.deliver(run, is_own=is_own)
 
     # Stopping.
 
@@ -484,6 +504,16 @@ class Scheduler:
 
     # The journal.
 
+    async def status(self) -> FleetStatus:
+        """Return the number of runs by state, with the pace of this fleet."""
+        status = await self._journal.status()
+        if (error := self._breaker.error) is not None:
+            status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
+        if len(self._end_times) < 2 or self.now() <= self._end_times[0]:
+            return status
+        pace = (len(self._end_times) - 1) / (self.now() - self._end_times[0])
+        return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
+
     async def _report_status(self, observers: FleetObservers) -> None:
         while True:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
@@ -492,40 +522,55 @@ class Scheduler:
 
     @property
     def _heartbeat_seconds(self) -> float:
-        """Heartbeat interval; grows with the number of workers, so that many send no more requests than twenty do."""
-        if self._live_workers == 1:
-            return HEARTBEAT_SECONDS
-        return min(HEARTBEAT_SECONDS, SHARED_HEARTBEAT_SECONDS * max(1.0, self._live_workers / 20))
+        """Heartbeat interval without changes; many workers together send no more than 90 in a second."""
+        return min(MAX_HEARTBEAT_SECONDS, max(HEARTBEAT_SECONDS, self._live_workers / 80), self._lease_seconds * 0.4)
 
     async def _keep_alive(self) -> None:
         while True:
-            await anyio.sleep(self._heartbeat_seconds)
+            self._change_event = anyio.Event()
+            with anyio.move_on_after(self._heartbeat_seconds):
+                await anyio.sleep(SHARED_HEARTBEAT_SECONDS * max(1.0, self._live_workers / 20))
+                await self._change_event.wait()
             if self.is_stopping:
                 continue  # interrupted runs stay interrupted
             beat = await self._journal.heartbeat(self.now(), self._settings.on_interrupted)
-            self._on_heartbeat(beat)
-            if self._has_listeners():
-                await self.deliver_foreign_ends()
+            await self._on_heartbeat(beat)
+            if self._subscribers.has_foreign_subscribers:
+                await self._deliver_foreign_ends()
             else:  # otherwise every worker would read the answers of all others
-                self._on_missed_ends(max(0, beat.position - self._position - self._own_ends))
+                missed = max(0, beat.position - self._position - self._own_ends)
+                self._end_times.extend([self.now()] * min(missed, PACE_SAMPLE_SIZE))
                 self._position = max(self._position, beat.position)
             self._own_ends = 0
+            if await self._can_start() and (beat.is_due or self._change_event.is_set()):
+                self.wake()
+
+    async def _watch_changes(self) -> None:
+        while True:
+            await self._journal.wait_for_change()
+            self._change_event.set()
+            if self._subscribers.has_foreign_subscribers:
+                await self._deliver_foreign_ends()
+            # Many workers look one after another: the first ones take what is due.
+            await anyio.sleep(random.random() * (self._live_workers - 1) / LOOKS_PER_SECOND)  # noqa: S311 - not secret
             self.wake()
 
-    def _on_heartbeat(self, heartbeat: HeartbeatResult) -> None:
+    async def _on_heartbeat(self, heartbeat: HeartbeatResult) -> None:
         self._live_workers = heartbeat.live_workers
+        self._lease_seconds = heartbeat.lease_seconds
         self._budget.spent_usd = heartbeat.cost_usd
         self._limiter.set_process_count(heartbeat.live_workers, self.now())
         if heartbeat.is_lost:
             log.warning("this process sent no heartbeat for too long: other processes have its runs")
             self.stop(None, "lost")
+            await self._journal.requeue(keys=self._subscribers.pending_keys)
         self.stop(heartbeat.cancelled, "cancelled")
 
-    async def deliver_foreign_ends(self) -> None:
+    async def _deliver_foreign_ends(self) -> None:
         """Deliver all runs that other processes ended; a journal returns one page at a time."""
         async with self._delivery_lock:  # two concurrent calls would deliver the same runs
             ended: list[Run] | None = None
             while ended or ended is None:
                 ended, self._position = await self._journal.list_ended_since(self._position)
                 for run in ended:
-                    self._on_foreign_end(run)
+                    self._on_ended(run)

@@ -7,12 +7,11 @@ Converts items to runs (`ItemMapping`), decides which options of runs of other p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, cast
 
-import anyio
 import msgspec
 
 from pilothouse.client import Agent
@@ -20,8 +19,8 @@ from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.fleet.journals.base import FleetJournalError, Journal, MemoryJournal
 from pilothouse.fleet.journals.postgres import PostgresJournal
+from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.journals.sqlite import SqliteJournal
-from pilothouse.fleet.results import Items, ResultBuffer, RunSubscribers, iterate_batches
 from pilothouse.fleet.run import Run, digest_prompt
 from pilothouse.messages.base import to_json_values
 from pilothouse.options import TABLE, Options
@@ -188,42 +187,14 @@ def _get_field(name: str, item: Any) -> Any:
 
 AcceptedOptions = Collection[str] | Literal["all"]
 
-_REQUEST_OPTIONS = frozenset(
-    {
-        "agent",
-        "append_subagent_system_prompt",
-        "append_system_prompt",
-        "betas",
-        "client_app",
-        "continue_conversation",
-        "cwd",
-        "debug",
-        "enable_file_checkpointing",
-        "fork_session",
-        "json_schema",
-        "max_line_bytes",
-        "per_task_stop_affordance",
-        "permission_prompts",
-        "persist_session",
-        "plan_mode_instructions",
-        "prompt_via",
-        "restart",
-        "resume",
-        "resume_drops_turn",
-        "resume_session_at",
-        "session_id",
-        "session_lease",
-        "session_store_flush",
-        "skills",
-        "supported_dialog_kinds",
-        "system_prompt",
-        "title",
-        "tool_bridge",
-        "tool_config",
-    }
-)
-"""Options that a run may set although an untrusted file may not: they define the request and the form of the answer.
-"""
+_REQUEST_OPTIONS = frozenset({
+    "agent", "append_subagent_system_prompt", "append_system_prompt", "betas", "client_app", "continue_conversation",
+    "cwd", "debug", "enable_file_checkpointing", "fork_session", "json_schema", "max_line_bytes",
+    "per_task_stop_affordance", "permission_prompts", "persist_session", "plan_mode_instructions", "prompt_via",
+    "restart", "resume", "resume_drops_turn", "resume_session_at", "session_id", "session_lease",
+    "session_store_flush", "skills", "supported_dialog_kinds", "system_prompt", "title", "tool_bridge", "tool_config",
+})  # fmt: skip
+"""Options that a run may set although an untrusted file may not: they define the request and the answer's form."""
 _RESTRICTING_OPTIONS = frozenset({"bare", "isolation", "restricted", "safe_mode"})
 """Options that a run may switch on, but not off."""
 
@@ -307,132 +278,7 @@ class RunOptionsPolicy:
         return "" if name not in own or may_replace(value, own[name]) else "it is less strict than that of the worker"
 
 
-T = TypeVar("T")
-
-ENQUEUE_BATCH_SIZE = 500
-"""Number of list items that are added together when no reader waits."""
-POLL_SECONDS = 1.0
-"""Interval in seconds at which a worker looks for new runs in the journal."""
-
-
-class Submitter:
-    """Adds runs to the journal.
-
-    Args:
-        journal: the journal.
-        subscribers: receive runs that have already ended.
-        now: returns the time, in Unix seconds.
-        wake: called after runs were added.
-        run_policy: registers the runs added here.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        subscribers: RunSubscribers,
-        now: Callable[[], float],
-        wake: Callable[[], object],
-        run_policy: RunOptionsPolicy,
-    ) -> None:
-        self._journal = journal
-        self._subscribers = subscribers
-        self._now = now
-        self._wake = wake
-        self._run_policy = run_policy
-        self._number = 0
-
-    def make_run_factory(
-        self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any
-    ) -> Callable[[Any], Run]:
-        """Make the function that converts an item to a run; arguments as for `Fleet.map`.
-
-        Raises:
-            UsageError: an argument is not valid.
-        """
-        mapping = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
-
-        def make(item: Any) -> Run:
-            self._number += 1
-            return mapping.make_run(item, self._number, self._now())
-
-        return make
-
-    async def fill(self, buffer: ResultBuffer, items: Items[T], make_run: Callable[[T], Run], output_type: Any) -> None:
-        """Add items as fast as `buffer` is read."""
-        async with aclosing(iterate_batches(items, buffer.wait_for_space)) as taken:
-            async for batch in taken:
-                await self.add([make_run(item) for item in batch], buffer, output_type)
-        buffer.mark_filled()
-
-    async def enqueue(self, items: Items[T], make_run: Callable[[T], Run]) -> int:
-        """Add all items; return their number."""
-        count = 0
-
-        async def get_batch_size() -> int:
-            return ENQUEUE_BATCH_SIZE
-
-        async with aclosing(iterate_batches(items, get_batch_size)) as taken:
-            async for batch in taken:
-                await self.add([make_run(item) for item in batch], None, None)
-                count += len(batch)
-        return count
-
-    async def add(self, runs: list[Run], buffer: ResultBuffer | None, output_type: Any) -> list[Run]:
-        """Add runs that `buffer` waits for; return each in its current state."""
-        for run in runs:
-            self._subscribers.expect(run.key, buffer, output_type)
-        self._run_policy.register_own(runs)
-        try:
-            there = await self._journal.add(runs)
-        except BaseException:
-            for run in runs:
-                self._subscribers.unsubscribe(run.key, buffer)
-            raise
-        for run in there:
-            if run.is_ended:
-                self._subscribers.deliver(run)
-        self._wake()
-        return there
-
-    async def requeue_all(self, buffer: ResultBuffer, *, failed: bool) -> None:
-        """Requeue all unfinished or all failed runs; `buffer` receives every end."""
-        buffer.scope = "all"
-        self._run_policy.trusts_journal = True
-        await self._journal.requeue(failed=failed)
-        buffer.is_draining = True
-        self._wake()
-
-    async def work(self, buffer: ResultBuffer, *, until_empty: bool) -> None:
-        """Requeue all unfinished runs of the journal, now and periodically, until `buffer` is finished."""
-        while not buffer.is_finished:
-            await self._journal.requeue(failed=False)  # runs of other processes that stopped waiting
-            buffer.is_draining = until_empty
-            self._wake()
-            with anyio.move_on_after(POLL_SECONDS):
-                await buffer.wait_closing()
-
-    async def find_finished_scopes(self) -> Collection[str]:
-        """Return the scopes that are finished: nothing runs in any process, and no run of that scope waits."""
-        due = await self._journal.next_due()  # checked before and after: meanwhile a run may be leased or requeued
-        status = await self._journal.status()
-        if not status.left:
-            return ("own", "all")
-        is_idle = due is None and not status.running and not status.interrupted
-        return ("all",) if is_idle and await self._journal.next_due() is None else ()
-
-
 POSTGRES_SCHEMES = ("postgresql", "postgres")
-
-
-def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
-    """Validate a whole number.
-
-    Raises:
-        UsageError: `value` is not a whole number, or is less than `minimum`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise UsageError(f"{name} is a whole number of at least {minimum}, not {value!r}")
-    return value
 
 
 def check_agent_or_runner(agent: Any, runner: Any) -> None:
@@ -467,25 +313,20 @@ def make_journal(journal: Any) -> Journal:
     return journal
 
 
-class ReadableJournal(Journal, Protocol):
-    """A journal that can also be opened for reading only."""
-
-    async def open_for_reading(self) -> None:
-        """Open the journal for `status`, `get` and `rows`, without any effect on it or its users.
-
-        Raises:
-            FleetJournalError: the journal does not exist or cannot be used.
-        """
-        ...
-
-
-def make_readable_journal(address: str) -> ReadableJournal:
-    """Make the journal at a path or an address, for reading.
+@asynccontextmanager
+async def open_journal_for_reading(address: str) -> AsyncGenerator[SqlJournal]:
+    """Open the journal at a path or an address, without any effect on it or its users.
 
     Raises:
         UsageError: there is no such kind of journal.
+        FleetJournalError: the journal does not exist or cannot be used.
     """
-    return cast("ReadableJournal", make_journal(address))  # every journal with an address is readable
+    journal = cast("SqlJournal", make_journal(address))  # no other journal has an address
+    await journal.open_for_reading()
+    try:
+        yield journal
+    finally:
+        await journal.close()
 
 
 def unwrap_error(error: BaseException) -> Exception:

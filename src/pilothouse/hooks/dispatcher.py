@@ -18,7 +18,7 @@ from pilothouse.errors import ControlError, UsageError
 from pilothouse.hooks.events import EVENT_NAME_KEY, HOOK_EVENTS, UnknownHookEvent, read_event
 from pilothouse.hooks.matchers import HookMatcher, Hooks, blocks_on_failure, make_hook_callback, matches, parse_hooks
 from pilothouse.hooks.outputs import encode_output, make_refusal
-from pilothouse.protocol.hook_outputs import merge_hook_outputs
+from pilothouse.protocol.control_frames import merge_hook_outputs
 from pilothouse.tracebacks import make_exc_info
 
 log = logging.getLogger("pilothouse.hooks")
@@ -30,7 +30,7 @@ CLI_TIMEOUT: Final = 600.0
 # refusal of a slow hook still arrives in time.
 _TIMEOUT_MARGIN_RATIO: Final = 0.1
 _MAX_TIMEOUT_MARGIN: Final = 1.0
-_MAPPING_TYPES: Final = (dict, Mapping)  # nearly all mappings are dicts, which are found at once
+_MAPPING_TYPES: Final[Any] = (dict, Mapping)  # nearly all mappings are dicts, which are found at once
 _TIMED_OUT: Final = "exceeded its timeout"
 
 
@@ -161,15 +161,16 @@ def make_hook_dispatcher(hooks: Hooks | Mapping[str, Any] | None, *, first_numbe
 
 def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
     """Call a hook within its time limit; a hook that takes too long has failed."""
-    given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPING_TYPES) else None
-    given_name = None if given is None else given.get(EVENT_NAME_KEY)
-    name = given_name if isinstance(given_name, str) and given_name in HOOK_EVENTS else hook.event_name
+    given: Any = data if isinstance(data, _MAPPING_TYPES) else None
+    name: Any = None if given is None else given.get(EVENT_NAME_KEY)
+    if not isinstance(name, str) or name not in HOOK_EVENTS:
+        name = hook.event_name
     return TimeLimited(
         _run_hook(hook, name, given), hook.timeout, partial(_handle_failure, hook, name, _TIMED_OUT, None)
     )
 
 
-async def _run_hook(hook: _RegisteredHook, name: str, data: Mapping[str, Any] | None) -> dict[str, Any]:
+async def _run_hook(hook: _RegisteredHook, name: str, data: Any) -> dict[str, Any]:
     """Call a hook and handle its failure."""
     if data is None:
         return _handle_failure(hook, name, "was called without input", None)

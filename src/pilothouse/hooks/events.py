@@ -57,7 +57,7 @@ class HookEvent(Struct, frozen=True, kw_only=True, tag_field=EVENT_NAME_KEY, tag
         effort: how hard the model thinks, in events of a turn.
     """
 
-    raw: dict[str, Any] = field(default_factory=dict[str, Any], name=_RAW_KEY)
+    raw: dict[str, Any] = field(default={}, name=_RAW_KEY)
     session_id: str = ""
     transcript_path: str = ""
     cwd: str = ""

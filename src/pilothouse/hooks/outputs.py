@@ -188,8 +188,8 @@ def _read_specific(part: Any, event_name: str, values: dict[str, Any], extra: di
             if value != event_name:
                 raise UsageError(f"the output names the event {value!r}, and is to {event_name}")
         elif key == "decision" and event_name == "PermissionRequest":
-            for name, verdict in _items(value, "decision"):
-                _set_field(values, _find_field(name, _REQUEST_FIELDS), verdict)
+            for name, item in _items(value, "decision"):
+                _set_field(values, _find_field(name, _REQUEST_FIELDS), item)
         elif event_name not in HOOK_EVENTS:
             extra[key] = value  # the fields of an unknown event cannot be checked
         else:
@@ -260,14 +260,14 @@ def _normalize_decision(rule: HookEventSpec | None, values: dict[str, Any]) -> d
     if rule is None or rule.refusal_format is RefusalFormat.NONE:
         return values
     if rule.refusal_format in (RefusalFormat.PERMISSION, RefusalFormat.REQUEST):
-        verdict = _DECISION_SYNONYMS.get(values.get("decision"))
-        if verdict is None:
+        decision = _DECISION_SYNONYMS.get(values.get("decision"))
+        if decision is None:
             return values
-        if values.get("permission_decision", verdict) != verdict:
+        if values.get("permission_decision", decision) != decision:
             raise UsageError(f"decision={values['decision']!r} contradicts permission_decision")
         rest = {name: value for name, value in values.items() if name not in ("decision", "reason")}
         reason = {"permission_decision_reason": values["reason"]} if "reason" in values else {}
-        return {"permission_decision": verdict, **reason, **rest}
+        return {"permission_decision": decision, **reason, **rest}
     if values.get("permission_decision") == "deny":
         reason = values.get("permission_decision_reason")
         rest = {name: value for name, value in values.items() if not name.startswith("permission_decision")}
@@ -284,26 +284,25 @@ def _check_fields(own: Mapping[str, Any], rule: HookEventSpec) -> None:
     foreign = sorted(set(own) - rule.output_fields)
     if foreign:
         raise UsageError(f"{rule.name} takes no {', '.join(foreign)}")
-    verdict = own.get("permission_decision")
-    if verdict is not None and verdict not in _PERMISSION_DECISIONS[rule.name]:
-        raise UsageError(
-            f"permission_decision of {rule.name} is one of {', '.join(_PERMISSION_DECISIONS[rule.name])}, not {verdict}"
-        )
+    decision = own.get("permission_decision")
+    if decision is not None and decision not in _PERMISSION_DECISIONS[rule.name]:
+        allowed = ", ".join(_PERMISSION_DECISIONS[rule.name])
+        raise UsageError(f"permission_decision of {rule.name} is one of {allowed}, not {decision}")
 
 
 def _encode_request_decision(own: Mapping[str, Any]) -> dict[str, Any]:
     if not own:
         return {}
-    verdict = own.get("permission_decision")
-    if verdict is None:
+    decision = own.get("permission_decision")
+    if decision is None:
         raise UsageError(f"PermissionRequest takes {', '.join(sorted(own))} with permission_decision only")
-    stray = [name for name in (_ALLOW_FIELDS if verdict == "deny" else ("interrupt",)) if name in own]
+    stray = [name for name in (_ALLOW_FIELDS if decision == "deny" else ("interrupt",)) if name in own]
     if stray:
-        raise UsageError(f"{', '.join(stray)} does not go with permission_decision={verdict!r}")
-    decision = {
-        "behavior": verdict,
+        raise UsageError(f"{', '.join(stray)} does not go with permission_decision={decision!r}")
+    answer = {
+        "behavior": decision,
         **{_WIRE_NAMES[name]: own[name] for name in (*_ALLOW_FIELDS, "interrupt") if name in own},
     }
-    if verdict == "deny" and "permission_decision_reason" in own:
-        decision["message"] = own["permission_decision_reason"]
-    return {"decision": decision}
+    if decision == "deny" and "permission_decision_reason" in own:
+        answer["message"] = own["permission_decision_reason"]
+    return {"decision": answer}

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pilothouse.client import Agent
 from pilothouse.client.queries import Query
+from pilothouse.client.structured_output import OutputSchema
 from pilothouse.client.tool_bridge import NO_SNAPSHOT
 from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, UsageError
+from pilothouse.language_model.output import OUTPUT_DEMAND, AnswerOutput
 from pilothouse.language_model.request import CallWarning, MessageConverter, RequestTools, ToolSources
-from pilothouse.language_model.stream import AbortSignal, GenerateResult, ModelRun, RunRequest, Stream
+from pilothouse.language_model.stream import AbortSignal, GenerateResult, ModelRun, Stream
 from pilothouse.options import Options
 from pilothouse.tools.xml import encode_history, new_nonce, system_prompt
 from pilothouse.tracebacks import user_class
@@ -49,7 +51,8 @@ _FIXED_SETTINGS: Final[Mapping[str, Any]] = {
         )
     ),
 }  # fmt: skip
-_RESERVED_SETTINGS: Final = frozenset(_FIXED_SETTINGS) | {"partial_messages"}
+# The text protocol carries the output, so the schema is a setting that the CLI does not get.
+_RESERVED_SETTINGS: Final = (frozenset(_FIXED_SETTINGS) | {"partial_messages"}) - {"json_schema"}
 _IGNORED_SETTINGS: Final = frozenset(
     {"frequency_penalty", "presence_penalty", "seed", "stop_sequences", "temperature", "top_k", "top_p"}
 )
@@ -83,9 +86,9 @@ class LanguageModel:
     def __init__(
         self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
     ) -> None:
-        _check_settings([*settings, *([] if options is None else _list_option_names(options))])
-        self._agent = Agent(options, **settings)
         given = Options() if options is None else _build_options(options)
+        _check_settings([*settings, *given])
+        self._agent = Agent(options, **settings)
         self._model = check_model(model or (given.model if "model" in given else None) or DEFAULT_MODEL)
 
     def __repr__(self) -> str:
@@ -103,6 +106,7 @@ class LanguageModel:
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
+        output_type: Any = None,
         abort: AbortSignal | None = None,
         **settings: Any,
     ) -> GenerateResult:
@@ -117,17 +121,20 @@ class LanguageModel:
             tool_choice: "auto", "none", "required", or `{"tool_name": …}`. The model is instructed, but not forced.
             max_steps: maximum number of answers of the model, at least 1; 20 by default. Calls of the last step still
                 run.
+            output_type: what the answer must be, as `output` of the result: a msgspec struct, dataclass, TypedDict,
+                pydantic model or JSON Schema. The setting `json_schema` does the same with a schema alone.
             abort: an event; when it is set, the request ends with `Interrupted`. If set before, nothing is started.
             **settings: settings for this request; they override those of the model.
 
         Raises:
             UsageError: a message, tool or setting is not valid; before anything is started.
             ResultError: the request failed; the class says how: `RateLimitError`, `AuthenticationError`,
-                `MaxTurnsError`, `BudgetError` …
+                `MaxTurnsError`, `BudgetError`; `StructuredOutputError`: there is no output that fits.
             Interrupted: the request was aborted, or a permission callback stopped it.
             ProcessError, QueryTimeout: the CLI could not be started, or did not respond.
         """
-        async with self._make_stream(messages, tools, tool_choice, max_steps, abort, settings, partial=False) as stream:
+        request = (messages, tools, tool_choice, max_steps, output_type, abort, settings)
+        async with self._make_stream(*request, partial=False) as stream:
             return await stream.result()
 
     def stream(
@@ -137,6 +144,7 @@ class LanguageModel:
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
+        output_type: Any = None,
         abort: AbortSignal | None = None,
         **settings: Any,
     ) -> Stream:
@@ -146,7 +154,8 @@ class LanguageModel:
             UsageError: a message, tool or setting is not valid; raised here. Other errors are an `AnswerFailed` event
                 of the stream.
         """
-        return self._make_stream(messages, tools, tool_choice, max_steps, abort, settings, partial=True)
+        request = (messages, tools, tool_choice, max_steps, output_type, abort, settings)
+        return self._make_stream(*request, partial=True)
 
     def _make_stream(
         self,
@@ -154,12 +163,16 @@ class LanguageModel:
         tools: ToolSources | None,
         tool_choice: Any,
         max_steps: Any,
+        output_type: Any,
         abort: AbortSignal | None,
         settings: dict[str, Any],
         *,
         partial: bool,
     ) -> Stream:
-        warnings = [_make_ignored_warning(name) for name in sorted(settings.keys() & _IGNORED_SETTINGS)]
+        warnings = [
+            CallWarning("unsupported-setting", f"{name}: the CLI has no such setting; it is ignored")
+            for name in sorted(settings.keys() & _IGNORED_SETTINGS)
+        ]
         settings = {name: value for name, value in settings.items() if name not in _IGNORED_SETTINGS}
         _check_settings(settings)
         if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
@@ -171,15 +184,20 @@ class LanguageModel:
         reading = MessageConverter()
         history, nonce = reading.convert(messages), new_nonce()
         offer, demand = _apply_tool_choice(tool_choice, RequestTools(tools))
-        plan = RunRequest(
-            tools=offer,
-            nonce=nonce,
-            used_ids=frozenset(reading.call_ids),
-            max_steps=max_steps,
-            must_call=bool(demand),
-            warnings=(*warnings, *reading.warnings),
+        must_call = bool(demand)
+        output = _make_output(options, output_type)
+        if output is not None:
+            demand = "\n\n".join(filter(None, [demand, OUTPUT_DEMAND]))
+        run = ModelRun(
+            options,
+            offer,
+            nonce,
+            max_steps,
+            used_ids=reading.call_ids,
+            must_call=must_call,
+            warnings=[*warnings, *offer.warnings, *reading.warnings],
+            output=output,
         )
-        run = ModelRun(plan, options)
         written = encode_history(history, nonce)
         base = "\n\n".join(filter(None, [_get_system_prompt(options), written.system])) or None
         prompt = system_prompt(run.available_tools, nonce, base=base)
@@ -198,6 +216,16 @@ class LanguageModel:
         query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
         query.unused_warning = "of a stream was never sent: read the stream, await its `result()`, or close it"
         return Stream(query, run, abort)
+
+
+def _make_output(options: Options, output_type: Any) -> AnswerOutput | None:
+    """Return the structured output that a request asks for, if any."""
+    wanted = output_type
+    if options.json_schema is not None:
+        if output_type is not None:
+            raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
+        wanted = dict(options.json_schema)
+    return None if wanted is None else AnswerOutput(OutputSchema.from_type(wanted), options.output_repairs)
 
 
 def _is_local_run(options: Options) -> bool:
@@ -267,10 +295,6 @@ def _check_settings(names: Iterable[str]) -> None:
             raise OptionsError(f"option {name!r} has no place here: a LanguageModel decides it", option=name)
 
 
-def _list_option_names(options: Any) -> list[str]:
-    return list(_build_options(options))
-
-
 def _build_options(options: Any) -> Options:
     made = options.build() if hasattr(options, "build") else options
     if not isinstance(made, Options):
@@ -286,7 +310,3 @@ def _get_system_prompt(options: Options) -> str | None:
         "option 'system_prompt' has to be a text here: system messages and tools are added to it",
         option="system_prompt",
     )
-
-
-def _make_ignored_warning(name: str) -> CallWarning:
-    return CallWarning("unsupported-setting", f"{name}: the CLI has no such setting; it is ignored")

@@ -39,7 +39,8 @@ class CallWarning(msgspec.Struct, frozen=True):
     """A part of the request that could not be fulfilled.
 
     Attributes:
-        kind: "unsupported-part", "unsupported-setting", "tool-choice", or "tool-call" (a call that was not run).
+        kind: "unsupported-part", "unsupported-setting", "unsupported-tool", "tool-choice", or "tool-call"
+            (a call that was not run).
         message: what, and where.
     """
 
@@ -90,7 +91,7 @@ class MessageConverter:
             raise self._make_error("tool_calls: calls are parts of the content, of type 'tool-call' or 'tool_use'")
         content = message.get("content")
         if role == "tool" and not _has_results(content):
-            return {"role": "tool", "content": [self._convert_bare_result(message, content)]}
+            return {"role": "tool", "content": self.result({**message, "content": content})}
         return {"role": role, "content": self._content(role, content)}
 
     def _content(self, role: str, content: Any) -> list[WireObject]:
@@ -139,11 +140,6 @@ class MessageConverter:
             raise self._make_error("a reasoning part needs a text")
         return [{"type": "thinking", "thinking": text}] if text else []
 
-    def redacted_reasoning(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """Reasoning that only the API can read."""
-        self.unsupported("redacted reasoning", "reasoning")
-        return []
-
     def image(self, part: Mapping[str, Any]) -> list[WireObject]:
         """Convert a picture."""
         return self._media(part, part.get("image", part.get("data", part.get("url"))), "image/*")
@@ -182,17 +178,12 @@ class MessageConverter:
         if isinstance(value, Mapping) and "type" in value:
             kind = str(cast("Any", value)["type"])
             if kind in _OUTPUT_READERS:
-                value, failed = (
-                    _OUTPUT_READERS[kind](cast("Mapping[str, Any]", value)),
-                    failed or kind in _ERROR_OUTPUTS,
-                )
-        made = {"type": "tool_result", "tool_use_id": self._id(part), "content": self._output(value)}
+                value = _OUTPUT_READERS[kind](cast("Mapping[str, Any]", value))
+                failed = failed or kind in _ERROR_OUTPUTS
         name = _get_first(part, _NAME_KEYS)
-        return [made | ({"name": name} if isinstance(name, str) else {}) | ({"is_error": True} if failed else {})]
-
-    def _convert_bare_result(self, message: Mapping[str, Any], content: Any) -> WireObject:
-        (made,) = self.result({**message, "content": content})
-        return made
+        more = {"name": name} if isinstance(name, str) else {}
+        more |= {"is_error": True} if failed else {}
+        return [{"type": "tool_result", "tool_use_id": self._id(part), "content": self._output(value), **more}]
 
     def _output(self, value: Any) -> list[WireObject]:
         if value is None or value == []:
@@ -224,17 +215,17 @@ class MessageConverter:
         try:
             raw = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise self._make_error(f"its data is no base64: {error}") from error
+            raise self._make_error(f"its data is not valid base64: {error}") from error
         return self._block(part, {"data": data}, kind or _detect_media_type(raw) or default)
 
     def _block(self, part: Mapping[str, Any], source: WireObject, kind: Any) -> list[WireObject]:
         if not isinstance(kind, str):
             raise self._make_error("media_type: it cannot be detected from the data, and is needed")
         by_url = "url" in source
-        if kind in _IMAGES or (by_url and kind.startswith("image/")):
-            made: WireObject = {"type": "image", "source": source | _make_source(kind, by_url=by_url)}
-        elif kind == _PDF:
-            made = {"type": "document", "source": source | _make_source(kind, by_url=by_url)}
+        is_image = kind in _IMAGES or (by_url and kind.startswith("image/"))
+        if is_image or kind == _PDF:
+            form = {"type": "url"} if by_url else {"type": "base64", "media_type": kind}
+            made: WireObject = {"type": "image" if is_image else "document", "source": source | form}
         elif kind.startswith("text/") and not by_url:
             text = base64.b64decode(source["data"]).decode("utf-8", "replace")
             made = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
@@ -276,11 +267,8 @@ _DELTA_TYPES: Final = {"text-delta": "text", "reasoning-delta": "reasoning"}
 
 
 def _has_results(content: Any) -> bool:
-    if not isinstance(content, Sequence) or isinstance(content, str):
-        return False
-    return any(
-        _get_type(_to_mapping(each)) in ("tool-result", "tool_result") for each in cast("Sequence[Any]", content)
-    )
+    parts = () if isinstance(content, str) or not isinstance(content, Sequence) else cast("Sequence[Any]", content)
+    return any(_get_type(_to_mapping(each)) in ("tool-result", "tool_result") for each in parts)
 
 
 def _get_type(part: Any) -> Any:
@@ -295,21 +283,13 @@ def _detect_media_type(data: bytes) -> str | None:
     return _PDF if data.startswith(b"%PDF-") else sniff_media_type(data)
 
 
-def _make_source(kind: str, *, by_url: bool) -> WireObject:
-    return {"type": "url"} if by_url else {"type": "base64", "media_type": kind}
-
-
-def _get_value(output: Mapping[str, Any]) -> Any:
-    return output.get("value")
-
-
 # The output forms of tools in AI SDKs.
 _OUTPUT_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "text": lambda output: output.get("value", output.get("text")),
-    "error-text": _get_value,
+    "error-text": lambda output: output.get("value"),
     "json": lambda output: json_text(output.get("value")),
     "error-json": lambda output: json_text(output.get("value")),
-    "content": _get_value,
+    "content": lambda output: output.get("value"),
     "execution-denied": lambda output: str(output.get("reason") or "The call was denied."),
 }
 
@@ -325,7 +305,7 @@ _PART_CONVERTERS: Final[Mapping[str, tuple[_PartConverter, Sequence[str]]]] = {
     "document": (MessageConverter.document, _DIALOGUE_ROLES),
     "reasoning": (MessageConverter.reasoning, ("assistant",)),
     "thinking": (MessageConverter.reasoning, ("assistant",)),
-    "redacted_thinking": (MessageConverter.redacted_reasoning, ("assistant",)),
+    "redacted_thinking": (lambda it, part: it.unsupported("redacted reasoning", "reasoning"), ("assistant",)),
     "tool-call": (MessageConverter.call, ("assistant",)),
     "tool_use": (MessageConverter.call, ("assistant",)),
     "tool-result": (MessageConverter.result, ("tool", "user")),
@@ -351,6 +331,7 @@ A declaration is a mapping with `name`, `description` and a JSON Schema as `inpu
 """
 
 _SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
+_PROVIDER_TOOLS: Final = ("provider-defined", "provider")  # of the AI SDK: a tool that its provider runs
 _EMPTY_SCHEMA: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -363,6 +344,7 @@ class RequestTools:
     Attributes:
         local_tools: the tools that run here.
         declared_tools: the others, by name.
+        warnings: tools of another provider, which are left out.
 
     Raises:
         ToolDefinitionError: a value that is not a tool, or two tools with one name.
@@ -371,9 +353,14 @@ class RequestTools:
     def __init__(self, tools: ToolSources | None) -> None:
         self.local_tools: list[Tool[..., Any]] = []
         self.declared_tools: dict[str, Mapping[str, Any]] = {}
+        self.warnings: list[CallWarning] = []
         self._checks: dict[str, ToolInput] = {}
         names: set[str] = set()
         for at, given in enumerate(_list_tools(tools)):
+            if (kind := _get_type(given)) in _PROVIDER_TOOLS:
+                text = f"tools[{at}]: a tool of type {kind!r} runs at another provider, and is left out"
+                self.warnings.append(CallWarning("unsupported-tool", text))
+                continue
             name = self._add(at, given)
             if name in names:
                 raise ToolDefinitionError(f"two tools have the name {name!r}")
@@ -420,13 +407,11 @@ class RequestTools:
 
 
 def _list_tools(tools: Any) -> list[Any]:
-    if tools is None:
-        return []
     if isinstance(tools, Mapping):
         return [_name_tool(name, each) for name, each in cast("Mapping[Any, Any]", tools).items()]
-    if isinstance(tools, str) or not isinstance(tools, Iterable):
+    if isinstance(tools, str) or not isinstance(tools, Iterable | None):
         raise ToolDefinitionError(f"tools: a list of tools, or tools by name, is needed, not {type(tools).__name__}")
-    return list(cast("Iterable[Any]", tools))
+    return list(cast("Iterable[Any]", tools or ()))
 
 
 def _name_tool(name: Any, given: Any) -> Any:

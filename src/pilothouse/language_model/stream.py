@@ -7,9 +7,8 @@ ended, for any reason, the process is gone.
 from __future__ import annotations
 
 import re
-import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
@@ -21,7 +20,7 @@ from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_t
 from pilothouse.client.queries import MessageIterator as Messages
 from pilothouse.client.queries import Query
 from pilothouse.client.result import make_result_error
-from pilothouse.errors import BudgetError, Interrupted, PilothouseError, UsageError
+from pilothouse.errors import BudgetError, Interrupted, PilothouseError, StructuredOutputError, UsageError
 from pilothouse.events import (
     ReplyFinished,
     TextDelta,
@@ -33,6 +32,7 @@ from pilothouse.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from pilothouse.language_model.output import AnswerOutput
 from pilothouse.language_model.request import CallWarning, RequestTools
 from pilothouse.messages import (
     AssistantMessage,
@@ -51,15 +51,15 @@ from pilothouse.tools.bridges import (
     InvocationResult,
     LoopStep,
     RequestCallback,
-    ToolCallLog,
     ToolExecutor,
     ToolInvocation,
+    ToolLoop,
     make_results_message,
 )
 from pilothouse.tools.calls import ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.content import to_model_content
-from pilothouse.tools.xml import CallAnswer, ParsedReply, ReplyReader, StreamParser, results_content
-from pilothouse.tools.xml.reply_reader import has_missing_suffix
+from pilothouse.tools.xml import ReplyReader, results_content
+from pilothouse.tools.xml.prompt import get_tool_parts
 from pilothouse.tracebacks import user_class
 
 FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "error", "other"]
@@ -73,12 +73,14 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
         output_tokens: all output, including reasoning.
         reasoning_tokens: the part of the output that was native thinking, as far as the API reports it.
         cached_input_tokens: the part of the input that was read from the cache.
+        cache_write_tokens: the part of the input that was written to the cache.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -94,6 +96,7 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
             output_tokens=usage.output_tokens,
             reasoning_tokens=details.thinking_tokens if details is not None else 0,
             cached_input_tokens=usage.cache_read_input_tokens,
+            cache_write_tokens=usage.cache_creation_input_tokens,
         )
 
     @classmethod
@@ -151,12 +154,14 @@ class GenerateResult(Struct, frozen=True, kw_only=True):
         finish_reason: that of the last step: "tool-calls" if there are calls for the caller, or no steps are left.
         warnings: what could not be done as asked.
         response: metadata of the answer.
+        output: the structured output, in its type; None if none was requested, or calls wait for the caller.
     """
 
     steps: tuple[ModelStep, ...] = ()
     finish_reason: FinishReason = "other"
     warnings: tuple[CallWarning, ...] = ()
     response: ResponseInfo = ResponseInfo()
+    output: Any = None
 
     @property
     def text(self) -> str:
@@ -249,32 +254,18 @@ _HELD_BACK: Final = (ToolCall, ToolCallError, ReplyFinished)  # events of the pa
 _BARE_CALL: Final = re.compile(r"<\s*tool_use\s*>\s*<\s*tool_name\s*>", re.IGNORECASE)
 
 
-class RunRequest(Struct, frozen=True, kw_only=True):
-    """The content of a request.
-
-    Attributes:
-        tools: the tools.
-        nonce: the nonce of the text protocol.
-        used_ids: ids of the calls in the history: new calls get others.
-        max_steps: maximum number of answers of the model.
-        must_call: whether the model was instructed to call a tool.
-        warnings: warnings about the request so far.
-    """
-
-    tools: RequestTools
-    nonce: str
-    max_steps: int
-    used_ids: frozenset[str] = frozenset()
-    must_call: bool = False
-    warnings: tuple[CallWarning, ...] = ()
-
-
-class ModelRun:
+class ModelRun(ToolLoop):
     """One request: the bridge of its query, and its steps.
 
     Args:
-        request: the request.
         options: the settings: permissions and hooks of the tools that run here.
+        tools: the tools of the request.
+        nonce: the nonce of the text protocol.
+        max_steps: maximum number of answers of the model.
+        used_ids: ids of the calls in the history: new calls get others.
+        must_call: whether the model was instructed to call a tool.
+        warnings: warnings about the request so far.
+        output: the structured output that is requested, if any.
 
     Attributes:
         events: events that were not taken yet.
@@ -283,28 +274,32 @@ class ModelRun:
 
     is_declared_by_server: Final = False
 
-    def __init__(self, request: RunRequest, options: Options) -> None:
+    def __init__(
+        self,
+        options: Options,
+        tools: RequestTools,
+        nonce: str,
+        max_steps: int,
+        *,
+        used_ids: Iterable[str] = (),
+        must_call: bool = False,
+        warnings: Sequence[CallWarning] = (),
+        output: AnswerOutput | None = None,
+    ) -> None:
         rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
-        self.executor = ToolExecutor(
-            TOOL_SERVER, sdk_server(TOOL_SERVER, request.tools.local_tools).tools, rules, self._record_failure
-        )
+        local_tools = sdk_server(TOOL_SERVER, tools.local_tools).tools
+        super().__init__(ToolExecutor(TOOL_SERVER, local_tools, rules, self._record_failure), options.max_turns)
         self.executor.permission_mode = options.permission_mode
         self.events: deque[ModelEvent] = deque()
         self.error: PilothouseError | None = None
-        self._request = request
-        self._call_log = ToolCallLog(self.executor, options.max_turns)
-        offered = self.available_tools
-        self._knows_suffix = False
-        self._reader = ReplyReader(
-            lambda: StreamParser(
-                tools=offered,
-                nonce=request.nonce,
-                mint=_make_call_id,
-                used=set(request.used_ids),
-                refuse_bare=bool(offered) and not self._knows_suffix,
-            )
-        )
-        self._known_names = [*(tool.name for tool in self.executor.available_tools), *request.tools.declared_tools]
+        self._tools = tools
+        self._nonce = nonce
+        self._max_steps = max_steps
+        self._must_call = must_call
+        self._warnings = tuple(warnings)
+        self._output = output
+        self._reader = ReplyReader(self.available_tools, nonce, used_ids=used_ids)
+        self._known_names = [name for name, _, _ in map(get_tool_parts, self.available_tools)]
         self._steps: list[ModelStep] = []
         self._calls: tuple[ToolCall, ...] = ()
         self._failures: dict[str, ToolError] = {}
@@ -313,8 +308,9 @@ class ModelRun:
 
     @property
     def available_tools(self) -> list[Any]:
-        """All tools that the model may call: those that no rule denies, and declared ones."""
-        return [*self.executor.available_tools, *self._request.tools.declared_tools.values()]
+        """All tools that the model may call: those that no rule denies, declared ones, and the output's."""
+        output = [] if self._output is None else [self._output.declaration]
+        return [*self.executor.available_tools, *self._tools.declared_tools.values(), *output]
 
     # The bridge of the query.
 
@@ -332,9 +328,10 @@ class ModelRun:
     def read(self, batch: list[Message]) -> list[Message]:
         """Convert a batch of messages to events."""
         for message in batch:
-            self._call_log.observe(message)
+            self.observe(message)
             self._record_message(message)
-            self.events += (event for event in self._reader.read(message) if not isinstance(event, _HELD_BACK))
+            read = (event for event in self._reader.read(message) if not isinstance(event, _HELD_BACK))
+            self.events += read if self._output is None else self._output.filter_events(read)
             if isinstance(message, ResultMessage) and not message.is_woken:
                 self._finish_step(message)
         return batch
@@ -342,43 +339,64 @@ class ModelRun:
     async def next_step(self, result: ResultMessage) -> LoopStep:
         """Run the calls that run here; return the next step, unless calls are left to the caller."""
         calls, self._calls = self._calls, ()
-        declared = self._request.tools.declared_tools
+        declared = self._tools.declared_tools
         mine = [call for call in calls if call.name not in declared or call.error is not None]
+        output = self._output
+        # An answer without any call, whose text is not output either.
+        is_missing = output is not None and not calls and self._steps[-1].finish_reason == "stop"
+        if output is not None and is_missing and not output.is_accepted and self._can_go_on:
+            return LoopStep(output.reminder)
         if not mine:
             return LoopStep()
-        ran, messages = await self._call_log.run([self._make_host_call(call) for call in mine], result)
-        self._add_results(ran)
+        name = self.executor.full_name
+        invocations = [ToolInvocation(call.id, name(call.name), call.input, error=call.error) for call in mine]
+        ran, messages = await self.run_calls(invocations, result)
+        results = tuple(self._make_finished(each) for each in ran)
+        self.events += results
+        self._steps[-1] = replace(self._steps[-1], tool_results=results)
         closing = next((each for each in messages if isinstance(each, ResultMessage)), None)
         if closing is not None:
             self.error = make_result_error(closing)
             return LoopStep(None, messages)
-        if len(mine) < len(calls) or len(self._steps) >= self._request.max_steps:
+        if len(mine) < len(calls) or not self._can_go_on:
             return LoopStep(None, messages)
-        answers = [
-            CallAnswer(each.invocation.id, self.executor.short_name(each.invocation.name), each.result) for each in ran
-        ]
-        return LoopStep(results_content(answers, self._request.nonce), messages)
+        answers = [self.executor.make_answer(each) for each in ran]
+        return LoopStep(results_content(answers, self._nonce), messages)
+
+    @property
+    def _can_go_on(self) -> bool:
+        return len(self._steps) < self._max_steps and (self._output is None or self._output.can_repair)
 
     # After the end.
 
     @property
+    def output_error(self) -> StructuredOutputError | None:
+        """Why there is no output, if there should be one: an answer that ended otherwise has none."""
+        if self._output is None or self._output.is_accepted or not self._steps:
+            return None
+        is_over = self._steps[-1].finish_reason in ("length", "content-filter")
+        return None if is_over or self.result(failed=False).pending_calls else self._output.error
+
+    @property
     def has_unanswered_calls(self) -> bool:
         """Whether calls of the last answer are unanswered, although their tools run here."""
-        return any(
-            call.error is not None or call.name not in self._request.tools.declared_tools for call in self._calls
-        )
+        return any(call.error is not None or call.name not in self._tools.declared_tools for call in self._calls)
 
     def result(self, *, failed: bool) -> GenerateResult:
         """Return the answer so far."""
         reason: FinishReason = "error" if failed else self._steps[-1].finish_reason if self._steps else "other"
-        warnings = self._request.warnings
-        if self._request.must_call and not failed and not any(step.tool_calls for step in self._steps):
+        warnings = self._warnings
+        if self._must_call and not failed and not any(step.tool_calls for step in self._steps):
             warnings += (CallWarning("tool-choice", "the model was instructed to call a tool, and called none"),)
-        if self._knows_suffix and self._steps and _BARE_CALL.search(self._steps[-1].text):
+        if self._reader.knows_suffix and self._steps and _BARE_CALL.search(self._steps[-1].text):
             text = "the text of the last answer holds a call without its suffix, which was not run"
             warnings += (CallWarning("tool-call", text),)
         return GenerateResult(
-            steps=tuple(self._steps), finish_reason=reason, warnings=warnings, response=self._response
+            steps=tuple(self._steps),
+            finish_reason=reason,
+            warnings=warnings,
+            response=self._response,
+            output=None if self._output is None else self._output.value,
         )
 
     def _record_message(self, message: Message) -> None:
@@ -397,37 +415,52 @@ class ModelRun:
     def _finish_step(self, result: ResultMessage) -> None:
         reply = self._reader.end(result)
         said, self._stop_reason = result.stop_reason or self._stop_reason, None
-        self._knows_suffix = self._knows_suffix or has_missing_suffix(reply)
         calls = tuple(self._check_call(call) for call in reply.calls)
         reason = _finish_reason(result, said, calls)
         if reason is None:
             self.error = make_result_error(result)
+        text = reply.text
+        if self._output is not None:
+            text, calls, reason = self._take_output(text, calls, reason)
         self._calls = calls
         self.events += calls
-        self._steps.append(_make_step(reply, calls, reason or "error", said, result))
+        self._steps.append(
+            ModelStep(
+                text=text,
+                reasoning=reply.thinking,
+                tool_calls=calls,
+                finish_reason=reason or "error",
+                stop_reason=said,
+                usage=TokenUsage.from_usage(result.usage),
+            )
+        )
+
+    def _take_output(
+        self, text: str, calls: tuple[ToolCall, ...], reason: FinishReason | None
+    ) -> tuple[str, tuple[ToolCall, ...], FinishReason | None]:
+        assert self._output is not None
+        if reason in ("stop", "other", "tool-calls"):
+            text, calls = self._output.accept(text, calls)
+            reason = "tool-calls" if calls else "stop"
+            for call in calls:
+                if call.error is not None:
+                    self._failures.setdefault(call.id, ToolInputError(call.error))
+        if text:
+            self.events.append(TextDelta(text))
+        return text, calls, reason
 
     def _check_call(self, call: ToolCall | ToolCallError) -> ToolCall:
         if isinstance(call, ToolCallError):
             self._failures[call.id] = ToolInputError(call.message)
             return ToolCall(call.id, call.name or "", error=call.message, raw=call.raw)
-        arguments = call.input
         problem: ToolInputError | None = None
-        if call.name in self._request.tools.declared_tools:
-            problem = self._request.tools.check_call(call.name, arguments)
+        if call.name in self._tools.declared_tools:
+            problem = self._tools.check_call(call.name, call.input)
         elif call.name not in self._known_names:
             problem = ToolInputError(unknown_tool_message(call.name, self._known_names))
-        if problem is None:
-            return ToolCall(call.id, call.name, arguments)
-        self._failures[call.id] = problem
-        return ToolCall(call.id, call.name, arguments, error=str(problem))
-
-    def _make_host_call(self, call: ToolCall) -> ToolInvocation:
-        return ToolInvocation(call.id, self.executor.full_name(call.name), call.input, error=call.error)
-
-    def _add_results(self, ran: Sequence[InvocationResult]) -> None:
-        results = tuple(self._make_finished(each) for each in ran)
-        self.events += results
-        self._steps[-1] = replace(self._steps[-1], tool_results=results)
+        if problem is not None:
+            self._failures[call.id] = problem
+        return ToolCall(call.id, call.name, call.input, error=None if problem is None else str(problem))
 
     def _make_finished(self, ran: InvocationResult) -> ToolCallFinished:
         call, name = ran.invocation, self.executor.short_name(ran.invocation.name)
@@ -446,11 +479,6 @@ class ModelRun:
             self._failures[failure.tool_use_id] = failure.error
 
 
-def _make_call_id() -> str:
-    # Not a counter: the calls of all requests of a conversation are in one history.
-    return f"call_{secrets.token_hex(8)}"
-
-
 def _finish_reason(result: ResultMessage, stop_reason: str | None, calls: Sequence[ToolCall]) -> FinishReason | None:
     """Return why an answer ended; None if it failed.
 
@@ -464,23 +492,6 @@ def _finish_reason(result: ResultMessage, stop_reason: str | None, calls: Sequen
     if make_result_error(result) is not None:
         return None
     return "tool-calls" if calls else FINISH_REASONS.get(stop_reason or "", "other")
-
-
-def _make_step(
-    reply: ParsedReply,
-    calls: tuple[ToolCall, ...],
-    reason: FinishReason,
-    stop_reason: str | None,
-    result: ResultMessage,
-) -> ModelStep:
-    return ModelStep(
-        text=reply.text,
-        reasoning=reply.thinking,
-        tool_calls=calls,
-        finish_reason=reason,
-        stop_reason=stop_reason,
-        usage=TokenUsage.from_usage(result.usage),
-    )
 
 
 class AbortSignal(Protocol):
@@ -558,7 +569,12 @@ class Stream:
             error = await self._find_error()
         except PilothouseError as raised:
             error = raised
-        self._finish(error)
+        result = self._run.result(failed=error is not None)
+        if error is None:
+            self._end = AnswerFinished(result.finish_reason, result.usage, result)
+        else:
+            self._end = AnswerFailed(error, result)
+        self._run.events.append(self._end)
 
     def next_event(self) -> ModelEvent | None:
         """Return the next event, if there is one."""
@@ -608,18 +624,10 @@ class Stream:
         """Return why the answer is not complete although the CLI ended normally; None if it is complete."""
         run = self._run
         if run.error is None and not run.has_unanswered_calls:
-            return None
+            return run.output_error
         answer = await self._query.result()  # knows more than the result: budgets, reset times
         used_up = BudgetError("max_budget_tokens is used up, before the calls could be run", result=answer.result)
         return answer.error or run.error or used_up
-
-    def _finish(self, error: PilothouseError | None) -> None:
-        result = self._run.result(failed=error is not None)
-        if error is None:
-            self._end = AnswerFinished(result.finish_reason, result.usage, result)
-        else:
-            self._end = AnswerFailed(error, result)
-        self._run.events.append(self._end)
 
 
 @user_class

@@ -21,10 +21,9 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import anyio
-import anyio.lowlevel
-import anyio.to_thread
 
 from pilothouse.errors import ProcessError, UsageError
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 MODEL_NAME = "smollm2-135m-instruct"
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
@@ -123,7 +122,6 @@ class LocalModel:
         self._start_timeout = start_timeout
         self._progress = progress
         self._key = f"sk-local-{secrets.token_hex(16)}"
-        self._start_cancelled = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._url: str | None = None
@@ -153,20 +151,20 @@ class LocalModel:
 
     def start(self) -> None:
         """Fetch the model if needed, and serve it. Blocking; `with` calls it."""
-        self._start_cancelled.clear()
-        self._start()
+        self._start(_continue)
 
-    def _start(self) -> None:
+    def _start(self, check: Callable[[], object]) -> None:
+        """Start; `check` is called all the time, and raises if the caller no longer waits."""
         if self._child is not None:
             raise UsageError("the local model is running already")
         check_extra()
-        path = self._model or self._fetch_model()
+        path = self._model or self._fetch_model(check)
         if not path.is_file():
             raise UsageError(f"there is no model file {path}")
         size = path.stat().st_size
         self._report("load", 0, size)
         try:
-            self._url = self._launch(path)
+            self._url = self._launch(path, check)
         except BaseException:
             self.stop()
             raise
@@ -191,52 +189,33 @@ class LocalModel:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        failure: Exception | None = None
-        self._start_cancelled.clear()  # not in the thread, which may begin after the cancellation
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._abandon_when_cancelled)
-                try:
-                    await anyio.to_thread.run_sync(self._start)
-                except Exception as error:  # noqa: BLE001 - raised below, outside the group, which would wrap it
-                    failure = error
-                group.cancel_scope.cancel()
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            await run_cancellable(self._start)
         except BaseException:
             self.stop()
             raise
-        if failure is not None:
-            raise failure
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self.stop)
+            await run_blocking(self.stop)
 
-    async def _abandon_when_cancelled(self) -> None:
-        """Set a flag on cancellation: the thread that starts the model cannot be cancelled, but checks the flag."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._start_cancelled.set()
-
-    def _fetch_model(self) -> Path:
+    def _fetch_model(self, check: Callable[[], object]) -> Path:
         from pilothouse.provision.pinned_files import ensure_model
 
-        return ensure_model(self._report)
+        def report(stage: str, done: int, total: int | None) -> None:
+            check()
+            self._report(stage, done, total)
+
+        return ensure_model(report)
 
     def _report(self, stage: str, done: int, total: int | None) -> None:
-        self._check_not_cancelled()
         if self._progress is not None:
             self._progress(stage, done, total)
 
-    def _check_not_cancelled(self) -> None:
-        if self._start_cancelled.is_set():
-            raise ProcessError("the start of the local model was cancelled")
-
-    def _launch(self, path: Path) -> str:
+    def _launch(self, path: Path, check: Callable[[], object]) -> str:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         settings: Mapping[str, object] = {
             "calls_tools": self._calls_tools,
@@ -257,24 +236,24 @@ class LocalModel:
             )
         except OSError as error:
             raise ProcessError(f"the local model could not be started: {error.strerror}") from error
-        line = self._read_first_line(child, json.dumps(settings).encode() + b"\n")
+        line = self._read_first_line(child, json.dumps(settings).encode() + b"\n", check)
         if not line:
             raise self._make_start_error(child)
         return json.loads(line)["url"]
 
-    def _read_first_line(self, child: subprocess.Popen[bytes], settings: bytes) -> bytes:
+    def _read_first_line(self, child: subprocess.Popen[bytes], settings: bytes, check: Callable[[], object]) -> bytes:
         """Return the child's first line; b"" if it ends before. Read in a thread: pipes have no portable timeout."""
         assert child.stdin is not None
         assert child.stdout is not None
-        lines: list[bytes] = []
-        reader = threading.Thread(target=lambda: lines.append(_read_line(child)), name="pilothouse-local", daemon=True)
+        output, lines = child.stdout, list[bytes]()
+        reader = threading.Thread(target=lambda: lines.append(output.readline()), name="pilothouse-local", daemon=True)
         reader.start()
         try:
             child.stdin.write(settings)
             child.stdin.flush()
             waited = 0.0
             while reader.is_alive():
-                self._check_not_cancelled()
+                check()
                 reader.join(POLL_SECONDS)
                 waited += POLL_SECONDS
                 if waited > self._start_timeout:
@@ -307,9 +286,7 @@ class LocalModel:
         return self._log.read().decode("utf-8", "replace").strip()
 
 
-def _read_line(child: subprocess.Popen[bytes]) -> bytes:
-    assert child.stdout is not None
-    return child.stdout.readline()
+def _continue() -> None: ...
 
 
 def _end_child(child: subprocess.Popen[bytes]) -> None:

@@ -282,7 +282,7 @@ class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
     duration_ms: Number = 0
     duration_api_ms: Number = 0
     usage: Usage = Usage()
-    model_usage: dict[str, ModelUsage] = field(default_factory=dict[str, ModelUsage], name="modelUsage")
+    model_usage: dict[str, ModelUsage] = field(default={}, name="modelUsage")
     model_usage_since_last_result: dict[str, ModelUsage] | None = None
     permission_denials: list[PermissionDenial] = []
     structured_output: Any = None

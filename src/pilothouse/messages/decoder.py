@@ -16,7 +16,7 @@ from typing import Any, Union, cast, get_args, get_origin
 
 import msgspec
 
-from pilothouse.errors import LineDecodeError, MessageParseError
+from pilothouse.errors import LineDecodeError, MessageParseError, PeerError
 from pilothouse.messages import core
 from pilothouse.messages.api_messages import ApiEvent, Block, UnknownApiEvent, UnknownBlock, UnknownWireDelta, WireDelta
 from pilothouse.messages.base import Message, UnknownPart, fields_to_dict
@@ -107,7 +107,10 @@ class FrameDecoder:
                 set of their classes, where `SystemMessage` may stand for a subclass.
         """
         if len(lines) == 1:  # usual for control frames; for one line, the loops below would double the cost
-            only = self._decoded_or_error(self.decode, lines[0])
+            try:
+                only = self.decode(lines[0])
+            except (LineDecodeError, MessageParseError) as error:
+                only = _without_traceback(error)
             return [only], {type(only)}
         decoded: list[Any] = []
         remaining = iter(lines)
@@ -116,7 +119,10 @@ class FrameDecoder:
             try:
                 decoded.extend(map(self._strict, remaining))
             except _STRICT_FAILURES:
-                decoded.append(self._decoded_or_error(self._decode_leniently, lines[len(decoded)]))
+                try:
+                    decoded.append(self._decode_leniently(lines[len(decoded)]))
+                except (LineDecodeError, MessageParseError) as error:
+                    decoded.append(_without_traceback(error))
         attaching = map(_set_field, decoded, repeat("raw_line"), lines)
         while True:
             try:
@@ -131,14 +137,6 @@ class FrameDecoder:
                 if second is not None:
                     decoded[place] = second(message, lines[place])
         return decoded, kinds
-
-    def _decoded_or_error(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
-        try:
-            return decode(line)
-        except (LineDecodeError, MessageParseError) as error:
-            # The error is a value here; its frames would keep a whole chunk of lines alive.
-            error.__cause__ = error.__context__ = None
-            return error.with_traceback(None)
 
     def _decode_system(self, message: SystemMessage, line: bytes) -> Any:
         cls = _find_system_class(message.subtype)
@@ -185,6 +183,12 @@ class FrameDecoder:
         if cls is SystemMessage:
             cls = _find_system_class(_text(fields, "subtype") or "") or SystemMessage
         return coerce_struct(cls, fields)
+
+
+def _without_traceback(error: PeerError) -> PeerError:
+    """Return an error as a value: its frames would keep a whole chunk of lines alive."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _find_system_class(subtype: str) -> type[SystemMessage] | None:

@@ -106,28 +106,20 @@ def _parse_int(digits: str) -> int | float:
         return float(digits)
 
 
-def make_encoder(convert: Callable[[Any], Any]) -> Callable[[Any], bytes]:
-    r"""Make a function that encodes values as one line of JSON, without the newline.
+UNENCODABLE = (UnicodeEncodeError, OverflowError)
+"""What msgspec raises for lone surrogates and for integers over 64 bits; `encode_ascii` writes them."""
 
-    It writes lone surrogates as `\udXXX` escapes, which UTF-8 cannot express any other way, and NaN as null. It raises
-    TypeError, ValueError or RecursionError for what has no such form.
+
+def encode_ascii(value: Any, convert: Callable[[Any], Any]) -> bytes:
+    r"""Encode a value as one line of JSON with the standard library: lone surrogates as `\udXXX`, NaN as null.
 
     Args:
+        value: the value.
         convert: as for `to_plain_values`.
+
+    Raises:
+        TypeError, ValueError, RecursionError: part of the value has no such form.
     """
-    encode = msgspec.json.Encoder(enc_hook=convert).encode
-
-    def encode_leniently(value: Any) -> bytes:
-        try:
-            return encode(value)
-        except (UnicodeEncodeError, OverflowError):
-            # The standard library writes what msgspec does not: lone surrogates, and integers over 64 bits.
-            return _encode_ascii(value, convert)
-
-    return encode_leniently
-
-
-def _encode_ascii(value: Any, convert: Callable[[Any], Any]) -> bytes:
     import json  # as above
 
     plain = _without_nan(to_plain_values(value, convert))
@@ -142,7 +134,7 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-_encode = make_encoder(to_plain_scalar)
+_encode = msgspec.json.Encoder(enc_hook=to_plain_scalar).encode
 
 
 def encode_json(value: Any) -> bytes:
@@ -152,6 +144,9 @@ def encode_json(value: Any) -> bytes:
         MessageParseError: the value is not JSON, or is nested too deeply.
     """
     try:
-        return _encode(value)
+        try:
+            return _encode(value)
+        except UNENCODABLE:
+            return encode_ascii(value, to_plain_scalar)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageParseError(f"not a JSON value: {error}", data=value) from error

@@ -5,7 +5,6 @@ Owns their fields. Omits fields without a meaning here (remote control, plugins,
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,19 +18,25 @@ from pilothouse.native.wire import JsonObject
 
 CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1", "msg_lifecycle_v1")
 
+COMMANDS = {"clear": "Begin a new conversation", "compact": "Summarise the conversation"}
+
+
+def list_commands(state: SessionState) -> dict[str, str]:
+    """Return the descriptions of the available commands, by name."""
+    return {} if state.arguments.disable_slash_commands else COMMANDS
+
 
 def init(state: SessionState) -> JsonObject:
     """`system/init`: the state at the beginning of a turn."""
-    servers = [{"name": s.name, "status": s.status} for s in state.servers.by_name.values()]
     return {
         "type": "system",
         "subtype": "init",
         "cwd": str(state.workplace.cwd),
         "tools": [*state.list_tools(), *((STRUCTURED_TOOL_NAME,) if state.schema is not None else ())],
-        "mcp_servers": servers,
+        "mcp_servers": [{"name": server.name, "status": server.status} for server in state.servers.values()],
         "model": state.model,
         "permissionMode": state.permission_mode,
-        "slash_commands": ["clear", "compact"] if state.arguments.has_commands else [],
+        "slash_commands": [*list_commands(state)],
         "apiKeySource": get_key_source(state.env),
         "claude_code_version": CLI_VERSION,
         "pilothouse_agent_version": __version__,
@@ -55,11 +60,9 @@ def initialize_response(state: SessionState, pid: int) -> JsonObject:
     """The response to `initialize`."""
     return {
         "commands": [
-            {"name": "clear", "description": "Begin a new conversation", "argumentHint": "", "builtin": True},
-            {"name": "compact", "description": "Summarise the conversation", "argumentHint": "", "builtin": True},
-        ]
-        if state.arguments.has_commands
-        else [],
+            {"name": name, "description": about, "argumentHint": "", "builtin": True}
+            for name, about in list_commands(state).items()
+        ],
         "agents": [],
         "output_style": "default",
         "available_output_styles": ["default"],
@@ -84,15 +87,8 @@ def assistant(message: Mapping[str, Any], blocks: Sequence[JsonObject], **fields
 
 def synthetic(text: str, **fields: Any) -> JsonObject:
     """`assistant`: a message that no model wrote."""
-    message = {
-        "id": str(uuid.uuid4()),
-        "type": "message",
-        "role": "assistant",
-        "model": "<synthetic>",
-        "stop_reason": "stop_sequence",
-        "stop_sequence": "",
-        "usage": make_zero_usage(),
-    }
+    message = {"id": str(uuid.uuid4()), "type": "message", "role": "assistant", "model": "<synthetic>"}
+    message |= {"stop_reason": "stop_sequence", "stop_sequence": "", "usage": make_zero_usage()}
     return assistant(message, [{"type": "text", "text": text}], **fields)
 
 
@@ -137,6 +133,8 @@ def lifecycle(command: str, state: str) -> JsonObject:
     return {"type": "command_lifecycle", "command_uuid": command, "state": state}
 
 
-def encode_compact_json(value: Any) -> str:
-    """Encode JSON without blanks, as the text of a structured output."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def failed_start(text: str) -> JsonObject:
+    """`result`: the session that was to be resumed does not exist."""
+    frame: JsonObject = {"type": "result", "subtype": "error_during_execution", "is_error": True, "num_turns": 0}
+    frame |= {"duration_ms": 0, "duration_api_ms": 0, "stop_reason": None, "total_cost_usd": 0, "usage": {}}
+    return frame | {"modelUsage": {}, "permission_denials": [], "errors": [text], "result_index": 0}

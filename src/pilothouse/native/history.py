@@ -10,12 +10,13 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pilothouse.messages.json_lines import decode_line, encode_json
-from pilothouse.native.wire import JsonObject
+from pilothouse.native.wire import JsonObject, as_object
 from pilothouse.transcripts.conversation import read_conversation
 from pilothouse.transcripts.paths import SUFFIX, find_file, get_projects_directory, project_key
 from pilothouse.transcripts.rows import SPOKEN_TYPES, open_transcript, read_part
@@ -36,31 +37,21 @@ def make_timestamp() -> str:
 class History:
     """One conversation. Create it in a thread: the constructor looks for its place on disk.
 
-    Args:
-        session_id: id of the session.
-        cwd: the working directory; determines the directory of the transcript.
-        config_dir: configuration directory of the CLI.
-        persists: whether the transcript is written to disk.
-
-    Attributes:
-        messages: the messages for the model, in the format of the Messages API.
-        is_resumed: whether the conversation started with rows of an earlier process.
-        cost_row: the last row of costs that was read.
+    `messages` are those for the model, in the format of the Messages API; `cost_row` is the last row of costs that was
+    read.
     """
 
     def __init__(self, session_id: str, cwd: Path, config_dir: Path, *, persists: bool) -> None:
         self.session_id = session_id
         self.messages: list[JsonObject] = []
-        self.is_resumed = False
+        self.prompt_id = ""
         self.cost_row: JsonObject = {}
-        self.title: str | None = None
         self._cwd = cwd
         self._config_dir = config_dir
         self._folder = get_projects_directory(config_dir) / project_key(cwd)
         self._is_persistent = persists
         self._pending: list[JsonObject] = []
         self._last_uuid: str | None = None
-        self._prompt_id = ""
         self._file: Path | None = None
 
     @property
@@ -68,33 +59,22 @@ class History:
         """The file of the transcript, even if it is not written."""
         return self._file or self._folder / f"{self.session_id}{SUFFIX}"
 
-    @property
-    def config_dir(self) -> Path:
-        """Configuration directory of the CLI."""
-        return self._config_dir
-
-    @property
-    def prompt_id(self) -> str:
-        """Id of the current prompt."""
-        return self._prompt_id
-
     def restart(self, session_id: str) -> None:
         """Start another session in place of this one."""
         self.session_id, self.messages, self._last_uuid, self._file = session_id, [], None, None
-        self.is_resumed, self.title = False, None
 
     # Messages.
 
     def add_prompt(self, content: str | Sequence[JsonObject], mode: str, name: str | None = None) -> str:
         """Add a prompt of the user; returns the uuid of its row."""
-        self._prompt_id = str(uuid.uuid4())
+        self.prompt_id = str(uuid.uuid4())
         return self.add_user_message(content, name, permissionMode=mode, promptSource="sdk")
 
     def add_user_message(self, content: str | Sequence[JsonObject], name: str | None = None, **fields: Any) -> str:
         """Add a user message for the model."""
         self._add_message("user", content)
         message = {"role": "user", "content": content if isinstance(content, str) else list(content)}
-        row = {"promptId": self._prompt_id, "type": "user", "message": message, **fields}
+        row = {"promptId": self.prompt_id, "type": "user", "message": message, **fields}
         return self._append_row(row, name)
 
     def add_reply(
@@ -138,9 +118,8 @@ class History:
         name = name or str(uuid.uuid4())
         head = {"parentUuid": self._last_uuid, "isSidechain": False}
         tail = {"userType": "external", "entrypoint": ENTRYPOINT, "cwd": str(self._cwd), "sessionId": self.session_id}
-        self._pending.append(
-            head | row | {"uuid": name, "timestamp": make_timestamp()} | tail | {"version": CLI_VERSION}
-        )
+        about = {"uuid": name, "timestamp": make_timestamp()}
+        self._pending.append(head | row | about | tail | {"version": CLI_VERSION})
         self._last_uuid = name
         return name
 
@@ -169,11 +148,7 @@ class History:
         return rows
 
     def write(self, rows: Sequence[JsonObject]) -> None:
-        """Append rows to the transcript. Blocking.
-
-        Raises:
-            OSError: the rows could not be written.
-        """
+        """Append rows to the transcript. Blocking; raises OSError."""
         if not self._is_persistent or not rows:
             return
         path = self.path
@@ -191,12 +166,9 @@ class History:
         return find_file(self.session_id, self._cwd, self._config_dir) is not None
 
     def resume(self, session_id: str, *, up_to: str | None = None, fork: bool = False) -> bool:
-        """Resume a session; returns False if it does not exist. Blocking.
+        """Resume a session, up to the row with the uuid `up_to`; returns False if it does not exist. Blocking.
 
-        Args:
-            session_id: the session.
-            up_to: uuid of the last row to keep.
-            fork: leave the old session unchanged, and copy its rows to this session's own id.
+        A `fork` leaves the old session unchanged: its rows are copied to this session's own id.
         """
         path = find_file(session_id, self._cwd, self._config_dir)
         if path is None:
@@ -211,7 +183,6 @@ class History:
                 message: JsonObject = row["message"]
                 self._add_message(message["role"], message["content"])
         self._last_uuid = next((str(row["uuid"]) for row in reversed(lines) if row.get("uuid")), None)
-        self.is_resumed = True
         if fork:
             self._pending += [{**row, "sessionId": self.session_id} for row in [*notes, *lines]]
         else:
@@ -233,12 +204,7 @@ def _read_metadata(path: Path) -> list[JsonObject]:
     """Read the rows outside the conversation; broken lines are skipped."""
     found: list[JsonObject] = []
     for line in path.read_bytes().split(b"\n"):
-        if b'"parentUuid"' in line[:200] or not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            found.append(cast("JsonObject", row))
+        if b'"parentUuid"' not in line[:200]:
+            with suppress(ValueError):
+                found.append(as_object(json.loads(line)))
     return found

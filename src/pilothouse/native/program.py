@@ -11,8 +11,8 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +26,6 @@ from pilothouse.native.configuration import CommandLine, FlagError, make_help_pa
 from pilothouse.native.engine import Engine
 from pilothouse.native.history import CLI_VERSION
 
-CHUNK_BYTES: Final = 256 * 1024
-MAX_BUFFERED_CHUNKS: Final = 64
-"""Limit of input chunks that are buffered for the engine."""
 ATOMIC_WRITE_BYTES: Final = 4096
 """Bytes that a writable pipe accepts without blocking (PIPE_BUF)."""
 GRACE_SECONDS: Final = 3.0
@@ -67,10 +64,8 @@ def _print_error(text: str) -> int:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError):  # the reader has closed the pipe
             stream.flush()
-        except (OSError, ValueError):
-            continue  # the reader has closed the pipe
 
 
 async def _run(argv: Sequence[str], line: CommandLine) -> int:
@@ -100,62 +95,18 @@ class _StdioPort:
 
     def __init__(self, form: str) -> None:
         self._output_format = form
-        self._loop = asyncio.get_running_loop()
-        self._chunks: list[bytes] = []
-        self._buffer = bytearray()
-        self._input_ended = False
-        self._wakeup = asyncio.Event()
-        self._free_chunks = threading.Semaphore(MAX_BUFFERED_CHUNKS)
+        self._input = open(0, "rb", closefd=False)  # noqa: SIM115 - lives as long as the program
         self._write_lock = anyio.Lock()
-        self._reader: threading.Thread | None = None
 
     async def read_line(self) -> bytes:
         """Return the next line; b"" once the input has ended."""
-        if self._reader is None:
-            # A daemon thread, and without Python's buffer, whose lock would be held at exit.
-            self._reader = threading.Thread(target=self._read_stdin, name="stdin", daemon=True)
-            self._reader.start()
-        while True:
-            place = self._buffer.find(b"\n") + 1
-            if place == 0 and self._input_ended and not self._chunks:
-                place = len(self._buffer)
-                if place == 0:
-                    return b""
-            if place:
-                line = bytes(self._buffer[:place])
-                del self._buffer[:place]
-                return line
-            await self._wait_for_data()
+        return await anyio.to_thread.run_sync(self._read_line, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
-    async def _wait_for_data(self) -> None:
-        while not self._chunks and not self._input_ended:
-            self._wakeup.clear()
-            await self._wakeup.wait()
-        chunks, self._chunks = self._chunks, []
-        for chunk in chunks:
-            self._buffer += chunk
-            self._free_chunks.release()
-
-    def _read_stdin(self) -> None:
-        while True:
-            self._free_chunks.acquire()
-            try:
-                data = os.read(0, CHUNK_BYTES)
-            except OSError:
-                data = b""
-            try:
-                self._loop.call_soon_threadsafe(self._on_data, data)
-            except RuntimeError:
-                return  # the loop is closed: the program exits
-            if not data:
-                return
-
-    def _on_data(self, data: bytes) -> None:
-        if data:
-            self._chunks.append(data)
-        else:
-            self._input_ended = True
-        self._wakeup.set()
+    def _read_line(self) -> bytes:
+        try:
+            return self._input.readline()
+        except OSError:
+            return b""
 
     async def write(self, data: bytes) -> None:
         """Write a frame in the output format."""

@@ -1,6 +1,6 @@
 """The state of one session of the engine, shared by all its parts.
 
-Owns the set of tools, the model and its settings, and the content of a request. Runs nothing.
+Owns the set of tools, the model and its settings, and the content of a request. Runs no turn.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pilothouse.json_schema import SchemaCheck, make_checker
+from pilothouse.native.api import MessagesApi
 from pilothouse.native.configuration import EngineArguments, EngineSettings
 from pilothouse.native.history import History
-from pilothouse.native.hooks import HookRunner
+from pilothouse.native.hooks import HookOutcome, HookRunner
 from pilothouse.native.mcp import McpServers, McpTool
 from pilothouse.native.models import LONG_CONTEXT_BETA, SessionTotals, get_model, has_long_context, resolve_model
 from pilothouse.native.permissions import make_hidden_filter
 from pilothouse.native.prompts import IDENTITY, STRUCTURED_DESCRIPTION, describe_environment
-from pilothouse.native.tools.base import BuiltinTool, ToolDescription, Workplace
+from pilothouse.native.tools.base import BuiltinTool, Workplace
 from pilothouse.native.tools.session_tools import INTERACTIVE_TOOLS
 from pilothouse.native.wire import JsonObject, Wire, as_list
 from pilothouse.options.permission_rules import RuleSet
 
+T = TypeVar("T")
 STRUCTURED_TOOL_NAME: Final = "StructuredOutput"
 DEFAULT_RETRIES: Final = 10
 DEFAULT_THINKING_TOKENS: Final = 31_999
@@ -35,19 +37,7 @@ EPHEMERAL: Final = {"type": "ephemeral"}
 class SessionState:
     """One session.
 
-    Args:
-        arguments: the command line.
-        settings: the merged settings.
-        env: the environment.
-        wire: the connection to the host.
-        history: the conversation.
-        workplace: the workplace of the tools.
-        rules: the permission rules.
-        builtin: the tools of the engine, by name.
-
     Attributes:
-        permission_mode: permission mode.
-        model: full name of the model.
         initialize_request: body of the `initialize` request.
         memory: the content of CLAUDE.md files.
         schema: JSON Schema of the structured output, if one is wanted.
@@ -61,27 +51,30 @@ class SessionState:
         wire: Wire,
         history: History,
         workplace: Workplace,
-        rules: RuleSet,
-        builtin: Mapping[str, BuiltinTool],
+        api: MessagesApi,
+        tools: Mapping[str, BuiltinTool] | None,
     ) -> None:
         self.arguments, self.settings, self.env = arguments, settings, env
-        self.wire, self.history, self.workplace = wire, history, workplace
-        self.set_rules(rules)
+        self.wire, self.history, self.workplace, self.api = wire, history, workplace, api
+        self.set_rules(RuleSet.parse(allow=settings.allow, ask=settings.ask, deny=settings.deny))
         self.hooks = HookRunner(wire)
         self.servers = McpServers(wire)
         self.totals = SessionTotals()
+        self.totals.restore(history.cost_row)
         self.permission_mode = settings.permission_mode or "default"
         self.requested_model = arguments.model or settings.model
         self.model = resolve_model(self.requested_model, env)
         self.effort = arguments.effort or settings.effort
-        self.thinking_tokens = _get_thinking_tokens(arguments, env)
+        self.thinking_tokens = _parse_int(env.get("MAX_THINKING_TOKENS"), None)
+        if arguments.max_thinking_tokens is not None:
+            self.thinking_tokens = arguments.max_thinking_tokens
         self.initialize_request: JsonObject = {}
         self.memory = ""
         self.started_at = time.monotonic()
         self.result_count = 0
         self.schema: JsonObject | None = arguments.json_schema
-        self._validators: dict[str, SchemaCheck] = {}
-        self._builtin = builtin
+        self._validators: dict[str, tuple[Mapping[str, Any], SchemaCheck]] = {}
+        self._builtin = _load_builtin_tools() if tools is None else tools
 
     def set_rules(self, rules: RuleSet) -> None:
         """Replace the rules. Searches hide the paths that a rule denies to read."""
@@ -116,28 +109,25 @@ class SessionState:
     def list_tools(self) -> dict[str, BuiltinTool | McpTool]:
         """Return the current tools, by name."""
         wanted = self.arguments.tools
-        everything = wanted is None or "default" in wanted
-        somebody = self.arguments.prompt_tool is not None and not self.arguments.nobody_asked
-        own = {**self._builtin, **(INTERACTIVE_TOOLS if somebody else {})}
+        own = {**self._builtin, **(INTERACTIVE_TOOLS if self.has_approver else {})}
         found: dict[str, BuiltinTool | McpTool] = {
-            name: tool for name, tool in own.items() if everything or name in (wanted or ())
+            name: tool for name, tool in own.items() if wanted is None or "default" in wanted or name in wanted
         }
-        found |= {tool.name: tool for tool in self.servers.tools()}
-        for rule in self.settings.deny:
-            if "(" not in rule:
-                found = {name: tool for name, tool in found.items() if not _rule_covers(name, rule)}
-        return found
+        found |= self.servers.list_tools()
+        removed = [rule for rule in self.settings.deny if "(" not in rule]
+        return {name: tool for name, tool in found.items() if not any(_rule_covers(name, rule) for rule in removed)}
+
+    @property
+    def has_approver(self) -> bool:
+        """Whether there is someone who answers permission requests."""
+        return self.arguments.permission_prompt_tool is not None and self.arguments.permission_prompts != "none"
 
     def get_validator(self, name: str, schema: Mapping[str, Any]) -> SchemaCheck:
         """Return the check for a tool's input; compiled once."""
-        if name not in self._validators:
-            self._validators[name] = make_checker(schema)
-        return self._validators[name]
-
-    def set_schema(self, schema: JsonObject | None) -> None:
-        """Set the schema that the answer has to fit."""
-        self.schema = schema
-        self._validators.pop(STRUCTURED_TOOL_NAME, None)
+        known = self._validators.get(name)
+        if known is None or known[0] is not schema:
+            known = self._validators[name] = schema, make_checker(schema)
+        return known[1]
 
     # Requests.
 
@@ -146,44 +136,27 @@ class SessionState:
         prompt: Any = self.initialize_request.get("systemPrompt")
         parts: list[str] = [prompt] if isinstance(prompt, str) else [str(part) for part in as_list(prompt)]
         if not parts:
-            given = self.arguments.system_prompt
-            parts = [IDENTITY if given is None else given]
-        parts += [
-            self.arguments.append_system_prompt or "",
-            self.initialize_request.get("appendSystemPrompt") or "",
-            self.memory,
-        ]
-        if not self.arguments.is_bare:
+            parts = [IDENTITY if self.arguments.system_prompt is None else self.arguments.system_prompt]
+        parts += [self.arguments.append_system_prompt or "", self.initialize_request.get("appendSystemPrompt") or ""]
+        parts.append(self.memory)
+        if not self.arguments.bare:
             parts.append(describe_environment(self.workplace.cwd, self.workplace.directories, self.model))
         blocks = [{"type": "text", "text": part} for part in parts if part.strip()]
         return self._mark_last_cached(blocks)
 
-    def make_request(self, messages: list[JsonObject] | None = None, *, tools: bool = True) -> JsonObject:
+    def make_request(self, messages: list[JsonObject] | None = None) -> JsonObject:
         """Make a request of the Messages API, with the conversation so far or with other messages."""
         shown = self.history.make_request_messages() if messages is None else messages
-        body: JsonObject = {
-            "model": self.model,
-            "max_tokens": self.max_output,
-            "messages": self._mark_messages_cached(shown),
-        }
-        system = self.make_system_prompt()
-        if system:
-            body["system"] = system
-        offered = self._make_tool_definitions() if tools else []
-        if offered:
-            body["tools"] = offered
-        thinking = self._make_thinking()
-        if thinking is not None:
-            body["thinking"] = thinking
-        if self.effort is not None:
-            body["output_config"] = {"effort": self.effort}
-        return body
+        head = {"model": self.model, "max_tokens": self.max_output, "messages": self._mark_messages_cached(shown)}
+        options: JsonObject = {"system": self.make_system_prompt(), "tools": self._make_tool_definitions()}
+        options |= {"thinking": self._make_thinking()}
+        options |= {"output_config": None if self.effort is None else {"effort": self.effort}}
+        return head | {name: value for name, value in options.items() if value}
 
     def _make_tool_definitions(self) -> list[JsonObject]:
-        offered: list[ToolDescription] = list(self.list_tools().values())
         found: list[JsonObject] = [
             {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
-            for tool in offered
+            for tool in self.list_tools().values()
         ]
         if self.schema is not None:
             found.append(
@@ -219,17 +192,18 @@ class SessionState:
         budget = min(tokens or DEFAULT_THINKING_TOKENS, self.max_output - 1)
         return {"type": "enabled", "budget_tokens": max(budget, MIN_THINKING_TOKENS), **shown}
 
-    # Hooks.
-
-    def make_hook_fields(self, *, mode: bool = True) -> JsonObject:
-        """Make the input fields that all hooks have."""
+    async def run_hooks(
+        self, event: str, fields: JsonObject, *, subject: str | None = None, key: str = "", has_mode: bool = True
+    ) -> HookOutcome:
+        """Run the hooks of an event, with the fields that all hooks have; see `HookRunner.run`."""
         about: JsonObject = {
             "session_id": self.history.session_id,
             "transcript_path": str(self.history.path),
             "cwd": str(self.workplace.cwd),
             "prompt_id": self.history.prompt_id,
         }
-        return about | ({"permission_mode": self.permission_mode} if mode else {})
+        about |= {"permission_mode": self.permission_mode} if has_mode else {}
+        return await self.hooks.run(event, about | fields, subject=subject, key=key)
 
     def start_new_session(self) -> str:
         """Start a new session with the same settings and an empty conversation. Returns its id."""
@@ -239,20 +213,19 @@ class SessionState:
         return self.history.session_id
 
 
+def _load_builtin_tools() -> Mapping[str, BuiltinTool]:
+    from pilothouse.native.tools import BUILTIN_TOOLS
+
+    return BUILTIN_TOOLS
+
+
 def find_config_dir(env: Mapping[str, str]) -> Path:
     """Return the configuration directory of the CLI in this environment."""
     given = env.get("CLAUDE_CONFIG_DIR")
     return Path(given) if given else Path(env.get("HOME") or Path.home()) / ".claude"
 
 
-def _get_thinking_tokens(launch: EngineArguments, env: Mapping[str, str]) -> int | None:
-    if launch.thinking_tokens is not None:
-        return launch.thinking_tokens
-    given = env.get("MAX_THINKING_TOKENS")
-    return int(given) if given and given.isdigit() else None
-
-
-def _parse_int(text: str | None, default: int) -> int:
+def _parse_int(text: str | None, default: T) -> int | T:
     return int(text) if text and text.isdigit() else default
 
 

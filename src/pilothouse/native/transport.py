@@ -1,35 +1,35 @@
 """`NativeTransport`: runs the engine in this process, in place of the CLI.
 
-Owns how an `Invocation` reaches the engine and how the engine ends. Bytes flow through a `MemoryTransport`; the
-engine runs in `serve`, concurrently with the stream.
+Owns how an `Invocation` reaches the engine, the two streams of bytes, and how the engine ends. The engine runs in
+`serve`, concurrently with the stream.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from pilothouse.errors import CLIStartError, UsageError
-from pilothouse.native.api import MISSING_PACKAGE
-from pilothouse.native.engine import ApiAccess, Engine
+from pilothouse.native.api import MISSING_PACKAGE, MessagesApi
+from pilothouse.native.engine import Engine
 from pilothouse.native.tools.base import BuiltinTool
 from pilothouse.options import Invocation
-from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.base import ExitInfo
+from pilothouse.transports.byte_stream import ENDED_BY_CLOSE, InProcessTransport
 from pilothouse.transports.concurrency import run_blocking
-from pilothouse.transports.memory import MemoryPeer, MemoryTransport
 
 CLOSE_SECONDS = 5.0
 """Seconds for the engine to end its tools during `close`."""
 
 
-class NativeTransport(Transport):
+class NativeTransport(InProcessTransport):
     """Answers without the CLI, over the Messages API, in this process.
 
     Sessions, hooks, permissions, tools, recording and the blocking API work as with the CLI. Needs the extra
@@ -56,124 +56,101 @@ class NativeTransport(Transport):
         *,
         tools: Mapping[str, BuiltinTool] | None = None,
     ) -> None:
-        self._access = ApiAccess(base_url, api_key, client)
+        super().__init__()
+        self._api = MessagesApi(base_url, api_key, client)
         self._tools = tools
-        self._memory = MemoryTransport(self._run_engine)
-        self._ended = anyio.Event()
-        self._is_serving = False
-        self._has_ended = False
         self._home: TemporaryDirectory[str] | None = None
-        self._env: Mapping[str, str] = {}
-        self._cwd = Path()
+        self._scope: anyio.CancelScope | None = None
+        self._served = anyio.Event()
 
     async def start(self, invocation: Invocation) -> None:
         """Check the requirements. The engine itself starts in `serve`.
 
         Raises:
-            UsageError: the package `anthropic` is not installed, or the invocation requests another user.
+            UsageError: the package `anthropic` is not installed, the invocation requests another user, or the
+                transport was started before.
             CLIStartError: the working directory does not exist.
         """
+        if self._is_closed:
+            raise anyio.ClosedResourceError
+        self._mark_started()
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
-        if self._access.client is None and await run_blocking(find_spec, "anthropic") is None:
+        if self._api.has_own_client and await run_blocking(find_spec, "anthropic") is None:
             raise UsageError(MISSING_PACKAGE)
-        self._cwd = await run_blocking(_resolve_directory, invocation.cwd)
-        await self._memory.start(invocation)
-        self._env = await run_blocking(self._environment, invocation)
+        cwd = await run_blocking(_resolve_directory, invocation.cwd)
+        env = await run_blocking(self._make_environment, invocation)
+        self._set_invocation(replace(invocation, cwd=str(cwd), env=env))
 
-    def _environment(self, invocation: Invocation) -> Mapping[str, str]:
-        home: str | None = None
+    def _make_environment(self, invocation: Invocation) -> Mapping[str, str]:
         if invocation.home is not None:
-            home = invocation.home.ensure()
-        elif invocation.is_isolated:
+            return {**invocation.env, "HOME": invocation.home.ensure()}
+        if invocation.is_isolated:
             self._home = TemporaryDirectory(prefix="pilothouse-native-")
-            home = self._home.name
-        return invocation.env if home is None else {**invocation.env, "HOME": home}
-
-    async def _run_engine(self, peer: MemoryPeer) -> None:
-        invocation = peer.invocation
-        engine = Engine(
-            _MemoryPort(peer),
-            (*invocation.argv, *invocation.trailing_args),
-            self._env,
-            self._cwd,
-            files=invocation.files,
-            access=self._access,
-            tools=self._tools,
-        )
-        code = 1
-        try:
-            code = await engine.run()
-        except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the transport was closed meanwhile
-        peer.end(exit_code=code)
+            return {**invocation.env, "HOME": self._home.name}
+        return invocation.env
 
     async def serve(self) -> None:
         """Run the engine."""
-        self._is_serving = True
+        if self._invocation is None or self._is_closed:
+            return
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._watch)
-                await self._memory.serve()
-                self._has_ended = True
+                self._scope = group.cancel_scope
+                group.start_soon(self._drop_output_when_cancelled)
+                self.set_exit(await self._run(self._invocation))
                 group.cancel_scope.cancel()
         finally:
-            self._ended.set()
+            self.set_exit(ENDED_BY_CLOSE)
+            self._served.set()
 
-    async def _watch(self) -> None:
-        """Discard output once `serve` is cancelled, because it is no longer read and must not block the engine."""
+    async def _run(self, invocation: Invocation) -> ExitInfo:
+        found = ExitInfo(1)
+        try:
+            found = ExitInfo(await self._run_engine(invocation))
+        except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the transport was closed meanwhile
+        except* Exception as group:  # noqa: BLE001 - reported as for a process
+            error = group.exceptions[0]
+            found = ExitInfo(1, detail=f"the engine raised {type(error).__name__}: {error}", error=error)
+        return found
+
+    async def _run_engine(self, invocation: Invocation) -> int:
+        """Run the engine and return its exit code."""
+        argv, cwd = (*invocation.argv, *invocation.trailing_args), Path(invocation.cwd or ".")
+        given: Any = {"files": invocation.files, "api": self._api, "tools": self._tools}
+        return await Engine(_EnginePort(self), argv, invocation.env, cwd, **given).run()
+
+    async def _drop_output_when_cancelled(self) -> None:
+        """Once `serve` is cancelled, nobody reads the output any more, and it must not block the engine."""
         try:
             await anyio.sleep_forever()
         finally:
-            if not self._has_ended:
-                self._memory.output_stream.set_state(is_read_closed=True)
-
-    async def send(self, data: bytes) -> None:
-        """Send `data` to the engine."""
-        await self._memory.send(data)
-        self._memory.sent.clear()  # the memory transport keeps them for tests
-
-    async def receive(self) -> bytes:
-        """Return the next bytes from the engine."""
-        return await self._memory.receive()
-
-    async def end_input(self) -> None:
-        """End the engine's input: the engine answers the remaining prompts, and ends."""
-        await self._memory.end_input()
-
-    async def exit_info(self) -> ExitInfo:
-        """Return how the engine ended."""
-        return await self._memory.exit_info()
+            if self._exit_info is None:
+                self.output_stream.set_state(is_read_closed=True)
 
     async def close(self) -> None:
         """End the engine, its tools and their processes."""
-        await self._memory.close()
+        self._is_closed = True
+        self.input_stream.set_state(is_closed=True)
+        self.output_stream.set_state(is_closed=True)
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-            if self._is_serving:
-                await self._ended.wait()
+            if self._scope is not None:
+                self._scope.cancel()
+                await self._served.wait()
+            self.set_exit(ENDED_BY_CLOSE)
             home, self._home = self._home, None
             if home is not None:
-                await run_blocking(partial(home.cleanup))
-
-    def health(self) -> Health:
-        """Return the state, and the reason if it is not healthy."""
-        return self._memory.health()
+                await run_blocking(home.cleanup)
 
 
-class _MemoryPort:
-    """The engine's end of the memory transport."""
+class _EnginePort:
+    """The engine's end of the streams."""
 
-    def __init__(self, peer: MemoryPeer) -> None:
-        self._peer = peer
-
-    async def read_line(self) -> bytes:
-        return await self._peer.read_line()
-
-    async def write(self, data: bytes) -> None:
-        await self._peer.write(data)
-
-    def stderr(self, text: str) -> None:
-        self._peer.stderr(text)
+    def __init__(self, transport: InProcessTransport) -> None:
+        self.read_line = transport.input_stream.take_line
+        self.write = transport.output_stream.put
+        self.stderr = transport.feed_stderr
 
 
 def _resolve_directory(given: str | None) -> Path:

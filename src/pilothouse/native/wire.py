@@ -7,10 +7,13 @@ tools.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, cast
 
 import anyio
+from anyio import create_memory_object_stream
+from anyio.streams.memory import MemoryObjectSendStream
 
 from pilothouse.messages.json_lines import encode_json
 
@@ -30,6 +33,13 @@ def as_list(value: Any) -> list[Any]:
 def as_objects(value: Any) -> list[JsonObject]:
     """Return the objects in a list, and drop everything else."""
     return [cast("JsonObject", item) for item in as_list(value) if isinstance(item, dict)]
+
+
+def join_text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Return the text in content of the Messages API."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
 CANCEL_SECONDS = 1.0
@@ -60,26 +70,12 @@ class HostRefusedError(Exception):
     """The host responded to a request with an error."""
 
 
-class _PendingRequest:
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.response: JsonObject | None = None
-        self.error: Exception | None = None
-
-
 class Wire:
-    """Sends frames and requests.
-
-    Args:
-        port: the output.
-
-    Attributes:
-        session_id: the id that every frame carries.
-    """
+    """Sends frames, which carry `session_id`, and requests."""
 
     def __init__(self, port: WirePort) -> None:
         self._port = port
-        self._pending: dict[str, _PendingRequest] = {}
+        self._pending: dict[str, MemoryObjectSendStream[JsonObject | Exception]] = {}
         self._input_ended = False
         self.session_id = ""
 
@@ -115,58 +111,49 @@ class Wire:
     # Requests to the host.
 
     async def request(self, subtype: str, body: Mapping[str, Any], timeout: float | None = None) -> JsonObject:
-        """Send a request to the host, and wait for the response.
-
-        Args:
-            subtype: subtype of the control request.
-            body: the other fields.
-            timeout: seconds; None for no limit.
+        """Send a request to the host, and return its response.
 
         Raises:
             HostDisconnectedError: the input has ended.
             HostRefusedError: the host responded with an error.
-            TimeoutError: the host did not respond in time; the request is cancelled.
+            TimeoutError: the host did not respond within `timeout` seconds; the request is cancelled.
         """
         if self._input_ended:
             raise HostDisconnectedError
         request_id = str(uuid.uuid4())
-        waiting = self._pending[request_id] = _PendingRequest()
+        self._pending[request_id], answers = create_memory_object_stream[JsonObject | Exception](1)
+        frame = {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}
         try:
-            await self._write(
-                {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}
-            )
+            await self._write(frame)
             with anyio.fail_after(timeout):
-                await waiting.done.wait()
+                answer = await answers.receive()
         except (TimeoutError, anyio.get_cancelled_exc_class()):
-            if not waiting.done.is_set():
-                with anyio.move_on_after(CANCEL_SECONDS, shield=True):
-                    await self._write({"type": "control_cancel_request", "request_id": request_id})
+            with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+                await self._write({"type": "control_cancel_request", "request_id": request_id})
             raise
         finally:
-            del self._pending[request_id]
-        if waiting.error is not None:
-            raise waiting.error
-        return waiting.response or {}
+            self._pending.pop(request_id).close()
+            answers.close()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def on_response(self, frame: Mapping[str, Any]) -> None:
         """Handle a `control_response` of the host; a response to an unknown request is ignored, as in the CLI."""
-        given = frame.get("response")
-        if not isinstance(given, dict):
-            return
-        response = cast("JsonObject", given)
-        waiting = self._pending.get(str(response.get("request_id")))
-        if waiting is None:
-            return
-        if response.get("subtype") == "success":
-            payload = response.get("response")
-            waiting.response = cast("JsonObject", payload) if isinstance(payload, dict) else {}
-        else:
-            waiting.error = HostRefusedError(str(response.get("error") or "the host refused"))
-        waiting.done.set()
+        response = as_object(frame.get("response"))
+        answer: JsonObject | Exception = as_object(response.get("response"))
+        if response.get("subtype") != "success":
+            answer = HostRefusedError(str(response.get("error") or "the host refused"))
+        self._settle(str(response.get("request_id")), answer)
 
     def end_input(self) -> None:
         """Handle the end of the input: all pending requests fail."""
         self._input_ended = True
-        for waiting in self._pending.values():
-            waiting.error = HostDisconnectedError()
-            waiting.done.set()
+        for request_id in self._pending:
+            self._settle(request_id, HostDisconnectedError())
+
+    def _settle(self, request_id: str, answer: JsonObject | Exception) -> None:
+        waiting = self._pending.get(request_id)
+        if waiting is not None:
+            with suppress(anyio.WouldBlock):  # only the first response counts
+                waiting.send_nowait(answer)

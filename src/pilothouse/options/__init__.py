@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
-from pilothouse.options.option import Option as Option
 from pilothouse.options.options import Options as Options
+from pilothouse.options.options import OptionsBuilder as OptionsBuilder
 from pilothouse.options.renderer import render as render
 from pilothouse.options.renderer import render_child_env as render_child_env
+from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
+from pilothouse.options.table import Option as Option
 
 if TYPE_CHECKING:
-    from pilothouse.options.builder import OptionsBuilder as OptionsBuilder
+    from pilothouse.options.denied_models import DeniedModelsMatch as DeniedModelsMatch
+    from pilothouse.options.denied_models import match_denied_models as match_denied_models
     from pilothouse.options.isolation import IsolationReport as IsolationReport
     from pilothouse.options.isolation import isolation_report as isolation_report
     from pilothouse.options.policy import Policy as Policy
     from pilothouse.options.policy import PolicyRow as PolicyRow
     from pilothouse.options.policy import PolicyWarning as PolicyWarning
-    from pilothouse.options.settings import Settings as Settings
     from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
     from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
     from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt
@@ -43,28 +45,6 @@ if TYPE_CHECKING:
     from pilothouse.options.value_structs import SystemPromptPreset as SystemPromptPreset
     from pilothouse.options.value_structs import ToolConfig as ToolConfig
     from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
-
-STRUCT_NAMES = (
-    "AdaptiveThinking",
-    "AgentDefinition",
-    "CustomSystemPrompt",
-    "DisabledThinking",
-    "EnabledThinking",
-    "HttpServer",
-    "Plugin",
-    "QuestionConfig",
-    "Sandbox",
-    "SandboxFilesystem",
-    "SandboxNetwork",
-    "SseServer",
-    "StdioServer",
-    "SystemPromptFile",
-    "SystemPromptPreset",
-    "ToolConfig",
-    "ToolPolicy",
-)
-"""The typed nested values, by name."""
-
 
 # These are slow to create, and few queries need them.
 __getattr__, __dir__ = make_lazy_exports(__name__)

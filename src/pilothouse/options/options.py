@@ -1,24 +1,26 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
-Owns the merging of layers, and the methods that users call. `values` has what is read, `renderer`, `policy` and
-`builder` do the work of the methods. Must not know files or processes.
+Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
+configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `policy` do the work of
+the methods. Must not do I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
+from pilothouse.errors import OptionsError
 from pilothouse.options.renderer import render_cli_args, render_env
+from pilothouse.options.settings import OptionSetters, Settings
 from pilothouse.options.signatures import show_options
-from pilothouse.options.values import OptionValues, check_combination, check_conflicts, validate_value
+from pilothouse.options.table import TABLE, Option
+from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
-    from pilothouse.options.builder import OptionsBuilder
     from pilothouse.options.policy import Policy, PresetName
-    from pilothouse.options.settings import Settings
 
 
 @user_class
@@ -39,8 +41,7 @@ class Options(OptionValues):
     def __init__(self, **settings: Unpack[Settings]) -> None:
         values = {name: validate_value(name, value) for name, value in settings.items()}
         check_combination(values, {})
-        object.__setattr__(self, "_values", MappingProxyType(values))
-        object.__setattr__(self, "_origins", MappingProxyType[str, str]({}))
+        vars(self).update(vars(_make_unchecked(values, {})))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self._values), dict(self._origins))
@@ -56,9 +57,7 @@ class Options(OptionValues):
         Raises:
             OptionsError: unknown name, wrong type, or values that exclude each other.
         """
-        values = {name: validate_value(name, value) for name, value in settings.items()}
-        check_conflicts(values, {})
-        return _make_unchecked(values, {})
+        return make_layer(settings)
 
     @staticmethod
     def stack(*layers: Options, is_complete: bool = True) -> Options:
@@ -74,7 +73,11 @@ class Options(OptionValues):
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         filled = [layer for layer in layers if layer._values or layer._origins]  # noqa: SLF001 - of its own class
-        for upper, labels in [(layer._values, layer._origins) for layer in filled]:  # noqa: SLF001
+        if len(filled) == 1:
+            (check_combination if is_complete else check_conflicts)(filled[0]._values, filled[0]._origins)  # noqa: SLF001
+            return filled[0]
+        for layer in filled:
+            upper, labels = layer._values, layer._origins  # noqa: SLF001
             for name in upper:
                 origins.pop(name, None)
             # Values of lower layers keep their labels.
@@ -84,14 +87,12 @@ class Options(OptionValues):
                 {name: label for name, label in labels.items() if name not in beneath} if beneath else labels
             )
         (check_combination if is_complete else check_conflicts)(values, origins)
-        return filled[0] if len(filled) == 1 else _make_unchecked(values, origins)
+        return _make_unchecked(values, origins)
 
     @staticmethod
-    def make() -> OptionsBuilder[Options]:
+    def make() -> OptionsBuilder:
         """Return a new builder: `Options.make().model("opus").max_turns(5).build()`."""
-        from pilothouse.options.builder import OptionsBuilder  # rarely needed
-
-        return OptionsBuilder(Options)
+        return OptionsBuilder()
 
     def to_cli_args(self) -> list[str]:
         """Return the arguments of the CLI for the options that were set, and nothing else.
@@ -130,7 +131,7 @@ class Options(OptionValues):
         """
         from pilothouse.options.policy import get_preset  # rarely needed
 
-        preset = Options.layer(**get_preset(name)).with_origin(f"preset {name!r}")
+        preset = make_layer(get_preset(name), f"preset {name!r}")
         return Options.stack(preset, Options.layer(**settings))
 
     def effective_policy(self) -> Policy:
@@ -165,8 +166,154 @@ def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     return _make_unchecked(values, origins)
 
 
+def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
+    """Make a layer as `Options.layer` does; `explain` shows `origin`, if given, for each option."""
+    values = {name: validate_value(name, value) for name, value in settings.items()}
+    check_conflicts(values, {})
+    return _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+
+
 def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     made = object.__new__(Options)
-    object.__setattr__(made, "_values", MappingProxyType(dict(values)))
-    object.__setattr__(made, "_origins", MappingProxyType(dict(origins)))
+    attributes = vars(made)  # a value that is not None hides the default, which is an attribute of the class
+    attributes["_values"], attributes["_origins"] = MappingProxyType(dict(values)), MappingProxyType(dict(origins))
+    for name, value in values.items():
+        if value is not None:
+            attributes[name] = value
     return made
+
+
+NO_OPTIONS = Options()
+
+
+class OptionsBuilder(OptionSetters):
+    """Sets options one after the other: `Options.make().model("opus").max_turns(5).build()`.
+
+    Every option is a method that takes its value, or None for the default, and returns the builder. An invalid value
+    raises `OptionsError` at the call.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def _set_option(self, name: str, value: Any) -> Self:
+        self._values[name] = validate_value(name, value)
+        return self
+
+    def build(self) -> Options:
+        """Return the options set so far; later calls do not change them.
+
+        Raises:
+            OptionsError: some of the options exclude each other.
+        """
+        return Options(**cast("Settings", self._values))
+
+    def to_cli_args(self) -> list[str]:
+        """Return the arguments, as `Options.to_cli_args` does."""
+        return self.build().to_cli_args()
+
+    def to_env(self) -> dict[str, str]:
+        """Return the variables, as `Options.to_env` does."""
+        return self.build().to_env()
+
+    def __repr__(self) -> str:
+        return f"OptionsBuilder({format_options(self._values)})"
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names that are not options: those are methods of the class.
+        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
+
+        raise AttributeError(str(make_unknown_option_error(name)), name=name, obj=self)
+
+
+# Layers from a configuration file and from variables; the client finds and reads the file
+
+VARIABLE_PREFIX = "PILOTHOUSE_"
+
+
+def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable[[str], str]) -> Options:
+    """Make options from the parsed table of a configuration file.
+
+    Args:
+        table: names and values, as in the file.
+        directory: base of relative paths.
+        locate: returns the location of an option, for errors and `explain`; such as "pilothouse.toml:3".
+
+    Raises:
+        OptionsError: an unknown name, a wrong value, or an option that a file may not set; names the location.
+    """
+    layers: list[Options] = []
+    for name, value in table.items():
+        where = locate(name)
+        _refuse_in_file(name, where)
+        given = _make_layer(name, value, where).as_dict()[name]
+        layers.append(_make_layer(name, TABLE[name].value_type.resolve_paths(given, directory), where))
+    return Options.stack(*layers, is_complete=False)
+
+
+def find_options_needing_trust(options: Options) -> list[str]:
+    """Return the options that an untrusted file cannot set."""
+    return [name for name in options if TABLE[name].untrusted is None]
+
+
+def restrict_untrusted(options: Options, variables: Options) -> Options:
+    """Return the layer of an untrusted file, without options that would loosen those of the variables."""
+    looser = [name for name in variables if name in options.as_dict() and not _may_override(name, options, variables)]
+    return options.without(looser, "does not override the variable") if looser else options
+
+
+def _may_override(name: str, options: Options, variables: Options) -> bool:
+    may_replace = TABLE[name].untrusted
+    return may_replace is not None and may_replace(getattr(options, name), getattr(variables, name))
+
+
+def read_environ(environ: Mapping[str, str]) -> Options:
+    """Make options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON.
+
+    Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored.
+
+    Raises:
+        OptionsError: a value is not readable; names the variable.
+    """
+    layers: list[Options] = []
+    for variable in environ:
+        if not variable.startswith(VARIABLE_PREFIX):
+            continue
+        option = _VARIABLES.get(variable)
+        text = environ[variable]
+        if option is not None and text:
+            layers.append(_make_layer(option.name, _parse_variable(option, variable, text), variable))
+    return Options.stack(*layers, is_complete=False)
+
+
+def get_variable_name(name: str) -> str | None:
+    """Return the variable that sets option `name`; None for options without a text form."""
+    return VARIABLE_PREFIX + name.upper() if TABLE[name].value_type.parse is not None else None
+
+
+_VARIABLES = {variable: option for name, option in TABLE.items() if (variable := get_variable_name(name))}
+
+
+def _refuse_in_file(name: str, where: str) -> None:
+    option = TABLE.get(name)
+    if option is not None and not option.in_files:
+        why = "keys belong in the environment" if option.secret else "it takes a Python object"
+        raise OptionsError(f"{where}: option {name!r} is not allowed in a configuration file: {why}", option=name)
+
+
+def _make_layer(name: str, value: Any, where: str) -> Options:
+    try:
+        return make_layer({name: value}, where)
+    except OptionsError as error:
+        raise OptionsError(f"{where}: {error}", option=error.option) from None
+
+
+def _parse_variable(option: Option, variable: str, text: str) -> Any:
+    assert option.value_type.parse is not None
+    try:
+        return option.value_type.parse(text)
+    except ValueError as error:
+        shown = "" if option.secret else f": {error}"
+        raise OptionsError(f"{variable}: cannot be read as option {option.name!r}{shown}", option=option.name) from None

@@ -15,8 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
-from pilothouse.options.cli_permissions import FILE_TOOLS, READ_TOOLS, TOOL_ALIASES
 
+TOOL_ALIASES = {"Task": "Agent"}
+"""Other names of a tool in rules, hooks and `tools`."""
+FILE_TOOLS = frozenset({"Edit", "NotebookEdit", "Write"})
+"""A path in a rule for Edit applies to all of these."""
+READ_TOOLS = frozenset({"Glob", "Grep", "Read"})
+"""A path in a rule for Read applies to all of these."""
 PermissionBehavior = Literal["allow", "deny", "ask"]
 BEHAVIORS: tuple[PermissionBehavior, ...] = ("deny", "ask", "allow")
 """The behaviors of rules, in the order in which the CLI checks them."""
@@ -110,7 +115,7 @@ class RuleSet(Struct, frozen=True):
     def parse(cls, allow: Iterable[str] = (), ask: Iterable[str] = (), deny: Iterable[str] = ()) -> Self:
         """Parse rules from text.
 
-        A text that is no rule is ignored in `allow`; in `ask` and `deny` it applies to the whole tool that it names.
+        A text that is not a rule is ignored in `allow`; in `ask` and `deny` it applies to the whole tool that it names.
 
         Args:
             allow: rules for calls that need no permission request.
@@ -133,7 +138,7 @@ class RuleSet(Struct, frozen=True):
             kind, behavior = update.get("type"), update.get("behavior")
             if behavior not in BEHAVIORS:
                 continue
-            # What is no rule neither allows nor takes a rule away.
+            # A text that is not a rule neither allows nor removes a rule.
             is_strict = behavior == "allow" or kind == "removeRules"
             given = _read_rules(_list_mappings(update.get("rules")), is_strict=is_strict)
             old: tuple[PermissionRule, ...] = getattr(rules, behavior)
@@ -193,7 +198,7 @@ def _read_rules(values: Iterable[str | Mapping[str, Any]], *, is_strict: bool) -
 
 
 def _read_rule(value: str | Mapping[str, Any], *, is_strict: bool) -> PermissionRule | None:
-    """Read a rule as text or in wire form; None if it has no effect. See `RuleSet.parse` for what is no rule."""
+    """Read a rule as text or in wire form; None if it has no effect. See `RuleSet.parse` for what is not a rule."""
     text = value if isinstance(value, str) else str(value.get("toolName", ""))
     found = split_rule(text.strip())
     if found is None or not _NAME.fullmatch(found[0]):

@@ -7,15 +7,15 @@ flag; long values and possible secrets never reach the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.invocation import ChildEnvironment, ExplicitEnvironment, InitializeBody, Invocation, PrivateFile
-from pilothouse.options.table import TABLE
-from pilothouse.options.targets import (
+from pilothouse.options.table import (
+    TABLE,
     ConfigFlag,
     EnvSwitch,
     EnvVar,
@@ -24,7 +24,6 @@ from pilothouse.options.targets import (
     Internal,
     JsonFlag,
     ListFlag,
-    PartOfOption,
     PathFlag,
     RepeatedFlag,
     SplitTarget,
@@ -33,77 +32,11 @@ from pilothouse.options.targets import (
     Target,
     TextFlag,
 )
+from pilothouse.options.value_types import copy_value
 from pilothouse.options.values import OptionValues
-
-Values = dict[str, Any]
 
 SKILL_SETTING_SOURCES = ["user", "project"]
 """Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
-
-
-def derive_values(values: Mapping[str, Any]) -> Values:
-    """Return the values to render: without None, nested values in the form for the CLI."""
-    found = {name: value for name, value in values.items() if value is not None}
-    for name, rule in _DERIVATIONS.items():
-        if name in found:
-            rule(found)
-    return found
-
-
-def _make_encoder(name: str) -> Callable[[Values], None]:
-    def rule(values: Values) -> None:
-        from pilothouse.options.struct_validation import WIRE_ENCODERS  # nested values are rare
-
-        if not isinstance(values[name], str):
-            values[name] = WIRE_ENCODERS[name](values[name])
-
-    return rule
-
-
-def _derive_servers(values: Values) -> None:
-    given = values["mcp_servers"]
-    _make_encoder("mcp_servers")(values)
-    if given and not values["mcp_servers"]:  # all servers run in this process
-        del values["mcp_servers"]
-
-
-def _derive_skills(values: Values) -> None:
-    skills = values["skills"]
-    rules = ["Skill"] if skills == "all" else [f"Skill({name})" for name in skills]
-    allowed = values.get("allowed_tools", [])
-    if rules:
-        values["allowed_tools"] = [*allowed, *(rule for rule in rules if rule not in allowed)]
-    values.setdefault("setting_sources", SKILL_SETTING_SOURCES)
-
-
-def _derive_thinking(values: Values) -> None:
-    values.pop("max_thinking_tokens", None)  # older form of a part of `thinking`
-
-
-def _derive_sandbox(values: Values) -> None:
-    _make_encoder("sandbox")(values)
-    settings = values.get("settings", {})
-    if isinstance(settings, str):  # a path excludes a sandbox, so this is JSON
-        settings = msgspec.json.decode(settings.encode())
-    values["settings"] = {**settings, "sandbox": values["sandbox"]}
-
-
-def _derive_isolation(values: Values) -> None:
-    values["setting_sources"] = []
-    values["strict_mcp_config"] = True
-    values.setdefault("persist_session", "session_store" in values)  # else it is deleted with the home
-
-
-_DERIVATIONS: dict[str, Callable[[Values], None]] = {
-    "isolation": _derive_isolation,  # first, because others set sources only if there are none
-    "agents": _make_encoder("agents"),
-    "mcp_servers": _derive_servers,
-    "sandbox": _derive_sandbox,
-    "skills": _derive_skills,
-    "thinking": _derive_thinking,
-}
-
-
 ENTRYPOINT = "sdk-pilothouse"
 COMMON_ARGS = ("--output-format", "stream-json", "--verbose")
 STDIN_ARGS = ("--print", "--input-format", "stream-json")
@@ -119,16 +52,93 @@ _TABLE_ORDER = {name: place for place, name in enumerate(TABLE)}
 
 # Set by a Claude Code that runs this process; with them, a child refuses to start or takes itself for a nested one.
 _NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
+_ENCODED = ("agents", "mcp_servers", "sandbox")  # options that are stored as given
+
+
+def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values to render: without None, nested values in the form for the CLI."""
+    values = {name: value for name, value in given.items() if value is not None}
+    if "isolation" in values:
+        values["setting_sources"] = []
+        values["strict_mcp_config"] = True
+        values.setdefault("persist_session", "session_store" in values)  # else it is deleted with the home
+    for name in _ENCODED:
+        if name in values and not isinstance(values[name], str):
+            from pilothouse.options import value_structs  # nested values are rare
+
+            values[name] = getattr(value_structs, f"encode_{name}")(values[name])
+    if values.get("mcp_servers") == {} and given["mcp_servers"]:  # all servers run in this process
+        del values["mcp_servers"]
+    if "sandbox" in values:
+        settings = values.get("settings", {})
+        if isinstance(settings, str):  # a path excludes a sandbox, so this is JSON
+            settings = msgspec.json.decode(settings.encode())
+        values["settings"] = {**settings, "sandbox": values["sandbox"]}
+    if "skills" in values:
+        rules = ["Skill"] if values["skills"] == "all" else [f"Skill({name})" for name in values["skills"]]
+        if rules:
+            values["allowed_tools"] = [*dict.fromkeys([*values.get("allowed_tools", []), *rules])]
+        values.setdefault("setting_sources", SKILL_SETTING_SOURCES)
+    if "thinking" in values:
+        values.pop("max_thinking_tokens", None)  # older form of a part of `thinking`
+    return values
 
 
 class _InvocationBuilder:
-    def __init__(self, *, has_initialize: bool) -> None:
+    def __init__(self, given: Mapping[str, Any], *, has_initialize: bool) -> None:
         self.argv: list[str] = []
         self.files: list[PrivateFile] = []
         self.initialize: dict[str, Any] = {}
         self.has_initialize = has_initialize
+        for name, target, value in _split_values(derive_values(given)):
+            if value is not None:
+                self._add(name, target, value)
+        for flag, value in cast("dict[str, Any]", given.get("extra_args") or {}).items():
+            if value is None:
+                self.argv.append(f"--{flag}")
+            else:
+                self._add_flag("extra_args", flag, value)
 
-    def add_flag(self, option: str, name: str, value: str) -> None:
+    def _add(self, option: str, target: Target, value: Any) -> None:
+        """Put a value where it goes; environment variables and pilothouse's own options go elsewhere."""
+        if type(target) is Flag:  # most are
+            text = ",".join(cast("list[str]", value)) if isinstance(value, list) else _format_number(value)
+            self._add_flag(option, target.name, text)
+            return
+        match target:
+            case Internal() | EnvVar():
+                pass
+            case Switch(name, on):
+                if value == on:
+                    self.argv.append(f"--{name}")
+            case SwitchOrFlag(name) if isinstance(value, bool):
+                if value:
+                    self.argv.append(f"--{name}")
+            case ListFlag(name) if not isinstance(value, str):
+                for joined in _join(value):
+                    self._add_flag(option, name, joined)
+            case PathFlag(name):
+                self._add_flag(option, name, _expand_home(value))
+            case RepeatedFlag(name):
+                for item in value:
+                    self._add_flag(option, name, _expand_home(item))
+            case TextFlag() if _size(value) > MAX_INLINE_BYTES:
+                if target.file_flag:
+                    self.files.append(PrivateFile(target.file_flag, ".txt", value.encode()))
+                else:
+                    self._add_initialize_field(option, target.key, value)
+            case ConfigFlag():
+                self._add_config(option, target, value)
+            case JsonFlag():
+                self._add_json(option, target, value)
+            case Flag(name):
+                self._add_flag(option, name, value)
+            case InitializeField(key) if value is not False:  # False is the default of the CLI
+                self._add_initialize_field(option, key, value)
+            case _:
+                pass
+
+    def _add_flag(self, option: str, name: str, value: str) -> None:
         argument = f"--{name}={value}"
         size = _size(argument)
         if size > MAX_ARGUMENT_BYTES:
@@ -138,14 +148,34 @@ class _InvocationBuilder:
             )
         self.argv.append(argument)
 
-    def add_initialize_field(self, option: str, key: str, value: Any) -> None:
+    def _add_initialize_field(self, option: str, key: str, value: Any) -> None:
         if not self.has_initialize:
             raise OptionsError(
                 f"option {option!r}: this value travels in the handshake, which the argv form does not have; "
                 "use prompt_via='stdin'",
                 option=option,
             )
-        self.initialize[key] = value
+        self.initialize[key] = copy_value(value)
+
+    def _add_config(self, option: str, target: ConfigFlag, value: Any) -> None:
+        if not isinstance(value, str):
+            content = _encode_json(option, {target.wrap: value} if target.wrap else value)
+        elif _size(value) <= MAX_INLINE_BYTES and not value.lstrip().startswith("{"):
+            self._add_flag(option, target.name, _expand_home(value))
+            return
+        else:
+            content = value.encode()
+        self.files.append(PrivateFile(target.name, ".json", content))
+
+    def _add_json(self, option: str, target: JsonFlag, value: Any) -> None:
+        content = _encode_json(option, value)
+        if target.private and not self.has_initialize and not target.switches:
+            self.files.append(PrivateFile(target.name, ".json", content))
+        elif len(content) <= MAX_INLINE_BYTES and not target.private:
+            self._add_flag(option, target.name, content.decode())
+        else:
+            self._add_initialize_field(option, target.key, msgspec.json.decode(content))
+            self.argv.extend(f"--{switch}" for switch in target.switches)
 
 
 def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
@@ -159,8 +189,9 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
     Raises:
         OptionsError: a value does not fit the form of the invocation.
     """
-    draft = _make_builder(options, has_initialize=prompt is None)
-    changes = _env_changes(options)
+    given = options._values  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - not copied, because it is only read
+    draft = _InvocationBuilder(given, has_initialize=prompt is None)
+    changes = _env_changes(given)
     head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
     return Invocation(
         cli=options.cli,
@@ -179,19 +210,19 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
 
 def render_cli_args(options: OptionValues) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
-    draft = _make_builder(options, has_initialize=True)
+    draft = _InvocationBuilder(options.as_dict(), has_initialize=True)
     return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
 
 
 def render_env(options: OptionValues) -> dict[str, str]:
     """Return the environment variables that options set."""
-    changes = _env_changes(options)
+    changes = _env_changes(options.as_dict())
     return {name: value for name, value in changes.items() if value is not None}
 
 
 def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> ChildEnvironment:
     """Return the complete environment of the child."""
-    return _make_child_env(options, environ, _env_changes(options))
+    return _make_child_env(options, environ, _env_changes(options.as_dict()))
 
 
 def _make_child_env(
@@ -213,14 +244,14 @@ def _make_child_env(
     return env
 
 
-def _env_changes(options: OptionValues) -> dict[str, str | None]:
+def _env_changes(given: Mapping[str, Any]) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
-    for _, target, value in _split_values(options.as_dict()):
+    for _, target, value in _split_values(given):
         if isinstance(target, EnvVar):
             changes[target.name] = _format_variable(target, value)
         elif isinstance(target, EnvSwitch):
             changes[target.name] = target.value if value == target.on else None
-    return {**changes, **(options.env or {})}
+    return {**changes, **(given.get("env") or {})}
 
 
 def _format_variable(target: EnvVar, value: Any) -> str | None:
@@ -229,29 +260,18 @@ def _format_variable(target: EnvVar, value: Any) -> str | None:
     return _expand_home(value) if target.path else _format_number(value)
 
 
-def _make_builder(options: OptionValues, *, has_initialize: bool) -> _InvocationBuilder:
-    draft = _InvocationBuilder(has_initialize=has_initialize)
-    for name, target, value in _split_values(derive_values(options.as_dict())):
-        _RENDERERS[type(target)](draft, name, target, value)
-    for flag, value in (options.extra_args or {}).items():
-        if value is None:
-            draft.argv.append(f"--{flag}")
-        else:
-            draft.add_flag("extra_args", flag, value)
-    return draft
-
-
-def _split_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Target, Any]]:
+def _split_values(values: Mapping[str, Any]) -> list[tuple[str, Target, Any]]:
     """Return the parts of all values with their targets, in the order of the table."""
+    parts: list[tuple[str, Target, Any]] = []
     for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # sorted, because few options are set
         value, target = values[name], TABLE[name].target
         if value is None:
             continue
         if isinstance(target, SplitTarget):
-            for part, piece in target.split(value):
-                yield name, part, piece
+            parts += [(name, part, piece) for part, piece in target.split(value)]
         else:
-            yield name, target, value
+            parts.append((name, target, value))
+    return parts
 
 
 def _make_prompt_args(prompt: str) -> tuple[str, ...]:
@@ -279,82 +299,17 @@ def _format_number(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _render_flag(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    draft.add_flag(
-        name, target.name, ",".join(cast("list[str]", value)) if isinstance(value, list) else _format_number(value)
-    )
-
-
-def _render_list(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    if isinstance(value, str):
-        draft.add_flag(name, target.name, value)
-        return
+def _join(items: list[str]) -> Iterator[str]:
+    """Join items with commas to texts that each fit into an argument."""
     joined: list[str] = []
     size = 0
-    for item in value:
+    for item in items:
         if joined and size + _size(item) >= MAX_JOINED_BYTES:
-            draft.add_flag(name, target.name, ",".join(joined))
+            yield ",".join(joined)
             joined, size = [], 0
         joined.append(item)
         size += _size(item) + 1
-    draft.add_flag(name, target.name, ",".join(joined))
-
-
-def _render_path(draft: _InvocationBuilder, name: str, target: Any, value: str) -> None:
-    draft.add_flag(name, target.name, _expand_home(value))
-
-
-def _render_repeated(draft: _InvocationBuilder, name: str, target: Any, value: list[str]) -> None:
-    for item in value:
-        draft.add_flag(name, target.name, _expand_home(item))
-
-
-def _render_switch(draft: _InvocationBuilder, name: str, target: Any, value: bool) -> None:
-    if value == target.on:
-        draft.argv.append(f"--{target.name}")
-
-
-def _render_switch_or_flag(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    if isinstance(value, str):
-        draft.add_flag(name, target.name, value)
-    elif value:
-        draft.argv.append(f"--{target.name}")
-
-
-def _render_text(draft: _InvocationBuilder, name: str, target: Any, value: str) -> None:
-    if _size(value) <= MAX_INLINE_BYTES:
-        draft.add_flag(name, target.name, value)
-    elif target.file_flag:
-        draft.files.append(PrivateFile(target.file_flag, ".txt", value.encode()))
-    else:
-        draft.add_initialize_field(name, target.key, value)
-
-
-def _render_config(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    if isinstance(value, str):
-        if _size(value) <= MAX_INLINE_BYTES and not value.lstrip().startswith("{"):
-            draft.add_flag(name, target.name, _expand_home(value))
-        else:
-            draft.files.append(PrivateFile(target.name, ".json", value.encode()))
-        return
-    body = {target.wrap: value} if target.wrap else value
-    draft.files.append(PrivateFile(target.name, ".json", _encode_json(name, body)))
-
-
-def _render_json(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    content = _encode_json(name, value)
-    if target.private and not draft.has_initialize and not target.switches:
-        draft.files.append(PrivateFile(target.name, ".json", content))
-    elif len(content) <= MAX_INLINE_BYTES and not target.private:
-        draft.add_flag(name, target.name, content.decode())
-    else:
-        draft.add_initialize_field(name, target.key, msgspec.json.decode(content))
-        draft.argv.extend(f"--{switch}" for switch in target.switches)
-
-
-def _render_initialize(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    if value is not False:  # False is the default of the CLI
-        draft.add_initialize_field(name, target.key, value)
+    yield ",".join(joined)
 
 
 def _encode_json(name: str, value: Any) -> bytes:
@@ -362,25 +317,3 @@ def _encode_json(name: str, value: Any) -> bytes:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionsError(f"option {name!r} cannot be written as JSON: {error}", option=name) from error
-
-
-def _render_nothing(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    """Render nothing: environment variables and pilothouse's own options are not on the command line."""
-
-
-_RENDERERS: dict[type, Callable[[_InvocationBuilder, str, Any, Any], None]] = {
-    ConfigFlag: _render_config,
-    EnvSwitch: _render_nothing,
-    EnvVar: _render_nothing,
-    Flag: _render_flag,
-    InitializeField: _render_initialize,
-    JsonFlag: _render_json,
-    PartOfOption: _render_nothing,
-    ListFlag: _render_list,
-    PathFlag: _render_path,
-    RepeatedFlag: _render_repeated,
-    Internal: _render_nothing,
-    Switch: _render_switch,
-    SwitchOrFlag: _render_switch_or_flag,
-    TextFlag: _render_text,
-}

@@ -20,6 +20,8 @@ MIN_SECRET_CHARS = 6
 """Characters. Shorter values are hardly keys, and masking them would make ordinary text unreadable."""
 SECRET_FIELDS = frozenset({"env", "headers"})
 """Fields of nested values that usually hold keys: all of their values are masked where they are shown."""
+_COMMAND_FIELDS = frozenset({"args", "command"})
+"""Fields of nested values that hold a command line, whole or as its arguments."""
 _MAX_DEPTH = 50
 """Levels of nested values. A deeper value is masked as a whole."""
 
@@ -57,10 +59,15 @@ _SHAPES = {
     "earer ": r"[Bb]earer +((?=[^\s\"']*[0-9])[\w.~+/=-]{12,})",
     "://": r"://[^\s/:@\"'<>\\]*:([^\s/\"'<>\\]+)@",
 }
+# In a command line: `--token x`, `TOKEN=x`, `Password=x;` and `X-Api-Key: x`, with or without quotes.
+_NAME_IN_COMMAND = (
+    r"(?<![\w.-])(?:(--?[A-Za-z][\w-]*)[ \t]+|([A-Za-z_][\w.-]*)(?:=|:(?!//)[ \t]*(?:(?:Bearer|Basic|Token)[ \t]+)?))"
+)
+_VALUE_IN_COMMAND = r"\"[^\"$]+\"|'[^'$]+'|[^\s\"';&|,$-][^\s\"';&|,$]*"  # a reference to a variable is not a key
 _PARAMETER = r"[?&]([\w.%\[\]-]+)=([^&\s\"'#<>\\]+)"
 
 
-@lru_cache(maxsize=len(_SHAPES) + 1)
+@lru_cache(maxsize=len(_SHAPES) + 3)
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
@@ -106,17 +113,112 @@ def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
     return found.sorted()
 
 
-class _SecretCollector:
-    """Collects secrets. Masking a value and collecting its secrets are the same traversal."""
+class _Masker:
+    """Masks nested values and passes on the secrets: masking and collecting are the same traversal.
 
+    Args:
+        mask_field: returns what stands for a value in `env` or `headers`, whose name comes first.
+        on_secret: called with each secret.
+    """
+
+    def __init__(self, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object]) -> None:
+        self._mask_field = mask_field
+        self._on_secret = on_secret
+
+    def mask(self, value: Any, depth: int = 0) -> Any:
+        if depth > _MAX_DEPTH:
+            return MASK
+        if isinstance(value, str):
+            return self._mask_string(value, depth)
+        if isinstance(value, dict):
+            items = cast("dict[Any, Any]", value).items()
+            return {key: self._mask_item(str(key), item, depth) for key, item in items}
+        if isinstance(value, list | tuple):
+            masked = self._mask_list(cast("list[Any]", value), depth)
+            return tuple(masked) if isinstance(value, tuple) else masked
+        return value
+
+    def _mask_item(self, key: str, item: Any, depth: int) -> Any:
+        if key in SECRET_FIELDS:
+            if isinstance(item, dict):
+                fields = cast("dict[Any, Any]", item).items()
+                return {name: self._mask_field(str(name), inner) for name, inner in fields}
+            return self._mask_field("", item)
+        if isinstance(item, str) and item and is_secret_name(key):
+            self._on_secret(item)
+            return MASK
+        masked = self.mask(item, depth + 1)
+        return self._mask_command(masked) if key in _COMMAND_FIELDS else masked
+
+    def _mask_command(self, value: Any) -> Any:
+        """Mask what is named anywhere inside of a command line, or of its arguments."""
+        if isinstance(value, list | tuple):
+            masked = [self._mask_command(argument) for argument in cast("list[Any]", value)]
+            return tuple(masked) if isinstance(value, tuple) else masked
+        if not isinstance(value, str):
+            return value
+        parts, start = list[str](), 0
+        for name in _compiled(_NAME_IN_COMMAND).finditer(value):
+            if name.start() < start or not is_secret_name(name[1] or name[2]) or value.startswith(MASK, name.end()):
+                continue
+            found = _compiled(_VALUE_IN_COMMAND).match(value, name.end())
+            if found and not _is_ordinary(name[1] or name[2], found[0]):
+                self._on_secret(found[0].strip("\"'"))
+                parts += [value[start : found.start()], MASK]
+                start = found.end()
+        return "".join([*parts, value[start:]])
+
+    def _mask_string(self, text: str, depth: int) -> str:
+        if text.lstrip()[:1] in {"{", "["}:  # settings may be JSON text
+            import json  # rarely needed
+
+            try:
+                inner = json.loads(text)
+            except (ValueError, RecursionError):
+                return mask_text(text, self._on_secret)
+            masked = self.mask(inner, depth + 1)
+            return text if masked == inner else json.dumps(masked)
+        return mask_text(text, self._on_secret)
+
+    def _mask_list(self, values: list[Any], depth: int) -> list[Any]:
+        """Mask a list of arguments, where `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names."""
+        masked: list[Any] = []
+        named = False
+        for value in values:
+            if not isinstance(value, str):
+                masked.append(self.mask(value, depth + 1))
+                named = False
+            elif named and value and not value.startswith("-"):
+                self._on_secret(value)
+                masked.append(MASK)
+                named = False
+            else:
+                named = value.startswith("-") and is_secret_name(value)
+                masked.append(self._mask_argument(value, depth))
+        return masked
+
+    def _mask_argument(self, text: str, depth: int) -> str:
+        assigned = re.match(r"(-{0,2}[A-Za-z_][\w.-]*)(?:=(?=\S)|:\s*(?=(?:\w+\s+)?\S+$)(?!//))", text)
+        if assigned is None:
+            return self._mask_string(text, depth)
+        value = text[assigned.end() :]
+        if is_secret_name(assigned[1]) and not _is_ordinary(assigned[1], value):
+            self._on_secret(value)
+            return f"{assigned[0]}{MASK}"
+        if depth > _MAX_DEPTH:
+            return f"{assigned[0]}{MASK}"
+        return f"{assigned[0]}{self._mask_argument(value, depth + 1)}"  # --header=X-Api-Key: x
+
+
+class _SecretCollector:
     def __init__(self) -> None:
         self.values: set[str] = set()
+        self._masker = _Masker(self._add_field, self.values.add)
 
     def sorted(self) -> tuple[str, ...]:
         # "Bearer <token>" may be printed without its first word.
         parts = {part for value in self.values for part in re.findall(r"^(?i:bearer|basic|token)\s+(\S+)$", value)}
-        kept = (value for value in self.values | parts if len(value) >= MIN_SECRET_CHARS)
-        return tuple(sorted(kept, key=lambda value: (-len(value), value)))
+        return _sort_longest_first(self.values | parts)
 
     def add_variable(self, name: str, value: str) -> None:
         if is_secret_name(name) and not _is_ordinary(name, value):
@@ -127,7 +229,7 @@ class _SecretCollector:
             mask_text(value, self.values.add)
 
     def walk(self, value: Any) -> None:
-        _mask(value, self._add_field, self.values.add, 0)
+        self._masker.mask(value)
 
     def _add_field(self, name: str, value: Any) -> Any:
         """Record a value in `env` or `headers`; only values with the name of a key are searched for elsewhere."""
@@ -136,9 +238,15 @@ class _SecretCollector:
         return value
 
 
+def _sort_longest_first(values: Iterable[str]) -> tuple[str, ...]:
+    kept = (value for value in values if len(value) >= MIN_SECRET_CHARS)
+    return tuple(sorted(kept, key=lambda value: (-len(value), value)))
+
+
 def _is_ordinary(name: str, value: str) -> bool:
     # MAX_THINKING_TOKENS and similar values are limits.
-    return value.lower() in _ORDINARY_VALUES or (value.isdigit() and bool(re.search(_COUNT_LIKE, name.upper())))
+    plain = name.lstrip("-").replace("-", "_").upper()
+    return value.lower() in _ORDINARY_VALUES or (value.isdigit() and bool(re.search(_COUNT_LIKE, plain)))
 
 
 # to mask
@@ -154,7 +262,10 @@ def mask(value: Any) -> Any:
         >>> mask({"args": ["--token", "abc", "--level=2"], "env": {"A": "b"}})
         {'args': ['--token', '[redacted]', '--level=2'], 'env': {'A': '[redacted]'}}
     """
-    return _mask(value, lambda _name, _value: MASK, _ignore, 0)
+    return _MASKER.mask(value)
+
+
+_MASKER = _Masker(lambda _name, _value: MASK, lambda _secret: None)
 
 
 def mask_text(text: str, on_secret: Callable[[str], object] | None = None) -> str:
@@ -184,86 +295,6 @@ def _is_secret_parameter(name: str) -> bool:
     return is_secret_name(name) or bool(re.search(_PARAMETER_LIKE, name.replace("-", "_").upper()))
 
 
-def _ignore(_secret: str) -> None:
-    """Do nothing, for callers that only mask."""
-
-
-def _mask(value: Any, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        return MASK
-    if isinstance(value, str):
-        return _mask_string(value, mask_field, on_secret, depth)
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        return {key: _mask_item(str(key), item, mask_field, on_secret, depth) for key, item in items}
-    if isinstance(value, list | tuple):
-        masked = _mask_list(cast("list[Any]", value), mask_field, on_secret, depth)
-        return tuple(masked) if isinstance(value, tuple) else masked
-    return value
-
-
-def _mask_item(
-    key: str, item: Any, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
-) -> Any:
-    if key in SECRET_FIELDS:
-        if isinstance(item, dict):
-            return {name: mask_field(str(name), inner) for name, inner in cast("dict[Any, Any]", item).items()}
-        return mask_field("", item)
-    if isinstance(item, str) and item and is_secret_name(key):
-        on_secret(item)
-        return MASK
-    return _mask(item, mask_field, on_secret, depth + 1)
-
-
-def _mask_string(
-    text: str, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
-) -> str:
-    if text.lstrip()[:1] in {"{", "["}:  # settings may be JSON text
-        import json  # rarely needed
-
-        try:
-            inner = json.loads(text)
-        except (ValueError, RecursionError):
-            return mask_text(text, on_secret)
-        masked = _mask(inner, mask_field, on_secret, depth + 1)
-        return text if masked == inner else json.dumps(masked)
-    return mask_text(text, on_secret)
-
-
-def _mask_list(
-    values: list[Any], mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
-) -> list[Any]:
-    """Mask a list of arguments, where `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names."""
-    masked: list[Any] = []
-    named = False
-    for value in values:
-        if not isinstance(value, str):
-            masked.append(_mask(value, mask_field, on_secret, depth + 1))
-            named = False
-            continue
-        if named and value and not value.startswith("-"):
-            on_secret(value)
-            masked.append(MASK)
-            named = False
-            continue
-        named = value.startswith("-") and is_secret_name(value)
-        masked.append(_mask_argument(value, mask_field, on_secret, depth))
-    return masked
-
-
-def _mask_argument(
-    text: str, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
-) -> str:
-    assigned = re.match(r"(-{0,2}[A-Za-z_][\w.-]*)(?:=(?=\S)|:\s*(?=(?:\w+\s+)?\S+$)(?!//))", text)
-    if assigned is None:
-        return _mask_string(text, mask_field, on_secret, depth)
-    value = text[assigned.end() :]
-    if is_secret_name(assigned[1]) and not _is_ordinary(assigned[1].lstrip("-").replace("-", "_"), value):
-        on_secret(value)
-        return f"{assigned[0]}{MASK}"
-    return f"{assigned[0]}{_mask_string(value, mask_field, on_secret, depth)}"
-
-
 class Redactor:
     """Replaces secrets in text: known values, in the forms in which they are printed, and shapes of keys.
 
@@ -273,11 +304,8 @@ class Redactor:
 
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line.strip() for value in values for line in value.splitlines()}
-        self.values = tuple(
-            sorted((line for line in lines if len(line) >= MIN_SECRET_CHARS), key=lambda v: (-len(v), v))
-        )
-        parts = {form for line in self.values for form in _encode_forms(line)}
-        kept = sorted((p for p in parts if len(p) >= MIN_SECRET_CHARS), key=lambda p: (-len(p), p))
+        self.values = _sort_longest_first(lines)
+        kept = _sort_longest_first({form for line in self.values for form in _encode_forms(line)})
         self.longest = len(kept[0]) if kept else 0
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 

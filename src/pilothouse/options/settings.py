@@ -1,273 +1,50 @@
-"""Static types of the options, for editors and type checkers. Names, order and texts match the table (tested)."""
+"""What is named after the options: keyword arguments, attributes and methods of the fluent form, made from the table.
+
+Type checkers and editors read `settings.pyi` instead, which `python docs/reference.py` writes from the same table.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Callable
+from typing import Any, TypedDict
 
-if TYPE_CHECKING:
-    from pilothouse.hooks import Hooks
-    from pilothouse.instrumentation import Instrumentation
-    from pilothouse.messages.core import PermissionMode
-    from pilothouse.options.value_structs import (
-        AdaptiveThinking,
-        AgentDefinition,
-        CustomSystemPrompt,
-        DisabledThinking,
-        Effort,
-        EnabledThinking,
-        HttpServer,
-        Plugin,
-        RetryPolicy,
-        Sandbox,
-        SseServer,
-        StdioServer,
-        SystemPromptFile,
-        SystemPromptPreset,
-        ToolConfig,
-    )
-    from pilothouse.permissions import (
-        CanUseTool,
-        ConfirmCallback,
-        DialogCallback,
-        ElicitationCallback,
-        PlanCallback,
-        QuestionCallback,
-    )
-
-    SystemPrompt = str | SystemPromptPreset | CustomSystemPrompt | SystemPromptFile
-    SystemPromptChoice = SystemPrompt | Sequence[str] | Mapping[str, Any]
-    Thinking = AdaptiveThinking | EnabledThinking | DisabledThinking
-    ThinkingChoice = Thinking | Literal["adaptive", "disabled", "enabled"] | Mapping[str, Any]
-    McpServer = StdioServer | HttpServer | SseServer
-
-Provider = Literal["anthropic", "bedrock", "vertex", "foundry"]
-SettingSource = Literal["user", "project", "local"]
-StrPath = str | os.PathLike[str]
+from pilothouse.options.table import TABLE, Option
+from pilothouse.options.value_types import copy_value
 
 
 class Settings(TypedDict, total=False):
     """Keyword arguments of `Options`, `Agent`, `query` and `configure`; `pilothouse.options.TABLE` explains each."""
 
-    model: str | None
-    """Model alias ('sonnet', 'opus', 'haiku') or full model id."""
-    fallback_model: str | Sequence[str] | None
-    """Model to use while the first one is overloaded; or a list of models in the order to try."""
-    effort: Effort | None
-    """Effort of the model for its answer."""
-    thinking: ThinkingChoice | None
-    """Thinking of the model: 'adaptive', 'disabled', or a struct with a budget or display settings. Overrides
-    `max_thinking_tokens`."""
-    max_thinking_tokens: int | None
-    """Thinking budget in tokens, for models that support one."""
-    max_output_tokens: int | None
-    """Maximum tokens of one answer of the model."""
-    task_budget: int | Mapping[str, int] | None
-    """Token budget of the whole task; the API shows the model the remaining tokens."""
-    betas: Sequence[str] | None
-    """Beta features of the API, such as 'context-1m-2025-08-07'."""
-    system_prompt: SystemPromptChoice | None
-    """Replaces the system prompt of Claude Code; a SystemPromptPreset changes it, a SystemPromptFile reads it."""
-    append_system_prompt: str | None
-    """Added to the end of the system prompt."""
-    append_subagent_system_prompt: str | None
-    """Added to the end of the system prompt of every sub-agent."""
-    plan_mode_instructions: str | None
-    """Instructions for plan mode, instead of the usual ones."""
-    verbatim_prompts: bool | None
-    """Send prompts as written: no `@path` expansion and no `/command`."""
-    prompt_via: Literal["stdin", "argv"] | None
-    """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
-    tools: Sequence[str] | Literal["default"] | Mapping[str, str] | None
-    """The available built-in tools; [] for none, 'default' for all."""
-    allowed_tools: Sequence[str] | None
-    """Tools that run without a permission request, such as 'Bash(git:*)'. To remove tools, use `tools`."""
-    disallowed_tools: Sequence[str] | None
-    """Tools that may not be used."""
-    tool_aliases: Mapping[str, str] | None
-    """Replacements of built-in tools, by the name of the built-in tool."""
-    tool_config: ToolConfig | Mapping[str, Any] | None
-    """Settings of individual built-in tools."""
-    skills: Sequence[str] | Literal["all"] | None
-    """Skills that the model may use without a permission request, or 'all'; loads the settings of user and project,
-    unless `setting_sources` is set."""
-    disable_slash_commands: bool | None
-    """No skills and no commands at all."""
-    agent: str | None
-    """Name of the agent that leads the conversation."""
-    agents: Mapping[str, AgentDefinition | Mapping[str, Any]] | None
-    """Sub-agents by name: AgentDefinitions, each with its description, prompt, tools and model."""
-    mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
-    """MCP servers by name: a StdioServer, HttpServer or SseServer each, or a server in this process, made by
-    `sdk_server` or `mount`; or a path to a config file."""
-    custom_tools: Sequence[Callable[..., Any]] | None
-    """Functions of this process that the model may call, plain or made by `@tool`."""
-    tool_bridge: Literal["mcp", "xml", "deferred"] | None
-    """How calls of `custom_tools` reach this process: 'mcp': the CLI sends a request; 'deferred': the turn ends, and
-    all its calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
-    strict_mcp_config: bool | None
-    """Use only the MCP servers of `mcp_servers`."""
-    wait_for_mcp: bool | float | None
-    """Seconds to wait for the MCP servers before the first prompt; True: 60. If one of `mcp_servers` fails or is late,
-    ControlError or ControlTimeout names it, and nothing is sent; other servers may fail."""
-    permission_mode: PermissionMode | None
-    """Mode that decides tool calls without a matching rule, such as 'acceptEdits'."""
-    allow_dangerously_skip_permissions: bool | None
-    """Let a running session change to 'bypassPermissions'. To start in that mode, `permission_mode` is enough."""
-    permission_prompt_tool_name: str | None
-    """MCP tool that decides permission requests, as 'mcp__server__tool'."""
-    permission_prompts: Literal["host", "none"] | None
-    """Where permission requests go: 'host', which is this program, or 'none': they are denied."""
-    can_use_tool: CanUseTool | None
-    """Function that decides a tool call, called with a PermissionRequest; returns Allow, Deny, Confirm, True or
-    False."""
-    confirm: ConfirmCallback | None
-    """Function that asks a person, called with a text and the PermissionRequest; returns True or False."""
-    on_question: QuestionCallback | None
-    """Function that answers questions of the model, called with a QuestionRequest; returns the answers."""
-    on_plan: PlanCallback | None
-    """Function that approves plans, called with a PlanRequest; returns True, False, or a text with changes."""
-    hooks: Hooks | None
-    """Functions that the CLI calls at fixed points of its work: HookMatchers by event."""
-    on_elicitation: ElicitationCallback | None
-    """Function that answers MCP servers, called with an ElicitationRequest."""
-    on_user_dialog: DialogCallback | None
-    """Function that shows dialogs of the CLI, called with a DialogRequest; needs `supported_dialog_kinds`."""
-    supported_dialog_kinds: Sequence[str] | None
-    """Kinds of dialogs that `on_user_dialog` can show."""
-    restricted: bool | None
-    """No tools that run commands, no settings files, and file tools only inside the directories."""
-    sandbox: Sandbox | Mapping[str, Any] | None
-    """A Sandbox around the commands that tools run. A part of `settings`."""
-    max_turns: int | None
-    """Stop after this many turns of the model."""
-    max_budget_usd: float | None
-    """Stop when the estimated cost passes this many US dollars."""
-    max_budget_tokens: int | None
-    """Stop after this many tokens, input and output of all models; in a session, of all queries together."""
-    until: Literal["result", "idle"] | None
-    """When a query ends: with its result, or 'idle': when no background task can wake the model any more."""
-    timeout: float | None
-    """Seconds until a query fails with QueryTimeout. No limit by default."""
-    idle_timeout: float | None
-    """Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default."""
-    startup_timeout: float | None
-    """Seconds of silence until the first message; the default is `idle_timeout`."""
-    control_timeout: float | None
-    """Seconds to wait for the response to a control request, the handshake included."""
-    max_line_bytes: int | None
-    """Longest line of output, in bytes; a longer one is skipped and reported."""
-    api_max_retries: int | None
-    """Maximum retries by the CLI after a temporary API error. Default: 10."""
-    retry: RetryPolicy | int | Mapping[str, Any] | None
-    """Number of retries of a query after the retries of the CLI (`api_max_retries`), or a RetryPolicy.
-    Default: none."""
-    on_usage_limit: Literal["raise", "wait"] | None
-    """Behaviour at a usage limit: 'raise', or 'wait': the query continues when the limit resets."""
-    usage_limit_ceiling: float | None
-    """Maximum seconds that a query waits for usage limits; it fails at once if the limit resets later."""
-    json_schema: Mapping[str, Any] | None
-    """JSON Schema for the answer."""
-    output_repairs: int | None
-    """Number of further attempts, in the same session, when the structured output does not fit `output_type`."""
-    partial_messages: bool | None
-    """Stream the answer while the model writes it, as StreamEvent messages. The child of a session sends them unless
-    this is False, so each query can enable them; other queries get none."""
-    include_hook_events: bool | None
-    """Report the runs of hooks."""
-    replay_user_messages: bool | None
-    """Repeat the messages of the user in the output."""
-    forward_subagent_text: bool | None
-    """Report text and thinking of sub-agents, not only their tool calls."""
-    prompt_suggestions: bool | None
-    """After each turn, report a suggestion for the next prompt."""
-    agent_progress_summaries: bool | None
-    """While sub-agents work, report their progress in a sentence."""
-    per_task_stop_affordance: bool | None
-    """Inform the CLI that this program can stop individual background tasks."""
-    resume: str | None
-    """Id of a session to continue."""
-    continue_conversation: bool | None
-    """Continue the latest session of the directory."""
-    fork_session: bool | None
-    """Resume into a new session and leave the old one unchanged."""
-    session_id: str | None
-    """Id for the new session. With `resume`, `fork_session` makes one."""
-    resume_session_at: str | None
-    """With `resume`: the uuid of the last message to keep."""
-    resume_drops_turn: str | None
-    """With `resume_session_at`: the uuid of the prompt whose turn is dropped."""
-    title: str | None
-    """Title of the session in lists of sessions."""
-    persist_session: bool | None
-    """Whether the CLI writes the session to disk."""
-    session_store: Any
-    """Store for transcripts beside the disk of this machine; `resume` searches it first."""
-    session_store_flush: Literal["batched", "eager"] | None
-    """When the store gets new messages: in batches, at the end of a turn at the latest, or 'eager': at once."""
-    load_timeout: float | None
-    """Seconds to wait for the store when a session is resumed."""
-    session_lease: float | None
-    """Seconds after which another host may take over a session in the store whose host has died."""
-    restart: Literal["resume", "never"] | None
-    """Behaviour of a session after its child died: the next query resumes in a new child, or 'never'."""
-    enable_file_checkpointing: bool | None
-    """Keep the state of files before each turn, so that `rewind_files` can restore it."""
-    api_key: str | None
-    """API key; reaches the child through its environment."""
-    auth_token: str | None
-    """Bearer token for a gateway; reaches the child through its environment."""
-    oauth_token: str | None
-    """Long-lived token of `claude setup-token`; reaches the child through its environment."""
-    base_url: str | None
-    """Address of the API, if it is not the default."""
-    provider: Provider | None
-    """Provider of the API. The credentials of cloud providers come from the environment."""
-    cwd: StrPath | None
-    """Working directory of the child. Default: that of this process."""
-    add_dirs: Sequence[StrPath] | None
-    """Additional directories that tools may use."""
-    project_config_root: StrPath | None
-    """The checkout whose project settings apply, if `cwd` is a worktree of it."""
-    cli: StrPath | None
-    """The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."""
-    user: str | int | None
-    """System user that runs the child; only root may set it. HOME does not change: set it in `env`."""
-    env: Mapping[str, str | None] | None
-    """Environment variables to set for the child; None removes one."""
-    inherit_env: bool | None
-    """Start from the environment of this process."""
-    isolation: Literal["strict"] | None
-    """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
-    `mcp_servers`, and only listed environment variables."""
-    config_dir: StrPath | None
-    """Directory of the CLI for its settings, login and sessions; `~/.claude` by default."""
-    nonessential_traffic: bool | None
-    """Whether the CLI may use the network beyond the API: updates, telemetry, error reports."""
-    client_app: str | None
-    """Name of your program, such as 'my-app/1.0'; the CLI sends it to the API."""
-    transport: Any
-    """Transport to use instead of a local child."""
-    settings: Mapping[str, Any] | StrPath | None
-    """Settings for the CLI: a mapping, a path, or JSON text."""
-    managed_settings: Mapping[str, Any] | None
-    """Restrictive settings with the rank of an administrator's: other settings cannot loosen them."""
-    setting_sources: Sequence[SettingSource] | None
-    """Settings files to load; [] for none."""
-    plugins: Sequence[Plugin | StrPath | Mapping[str, Any]] | None
-    """Plugins for this session: paths, or Plugins."""
-    bare: bool | None
-    """Fastest start: no hooks, plugins, memory or login; needs an API key."""
-    safe_mode: bool | None
-    """Start without customisations: memory, skills, plugins, hooks, MCP servers, agents."""
-    extra_args: Mapping[str, str | None] | None
-    """Flags of the CLI without an option here."""
-    instrumentation: Instrumentation | Sequence[Instrumentation] | None
-    """Observers of queries, such as OpenTelemetry(): one Instrumentation, or a list of them."""
-    stderr: Callable[[str], object] | None
-    """Function that is called with every line of the child's standard error."""
-    debug: bool | str | None
-    """Let the CLI write a debug log: True, or the categories to log, such as 'api,mcp'."""
-    debug_file: StrPath | None
-    """File for the debug log; enables it."""
+
+class OptionAttributes:
+    """An attribute for every option: what was set, or the default."""
+
+
+class OptionSetters:
+    """A method for every option; it takes the value, or None for the default, and returns the object itself."""
+
+    __slots__ = ()
+
+
+def _make_property(name: str) -> property:
+    def read(options: Any) -> Any:
+        value = options.__dict__.get(name)
+        return value if value is None else copy_value(value)
+
+    return property(read)
+
+
+def _make_setter(option: Option) -> Callable[[Any, Any], Any]:
+    def set_option(self: Any, value: Any) -> Any:
+        return self._set_option(option.name, value)  # of `OptionsBuilder`
+
+    set_option.__name__ = option.name
+    set_option.__qualname__ = f"OptionsBuilder.{option.name}"
+    set_option.__doc__ = option.doc
+    return set_option
+
+
+# Most options are plain attributes, because a query reads thirty of them; containers are copied when they are read.
+for _name, _option in TABLE.items():
+    setattr(OptionAttributes, _name, _option.default if _option.value_type.is_plain else _make_property(_name))
+    setattr(OptionSetters, _name, _make_setter(_option))

@@ -48,18 +48,15 @@ def show_options(function: F) -> F:
 
 
 def _replace_settings(signature: inspect.Signature) -> Iterator[inspect.Parameter]:
-    from pilothouse.options.settings import Settings
     from pilothouse.options.table import TABLE
 
-    types: dict[str, Any] = Settings.__annotations__
     own = {p.name: p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
     yield from own.values()
     for option in TABLE.values():
         if option.name not in own:
-            kind = types[option.name]
-            written = getattr(kind, "__forward_arg__", kind)
             default = None if option.secret else option.default
-            yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written)
+            kind = option.accepted_type
+            yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 P = ParamSpec("P")

@@ -1,35 +1,42 @@
 """Typed values of options that have fields: prompts, thinking, agents, plugins, MCP servers, the sandbox, retries.
 
-Attributes are snake_case; the class options rename them to the CLI's camelCase. `struct_validation` reads and checks
-these structs from their annotations.
+Attributes are snake_case; the class options rename them to the CLI's camelCase. The second half reads these values from
+structs and mappings, by the annotations of the classes. Pure. Every reader returns a copy or raises an error. Unknown
+keys are kept, because a newer CLI may know them.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import isfinite
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from msgspec import Struct, field, structs
+import msgspec
+from msgspec import Meta, Struct, field, structs
 
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options.secrets import mask
-from pilothouse.options.targets import (
-    APPEND,
-    EXCLUDE_DYNAMIC,
-    PLUGIN_DIR,
-    PLUGIN_DIR_NO_MCP,
-    PREVIEW_FORMAT,
-    PROMPT,
-    PROMPT_BLOCKS,
-    PROMPT_FILE,
-    SNAPSHOT,
-    THINKING,
-    THINKING_DISPLAY,
-    THINKING_TOKENS,
-    Pieces,
+from pilothouse.options.value_types import (
+    InvalidValueError,
+    copy_value,
+    is_list,
+    is_name,
+    is_path,
+    is_text,
+    read_mapping,
+    read_texts,
+    resolve_path,
+    suggest_name,
 )
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 ThinkingDisplay = Literal["summarized", "omitted", "highlights"]
+_Path = Annotated[str, Meta(min_length=1, description="a path")]
+_Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+_Seconds = Annotated[float, Meta(ge=0, le=1e300, description="a number of seconds of at least 0")]
 
 
 class OptionStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -63,14 +70,6 @@ class SystemPromptPreset(OptionStruct, frozen=True, kw_only=True, tag="preset"):
     snapshot: bool | None = None
     preset: Literal["claude_code"] = "claude_code"
 
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        if self.append is not None:
-            yield APPEND, self.append
-        if self.exclude_dynamic_sections:
-            yield EXCLUDE_DYNAMIC, True
-        yield from _snapshot(self.snapshot)
-
 
 class CustomSystemPrompt(OptionStruct, frozen=True, kw_only=True, tag="custom"):
     """A system prompt of your own.
@@ -83,11 +82,6 @@ class CustomSystemPrompt(OptionStruct, frozen=True, kw_only=True, tag="custom"):
     prompt: str | list[str]
     snapshot: bool | None = None
 
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        yield (PROMPT if isinstance(self.prompt, str) else PROMPT_BLOCKS), self.prompt
-        yield from _snapshot(self.snapshot)
-
 
 class SystemPromptFile(OptionStruct, frozen=True, kw_only=True, tag="file"):
     """A system prompt of your own, read from a file by the CLI.
@@ -96,16 +90,7 @@ class SystemPromptFile(OptionStruct, frozen=True, kw_only=True, tag="file"):
         path: the file; relative to the directory of the child.
     """
 
-    path: str
-
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        yield PROMPT_FILE, self.path
-
-
-def _snapshot(snapshot: bool | None) -> Pieces:
-    if snapshot is not None:
-        yield SNAPSHOT, "on" if snapshot else "off"
+    path: _Path
 
 
 class AdaptiveThinking(OptionStruct, frozen=True, kw_only=True, tag="adaptive"):
@@ -117,11 +102,6 @@ class AdaptiveThinking(OptionStruct, frozen=True, kw_only=True, tag="adaptive"):
 
     display: ThinkingDisplay | None = None
 
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        yield THINKING, "adaptive"
-        yield from _display(self.display)
-
 
 class EnabledThinking(OptionStruct, frozen=True, kw_only=True, tag="enabled"):
     """Thinking with a budget, for models that have one.
@@ -131,29 +111,12 @@ class EnabledThinking(OptionStruct, frozen=True, kw_only=True, tag="enabled"):
         display: as for `AdaptiveThinking`.
     """
 
-    budget_tokens: int | None = None
+    budget_tokens: _Count | None = None
     display: ThinkingDisplay | None = None
-
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        if self.budget_tokens is None:
-            yield THINKING, "enabled"
-        else:
-            yield THINKING_TOKENS, self.budget_tokens
-        yield from _display(self.display)
 
 
 class DisabledThinking(OptionStruct, frozen=True, kw_only=True, tag="disabled"):
     """No thinking, on models that can do without."""
-
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        yield THINKING, "disabled"
-
-
-def _display(display: str | None) -> Pieces:
-    if display is not None:
-        yield THINKING_DISPLAY, display
 
 
 class Plugin(OptionStruct, frozen=True, kw_only=True, tag="local"):
@@ -164,12 +127,8 @@ class Plugin(OptionStruct, frozen=True, kw_only=True, tag="local"):
         skip_mcp_discovery: ignore the MCP servers of the plugin.
     """
 
-    path: str
+    path: _Path
     skip_mcp_discovery: bool | None = None
-
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        yield (PLUGIN_DIR_NO_MCP if self.skip_mcp_discovery else PLUGIN_DIR), self.path
 
 
 class QuestionConfig(OptionStruct, frozen=True, kw_only=True):
@@ -190,11 +149,6 @@ class ToolConfig(OptionStruct, frozen=True, kw_only=True):
     """
 
     ask_user_question: QuestionConfig | None = None
-
-    def pieces(self) -> Pieces:
-        """Return the parts and their targets."""
-        if self.ask_user_question is not None and self.ask_user_question.preview_format is not None:
-            yield PREVIEW_FORMAT, self.ask_user_question.preview_format
 
 
 class ToolPolicy(OptionStruct, frozen=True, kw_only=True):
@@ -397,14 +351,415 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
             unreachable).
     """
 
-    attempts: int = 3
-    first_delay: float = 2.0
-    max_delay: float = 60.0
-    multiplier: float = 2.0
-    jitter: float = 0.5
+    attempts: Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number of at least 0")] = 3
+    first_delay: _Seconds = 2.0
+    max_delay: _Seconds = 60.0
+    multiplier: Annotated[float, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 2.0
+    jitter: Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")] = 0.5
     on: tuple[RetryReason, ...] = RETRY_REASONS
 
     def delay(self, attempt: int, random_number: float) -> float:
         """Return the seconds before retry number `attempt`, counted from 1; `random_number` is between 0 and 1."""
         growth = self.multiplier ** min(attempt - 1, 64)  # larger exponents could overflow
         return min(self.first_delay * growth, self.max_delay) * (1 - self.jitter * random_number)
+
+
+# Readers
+
+Reader = Callable[[Any], Any]
+"""Checks a value: returns its wire form, or raises `InvalidValueError`."""
+S = TypeVar("S", bound=Struct)
+
+
+def _read_text(value: Any) -> str:
+    if not is_text(value):
+        raise InvalidValueError(value, "text")
+    return value
+
+
+def _read_json_value(value: Any) -> Any:
+    """Return a copy of any JSON value."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return _read_text(value)
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidValueError(value, "a number that JSON can represent")
+        return value
+    if isinstance(value, Mapping):
+        return _mapping_of(_read_json_value)(value)
+    if isinstance(value, list | tuple):
+        return _list_of(_read_json_value)(value)
+    try:
+        return msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, ValueError):
+        raise InvalidValueError(value, "a value that can be written as JSON") from None
+
+
+def _read_at(step: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except InvalidValueError as fault:
+        raise fault.with_prefix(step) from None
+
+
+def _format_step(key: str) -> str:
+    return key if key.replace("-", "_").isidentifier() else f"[{key!r}]"
+
+
+def _mapping_of(item: Reader, expected: str = "a mapping") -> Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise InvalidValueError(value, expected)
+        found: dict[str, Any] = {}
+        for key, inner in cast("Mapping[Any, Any]", value).items():
+            if not is_text(key):
+                raise InvalidValueError(key, "a mapping with text keys")
+            found[key] = _read_at(_format_step(key), item, inner)
+        return found
+
+    return read
+
+
+def _list_of(item: Reader) -> Reader:
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise InvalidValueError(value, "a list")
+        items = cast("list[Any]", value)
+        return [_read_at(f"[{number}]", item, inner) for number, inner in enumerate(items)]
+
+    return read
+
+
+def _make_reader(annotation: Any) -> Reader:
+    """Make the reader for the annotation of a field."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return _read_json_value
+    if annotation is str:
+        return _read_text
+    if origin in (list, tuple):
+        return _list_of(_make_reader(args[0]))
+    if origin is dict:
+        return _mapping_of(_make_reader(args[1]))
+    if origin in (Union, UnionType):
+        return _make_union_reader([one for one in args if one is not type(None)])
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return _struct_of(annotation)
+    if origin is Literal:
+        expected = "one of " + ", ".join(map(repr, args))
+    elif origin is Annotated:
+        expected = cast("str", cast("Any", annotation).__metadata__[0].description)
+    else:
+        expected = {int: "a whole number", bool: "True or False"}[annotation]
+
+    def read(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, cast("Any", annotation))
+        except msgspec.ValidationError:
+            raise InvalidValueError(value, expected) from None
+
+    return read
+
+
+def _make_union_reader(annotations: list[Any]) -> Reader:
+    if len(annotations) > 1 and StdioServer in annotations:
+        return _read_server
+    readers = [_make_reader(one) for one in annotations]
+
+    def read(value: Any) -> Any:
+        faults: list[InvalidValueError] = []
+        for read_one in readers:
+            try:
+                return read_one(value)
+            except InvalidValueError as fault:
+                faults.append(fault)
+        # The alternative that got furthest is the intended one; otherwise list all alternatives.
+        deepest = max(faults, key=lambda fault: len(fault.path))
+        if len(faults) == 1 or deepest.path or deepest.message:
+            raise deepest
+        raise InvalidValueError(value, ", or ".join(fault.expected for fault in faults))
+
+    return read
+
+
+@cache
+def _struct_of(cls: type[Struct], *, is_closed: bool = False) -> Reader:
+    """Make a reader of instances of `cls`, and of mappings with its fields in either spelling.
+
+    Args:
+        cls: one of the classes above.
+        is_closed: reject keys that are not fields, because they have no target.
+    """
+    fields = structs.fields(cls)
+    hints = get_type_hints(cls, include_extras=True)
+    by_key = {
+        key: (one.encode_name, _make_reader(hints[one.name])) for one in fields for key in (one.name, one.encode_name)
+    }
+    tag = {str(cls.__struct_config__.tag_field): cls.__struct_config__.tag} if cls.__struct_config__.tag else {}
+    expected = f"{'an' if cls.__name__[0] in 'AEIO' else 'a'} {cls.__name__}, or a mapping"
+
+    def read_field(key: str, value: Any) -> tuple[str, Any]:
+        if key in tag:
+            return key, tag[key]  # the choice of this class already checked it
+        if key in by_key:
+            name, read_value = by_key[key]
+            return name, _read_at(_format_step(key), read_value, value)
+        if is_closed:
+            names = ", ".join(repr(one.name) for one in fields)
+            raise InvalidValueError(key, path=_format_step(key), message=f"unknown field; known are {names}")
+        return key, _read_at(_format_step(key), _read_json_value, value)
+
+    def read(value: Any) -> dict[str, Any]:
+        is_struct = isinstance(value, cls)
+        given = structs.asdict(value) if is_struct else _mapping_of(lambda item: item, expected)(value)
+        found: dict[str, Any] = dict(tag) if is_struct else {}
+        found.update(read_field(key, inner) for key, inner in given.items() if inner is not None)
+        for one in fields:
+            if one.required and one.encode_name not in found:
+                others = (key for key in given if key not in by_key and key not in tag)
+                near = next((key for key in others if suggest_name(key, [one.name])), None)
+                hint = "" if near is None else f", and there is no key {near!r}; did you mean {one.name!r}?"
+                raise InvalidValueError(value, message=f"{one.name!r} is missing{hint}")
+        return found
+
+    return read
+
+
+def _convert_to(cls: type[S], value: Any) -> S:
+    return msgspec.convert(_struct_of(cls, is_closed=True)(value), cls)
+
+
+def _convert_tagged(value: Any, classes: Mapping[str, type[Struct]]) -> Any:
+    if isinstance(value, tuple(classes.values())):
+        return _convert_to(type(value), value)
+    kind = read_mapping(value).get("type")
+    if not isinstance(kind, str) or kind not in classes:
+        raise InvalidValueError(kind, "one of " + ", ".join(map(repr, classes)), "type")
+    return _convert_to(classes[kind], value)
+
+
+_PROMPT_STRUCTS = {"custom": CustomSystemPrompt, "file": SystemPromptFile, "preset": SystemPromptPreset}
+_THINKING_STRUCTS = {"adaptive": AdaptiveThinking, "disabled": DisabledThinking, "enabled": EnabledThinking}
+_SERVER_STRUCTS = {"stdio": StdioServer, "http": HttpServer, "sse": SseServer}
+_SDK_SERVER_HINT = (
+    "a server of type 'sdk' runs in this process: give the server itself, as `sdk_server(…)` or `mount(…)` makes it, "
+    "or as 'instance', and in the option 'mcp_servers'"
+)
+
+
+def _read_server(value: Any) -> dict[str, Any]:
+    """Read one MCP server: a struct, or a mapping whose `type` names its kind."""
+    if isinstance(value, StdioServer | HttpServer):
+        return _struct_of(type(value))(value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, "a StdioServer, HttpServer or SseServer, or a mapping")
+    given = cast("Mapping[str, Any]", value)
+    kind = given.get("type", "stdio")
+    if kind == "sdk":
+        raise InvalidValueError(value, message=_SDK_SERVER_HINT)
+    if "type" not in given and "url" in given:
+        raise InvalidValueError(value, message="'type' is missing: 'http' or 'sse'")
+    # Any other kind may be one that a newer CLI knows.
+    return _struct_of(_SERVER_STRUCTS[kind])(given) if kind in _SERVER_STRUCTS else _read_json_value(given)
+
+
+def read_retry_policy(value: Any) -> RetryPolicy:
+    """Read a number of retries, a `RetryPolicy`, or a mapping with its fields.
+
+    Raises:
+        InvalidValueError: the value is none of them, or a field is out of its range.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"attempts": value}
+    elif isinstance(value, RetryPolicy):
+        value = structs.asdict(value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, "a whole number, or a RetryPolicy")
+    given = dict(cast("Mapping[str, Any]", value))
+    reasons = given.get("on", RETRY_REASONS)
+    if not isinstance(reasons, list | tuple | set | frozenset):
+        raise InvalidValueError(reasons, "a list of reasons", "on")
+    for reason in cast("list[Any]", reasons):
+        if reason not in RETRY_REASONS:
+            raise InvalidValueError(reason, "one of " + ", ".join(map(repr, RETRY_REASONS)), "on")
+    return _convert_to(RetryPolicy, {**given, "on": [reason for reason in RETRY_REASONS if reason in reasons]})
+
+
+def read_system_prompt(value: Any) -> Any:
+    """Read text, a list of blocks, one of the three structs, or a mapping with their fields."""
+    if isinstance(value, str):
+        return _read_text(value)
+    if isinstance(value, list | tuple):
+        value = {"type": "custom", "prompt": cast("Any", value)}
+    found = _convert_tagged(value, _PROMPT_STRUCTS)
+    if isinstance(found, CustomSystemPrompt) and found.prompt == []:
+        raise InvalidValueError([], "at least one block of text", "prompt")
+    return found
+
+
+def read_thinking(value: Any) -> Any:
+    """Read a word, one of the three structs, or a mapping with their fields."""
+    if isinstance(value, str):
+        value = {"type": value} if value in _THINKING_STRUCTS else None
+    return _convert_tagged(value, _THINKING_STRUCTS)
+
+
+def read_plugins(value: Any) -> list[Plugin]:
+    """Read a list of paths, structs, or mappings with their fields."""
+    return _list_of(_read_plugin)(value)
+
+
+def _read_plugin(value: Any) -> Plugin:
+    if isinstance(value, str | os.PathLike):
+        value = {"path": cast("str", os.fspath(cast("Any", value)))}
+    elif isinstance(value, Mapping) and cast("Mapping[Any, Any]", value).get("type", "local") != "local":
+        raise InvalidValueError(cast("Any", value)["type"], "'local', the only type there is", "type")
+    return _convert_to(Plugin, value)
+
+
+def resolve_plugins(value: Any, directory: str) -> list[Plugin]:
+    """Make the paths of plugins absolute."""
+    return [structs.replace(one, path=resolve_path(one.path, directory)) for one in read_plugins(value)]
+
+
+def resolve_system_prompt(value: Any, directory: str) -> Any:
+    """Make the path of a system prompt file absolute."""
+    found = read_system_prompt(value)
+    is_file = isinstance(found, SystemPromptFile)
+    return structs.replace(found, path=resolve_path(found.path, directory)) if is_file else found
+
+
+def read_tool_config(value: Any) -> ToolConfig:
+    """Read a struct, or a mapping with its fields. Unknown keys are errors: the fields become variables."""
+    found = _struct_of(ToolConfig, is_closed=True)(value)
+    if (inner := found.get("askUserQuestion")) is not None:
+        found["askUserQuestion"] = _read_at("ask_user_question", _struct_of(QuestionConfig, is_closed=True), inner)
+    return msgspec.convert(found, ToolConfig)
+
+
+def read_task_budget(value: Any) -> int:
+    """Read a number of tokens, also as {"total": n}."""
+    if isinstance(value, Mapping):
+        [(key, value)] = cast("Mapping[Any, Any]", value).items()
+        if key != "total":
+            raise ValueError
+    return msgspec.convert(value, _Count)
+
+
+def read_models(value: Any) -> str | list[str]:
+    """Read one name, or a list of names; a name with a comma is a list already."""
+    if isinstance(value, str):
+        if not is_name(value):
+            raise InvalidValueError(value, "non-empty text")
+        return value
+    names = read_texts(value)
+    if not names or not all(map(is_name, names)):
+        raise ValueError
+    return names
+
+
+def read_tools(value: Any) -> str | list[str]:
+    """Read names, the word for all tools, or the preset of the other SDKs."""
+    if value in ("default", {"type": "preset", "preset": "claude_code"}):
+        return "default"
+    if is_list(value) and any(map(callable, value)):
+        raise InvalidValueError(value, hint="; functions of your own go into `custom_tools`")
+    return read_texts(value)
+
+
+def read_skills(value: Any) -> str | list[str]:
+    """Read names, or the word for all skills."""
+    if value == "all":
+        return "all"
+    names = read_texts(value)
+    for number, name in enumerate(names):
+        # A name becomes the rule `Skill(name)`, so it must not contain the end of one.
+        if not name or name != name.strip() or any(char in "(),*" or char < " " for char in name):
+            raise InvalidValueError(name, "the name of a skill", f"[{number}]")
+    return names
+
+
+def read_json_object(value: Any) -> dict[str, Any]:
+    """Read a JSON object."""
+    return _read_json_value(read_mapping(value))
+
+
+def read_config(value: Any) -> Any:
+    """Read a JSON object, its text, or a path."""
+    return _read_config_value(value, read_json_object)
+
+
+def read_servers(value: Any) -> Any:
+    """Read servers by name, with or without `mcpServers` around them; their JSON text; or a path."""
+    value = _unwrap_servers(value)
+    return _read_config_value(value, _copy_if(encode_mcp_servers))
+
+
+def _copy_if(check: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        check(value)
+        return copy_value(value)
+
+    return read
+
+
+def _read_config_value(value: Any, read: Reader) -> Any:
+    if isinstance(value, Mapping):
+        return read(value)
+    if not is_path(value):
+        raise TypeError
+    path = cast("str", os.fspath(value))
+    if path.lstrip().startswith("{"):
+        try:
+            content = msgspec.json.decode(path.encode())
+        except (ValueError, RecursionError) as error:
+            raise InvalidValueError(path, message=f"the JSON text cannot be read: {error}") from None
+        read(content)
+    return path
+
+
+def is_in_process_server(server: object) -> bool:
+    """Whether an MCP server is an object of this process, and not the description of another server."""
+    return not isinstance(server, Mapping | str | bytes | int | float | list | tuple | OptionStruct | None)
+
+
+def _unwrap_servers(value: Any) -> Any:
+    """Remove `mcpServers` around servers; `{"type": "sdk", "instance": server}` becomes the server itself."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = cast("Mapping[Any, Any]", value).get("mcpServers")
+    servers = cast("Mapping[Any, Any]", inner if isinstance(inner, Mapping) else value)
+    return {name: _unwrap_sdk_server(one) for name, one in servers.items()}
+
+
+def _unwrap_sdk_server(server: Any) -> Any:
+    if not isinstance(server, Mapping):
+        return server
+    given = cast("Mapping[Any, Any]", server)
+    instance = given.get("instance")
+    return instance if given.get("type") == "sdk" and is_in_process_server(instance) else given
+
+
+def encode_mcp_servers(value: Any) -> dict[str, Any]:
+    """Return the value for `--mcp-config`: servers by name, without `mcpServers` around them."""
+    value = _unwrap_servers(value)
+    if isinstance(value, Mapping):  # the handshake declares in-process servers
+        value = {k: v for k, v in cast("Mapping[Any, Any]", value).items() if not is_in_process_server(v)}
+    return _mapping_of(_read_server)(value)
+
+
+def encode_agents(value: Any) -> dict[str, Any]:
+    """Return the value for `--agents`."""
+    return _mapping_of(_struct_of(AgentDefinition))(value)
+
+
+def encode_sandbox(value: Any) -> dict[str, Any]:
+    """Return the value of `sandbox` in the settings of the CLI."""
+    return _struct_of(Sandbox)(value)
+
+
+read_aliases = _mapping_of(_read_text)
+read_agents = _copy_if(encode_agents)
+read_sandbox = _copy_if(encode_sandbox)

@@ -1,93 +1,181 @@
-"""The types of option values: what is valid, how text is parsed, which copy is stored, how the value is shown.
+"""Types of option values: what is valid, how text is parsed, which copy is stored, and the error for an invalid value.
 
-Pure. `struct_validation`, loaded on demand, reads values with an inner structure; `value_checks` has what both need.
-This module must not know option names.
+Pure. `value_structs`, loaded on demand, has the values with fields. This module must not know option names. Error texts
+never show secrets.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-import msgspec
 from msgspec import Struct
 
 from pilothouse.messages.json_lines import to_plain_scalar
-from pilothouse.options.value_checks import (
-    InvalidValueError,
-    copy_list,
-    is_name,
-    is_path,
-    is_text,
-    is_text_list,
-    redacted_repr,
-    resolve_path,
-    suggest_name,
-)
+from pilothouse.options.secrets import SECRET_FIELDS, is_secret_name, mask
+
+MAX_SHOWN_CHARS = 80  # of a value that an error repeats
+_MAX_PARSED_CHARS = 60  # of a text that an error repeats
+
+
+class InvalidValueError(ValueError):
+    """A value is not valid.
+
+    Args:
+        value: the value.
+        expected: what was expected, in words; "": what the type of the option expects.
+        path: where, inside the value of the option.
+        message: the fault, in words, if `expected` and the value do not show it.
+        hint: what to do, at the end.
+    """
+
+    def __init__(self, value: Any, expected: str = "", path: str = "", *, message: str = "", hint: str = "") -> None:
+        super().__init__(expected)
+        self.value = value
+        self.expected = expected
+        self.path = path
+        self.message = message
+        self.hint = hint
+
+    def with_prefix(self, step: str) -> InvalidValueError:
+        """Return the same error for the enclosing value; `step` is a key or `[n]`."""
+        joint = "" if not self.path or self.path.startswith("[") else "."
+        path = f"{step}{joint}{self.path}"
+        return InvalidValueError(self.value, self.expected, path, message=self.message, hint=self.hint)
+
+    def describe(self, *, secret: bool = False) -> str:
+        """Return the error in one line; a secret value appears only as its type."""
+        where = f"{self.path}: " if self.path else ""
+        if self.message:
+            return where + self.message
+        steps = [step.partition("[")[0] for step in self.path.split(".")]
+        hidden = secret or any(step in SECRET_FIELDS or is_secret_name(step) for step in steps)
+        kind = type(self.value).__name__
+        text = "" if hidden else ascii(mask(self.value))
+        text = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+        found = f"a value of type {kind}" if hidden else f"{text} ({kind})"
+        return f"{where}expected {self.expected}, got {found}{self.hint}"
+
+
+def suggest_name(value: Any, names: Iterable[str]) -> str:
+    """Return the end of an error, which suggests one of the names; empty if none is similar."""
+    import difflib  # only needed for an error
+
+    if not isinstance(value, str):
+        return ""
+    plain = {name.lower().replace("_", "").replace("-", ""): name for name in names}
+    given = value.lower().replace("_", "").replace("-", "").replace(" ", "")
+    close = [given] if given in plain else difflib.get_close_matches(given, plain, n=1, cutoff=0.75)
+    return f"; did you mean {plain[close[0]]!r}?" if close else ""
+
+
+def redacted_repr(value: Any) -> str:
+    """Return the repr of a value with possible keys masked."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        return f"<JSON text of {len(value):,} characters>"
+    return repr(mask(value))
+
+
+_SCALAR_TYPES = frozenset({str, int, float, bool, type(None)})
+
+
+def copy_value(value: Any) -> Any:
+    """Copy the containers of `value`, at any depth; other objects stay the same."""
+    kind = cast("type[Any]", type(value))
+    if kind in _SCALAR_TYPES:
+        return value
+    if isinstance(value, Mapping):
+        return {key: copy_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [copy_value(item) for item in cast("list[Any]", value)]
+    if isinstance(value, Struct) and getattr(kind, "is_option_struct", False):  # others may be transports, for example
+        return kind(**{name: copy_value(getattr(value, name)) for name in value.__struct_fields__})
+    return value
+
+
+# Tests of values
+
+
+def is_text(value: object) -> bool:
+    """Whether `value` can be an argument or a JSON string: text without NUL and lone surrogates."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def is_name(value: Any) -> bool:
+    """Whether `value` is text with more than blanks."""
+    return is_text(value) and bool(value.strip())
+
+
+def is_path(value: object) -> bool:
+    """Whether `value` is a path that can be an argument."""
+    if not isinstance(value, str | os.PathLike):
+        return False
+    path = os.fspath(cast("str | os.PathLike[str]", value))
+    return is_text(path) and bool(path)
+
+
+def is_list(value: object) -> bool:
+    """Whether `value` is a list, tuple or other sequence; text is not."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def read_texts(value: Any) -> list[str]:
+    """Copy a list, tuple or set of text; raises TypeError."""
+    items = cast("list[Any]", value)
+    is_set = isinstance(value, set | frozenset)
+    if not (is_set or is_list(value)) or not all(map(is_text, items)):
+        raise TypeError
+    # A set has no order; the same options should give the same command line.
+    return sorted(items) if is_set else list(items)
+
+
+def resolve_path(value: Any, directory: str) -> str:
+    """Return `value` as an absolute path, against `directory` if it is relative; a leading `~` stays."""
+    path = cast("str", os.fspath(value))
+    return path if path.startswith("~") else os.path.normpath(os.path.join(directory, path))  # noqa: PTH118
+
+
+# Text from the command line and the environment
 
 TRUE_WORDS = frozenset({"1", "on", "true", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
-_MAX_SHOWN_CHARS = 60  # of a text that an error repeats
+_WORDS = dict.fromkeys(TRUE_WORDS, True) | dict.fromkeys(FALSE_WORDS, False)
+T = TypeVar("T")
 
 
 def make_parse_error(expected: str, text: str) -> ValueError:
     """Make the error for a text that cannot be parsed."""
-    shown = text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
+    shown = text if len(text) <= _MAX_PARSED_CHARS else text[: _MAX_PARSED_CHARS - 1] + "…"
     return ValueError(f"expected {expected}, got {shown!a}")
 
 
-def parse_text(text: str) -> str:
-    """Return the text unchanged."""
-    return text
+def _make_parser(expected: str, parse: Callable[[str], T]) -> Callable[[str], T]:
+    def parse_or_explain(text: str) -> T:
+        try:
+            return parse(text)
+        except (KeyError, ValueError):
+            raise make_parse_error(expected, text) from None
+
+    return parse_or_explain
 
 
-def parse_bool(text: str) -> bool:
-    """Parse true, yes, on, 1, or their opposites, in any case."""
-    word = text.strip().lower()
-    if word not in TRUE_WORDS | FALSE_WORDS:
-        raise make_parse_error("true or false", text)
-    return word in TRUE_WORDS
+def word_or(word: Callable[[str], Any], parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a parser of texts for which `word` returns a value, and of others, which `parse` reads."""
+    return lambda text: parse(text) if (found := word(text)) is None else found
 
 
-def parse_whole_number(text: str) -> int:
-    """Parse a whole number, 0 included."""
-    return _parse_int(text, "a whole number of at least 0")
+def _find_bool(text: str) -> bool | None:
+    return _WORDS.get(text.strip().lower())
 
 
-def parse_count(text: str) -> int:
-    """Parse a whole number that counts something."""
-    return _parse_int(text, "a whole number of at least 1")
-
-
-def _parse_int(text: str, expected: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise make_parse_error(expected, text) from None
-
-
-def parse_number(text: str) -> float:
-    """Parse a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise make_parse_error("a number greater than 0", text) from None
-
-
-def parse_user(text: str) -> str | int:
-    """Parse a user name, or a number."""
-    return int(text) if text.isdecimal() and text.isascii() else text
-
-
-def parse_debug(text: str) -> bool | str:
-    """Parse true or false, or the categories to log."""
-    return parse_bool(text) if text.strip().lower() in TRUE_WORDS | FALSE_WORDS else text
-
-
-def parse_wait(text: str) -> bool | float:
-    """Parse true or false, or a number of seconds."""
-    return parse_bool(text) if text.strip().lower() in TRUE_WORDS | FALSE_WORDS else parse_number(text)
+parse_bool = _make_parser("true or false", lambda text: _WORDS[text.strip().lower()])
+parse_count = _make_parser("a whole number of at least 1", int)
+parse_whole_number = _make_parser("a whole number of at least 0", int)
+parse_number = _make_parser("a number greater than 0", float)
 
 
 def parse_list(text: str) -> list[str]:
@@ -105,44 +193,14 @@ def parse_list(text: str) -> list[str]:
     return [item.strip() for item in items if item.strip()]
 
 
-def parse_tools(text: str) -> list[str] | str:
-    """Parse a list, or the word for all tools."""
-    return text if text == "default" else parse_list(text)
-
-
-def parse_skills(text: str) -> list[str] | str:
-    """Parse a list, or the word for all skills."""
-    return text if text == "all" else parse_list(text)
-
-
 def parse_mapping(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     return cast("dict[str, Any]", _parse_json(text, dict, "a JSON object"))
 
 
-def parse_text_or_mapping(text: str) -> dict[str, Any] | str:
-    """Parse a JSON object, or a word."""
-    return parse_mapping(text) if text.lstrip().startswith("{") else text
-
-
-def parse_retry(text: str) -> dict[str, Any] | int:
-    """Parse a JSON object, or a whole number."""
-    return parse_mapping(text) if text.lstrip().startswith("{") else parse_whole_number(text)
-
-
-def parse_config(text: str) -> dict[str, Any] | str:
-    """Parse a JSON object, or a path."""
-    return parse_text_or_mapping(text)
-
-
-def _parse_json(text: str, kind: type, expected: str) -> Any:
-    try:
-        value = msgspec.json.decode(text.encode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected {expected}: {_describe_json_error(text) or error}") from None
-    if not isinstance(value, kind):
-        raise make_parse_error(expected, text)
-    return value
+def find_mapping(text: str) -> dict[str, Any] | None:
+    """Parse a text that begins as a JSON object; None for any other."""
+    return parse_mapping(text) if text.lstrip().startswith("{") else None
 
 
 _JSON_ERRORS = {
@@ -157,17 +215,23 @@ _JSON_ERRORS = {
 }
 
 
-def _describe_json_error(text: str) -> str | None:
-    """Describe the fault of a JSON text without repeating any of it, because the text may hold a key."""
-    import json  # only needed for an error
+def _parse_json(text: str, kind: type, expected: str) -> Any:
+    """Parse JSON. An error repeats nothing of invalid JSON, because the text may hold a key."""
+    import json  # few options are JSON text
 
     try:
-        json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
-        return f"{_JSON_ERRORS.get(error.msg, error.msg)}, at character {error.pos + 1}"
+        reason = f"{_JSON_ERRORS.get(error.msg, error.msg)}, at character {error.pos + 1}"
+        raise ValueError(f"expected {expected}: {reason}") from None
     except RecursionError:
-        return "it is nested too deeply"
-    return None
+        raise ValueError(f"expected {expected}: it is nested too deeply") from None
+    if not isinstance(value, kind):
+        raise make_parse_error(expected, text)
+    return value
+
+
+# Types
 
 
 def _keep_value(value: Any, directory: str) -> Any:
@@ -179,20 +243,28 @@ class ValueType(Struct, frozen=True):
 
     Args:
         expected: a description, after "expected".
-        read: returns the stored form of a value, a copy; raises `InvalidValueError`.
+        read: returns the stored form of a value, a copy. Raises `InvalidValueError`, or any error if `expected` says
+            all about the fault.
         parse: returns a value from text, for the command line and the environment; raises ValueError. None: the value
             has no text form.
         metavar: the placeholder in the help.
+        takes: the static type of a value that may be given.
+        gives: the static type of a stored value; "": the same.
         resolve_paths: makes relative paths in a valid value absolute against a directory.
-        format_value: returns the value as text, with possible keys masked.
     """
 
     expected: str
     read: Callable[[Any], Any]
-    parse: Callable[[str], Any] | None = parse_text
+    parse: Callable[[str], Any] | None = str
     metavar: str = "TEXT"
+    takes: str = "str"
+    gives: str = ""
     resolve_paths: Callable[[Any, str], Any] = _keep_value
-    format_value: Callable[[Any], str] = redacted_repr
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no value is a container, which would have to be copied when it is read."""
+        return self.takes == "Any" or PLAIN_TYPES.issuperset((self.gives or self.takes).split(" | "))
 
     def clean(self, value: Any) -> Any:
         """Return the stored form of `value`.
@@ -210,22 +282,11 @@ class ValueType(Struct, frozen=True):
         except Exception:  # noqa: BLE001 - a value with odd magic methods is a wrong value, not a crash
             raise InvalidValueError(value, self.expected) from None
 
-    def accepts(self, value: Any) -> bool:
-        """Whether `value` is valid."""
-        try:
-            self.clean(value)
-        except InvalidValueError:
-            return False
-        return True
-
-
-_PLAIN_TYPES = frozenset((type(None), str, bool, int, float))
-
 
 def _to_plain_types(value: Any) -> Any:
     """Replace texts and numbers of a class derived from str, int or float by plain ones."""
     kind = cast("type[Any]", type(value))
-    if kind in _PLAIN_TYPES:
+    if kind in _SCALAR_TYPES:
         return value
     if kind is list:
         return [_to_plain_types(item) for item in cast("list[Any]", value)]
@@ -235,305 +296,187 @@ def _to_plain_types(value: Any) -> Any:
     return to_plain_scalar(value) if isinstance(value, str | int | float) else value
 
 
-def _make_reader(expected: str, test: Callable[[Any], bool], store: Callable[[Any], Any] | None = None) -> Any:
+def _read_if(test: Callable[[Any], bool], store: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
     """Make a reader of values that are valid or not as a whole."""
 
     def read(value: Any) -> Any:
         if not test(value):
-            raise InvalidValueError(value, expected)
+            raise TypeError
         return value if store is None else store(value)
 
     return read
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN is not a number
+def _make_choice(takes: str, names: Sequence[str], gives: str = "") -> ValueType:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in names:
+            raise InvalidValueError(value, hint=suggest_name(value, names))
+        return value
+
+    expected = "one of " + ", ".join(map(repr, names))
+    return ValueType(expected, read, metavar="NAME", takes=takes, gives=gives)
+
+
+def choice(*names: str) -> ValueType:
+    """Make the type of a text that is one of `names`."""
+    return _make_choice(f"Literal[{', '.join(map(repr, names))}]", names, gives="str")
+
+
+def python_object(expected: str, takes: str, read: Callable[[Any], Any], gives: str = "") -> ValueType:
+    """Make the type of an object that has no text form."""
+    return ValueType(expected, read, None, "", takes, gives)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_amount(value: Any) -> bool:
-    return _is_number(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _read_timeout(value: Any) -> Any:
     if not _is_amount(value):
-        raise InvalidValueError(value, TIMEOUT.expected)
+        raise TypeError
     if LONGEST_TIMEOUT <= value < float("inf"):
         days = value / 86_400
         raise InvalidValueError(
-            value, "", message=f"{value:,} seconds are {days:.1f} days; the unit is seconds, and None means no limit"
+            value, message=f"{value:,} seconds are {days:.1f} days; the unit is seconds, and None means no limit"
         )
     return value
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _read_env(value: Any) -> dict[str, Any]:
+    for key, item in value.items():
+        if not is_text(key) or not key or "=" in key:
+            raise InvalidValueError(
+                value, message=f"{key!a:.80} cannot be the name of a variable: names are text without '='"
+            )
+        if item is not None and not is_text(item):
+            is_str = isinstance(item, str)
+            what = "text without NUL" if is_str else f"text, or None to remove it, not {type(item).__name__}"
+            raise InvalidValueError(value, message=f"the value of {key!a:.80} must be {what}")
+    return dict(value)
 
 
-def _is_paths(value: object) -> bool:
-    if isinstance(value, str | bytes | Mapping):
-        return False
-    return isinstance(value, Sequence) and all(is_path(item) for item in cast("Sequence[Any]", value))
+def _is_flag_name(value: Any) -> bool:
+    return is_text(value) and re.fullmatch(r"[^-= \t\n][^= \t\n]*", value) is not None
 
 
-def _copy_paths(value: Any) -> list[str]:
-    return [os.fspath(item) for item in value]
+def _read_extra_args(value: Any) -> dict[str, str | None]:
+    flags = dict(value.items())
+    if not all(_is_flag_name(key) and (item is None or is_text(item)) for key, item in flags.items()):
+        raise TypeError
+    for flag in sorted(RESERVED_FLAGS & flags.keys()):
+        raise InvalidValueError(value, path=flag, message="pilothouse sets this flag itself; its value is not free")
+    return flags
 
 
-def _resolve_paths(value: Any, directory: str) -> list[str]:
-    return [resolve_path(item, directory) for item in value]
+def _read_setting_sources(value: Any) -> list[str]:
+    if not set(names := read_texts(value)) <= {"user", "project", "local"}:
+        raise ValueError
+    return names
 
 
-def _resolve_cli(value: Any, directory: str) -> Any:
-    return value if value in CLI_NAMES else resolve_path(value, directory)
+def _is_uuid(value: Any) -> bool:
+    return re.fullmatch(r"[\da-fA-F]{8}(-[\da-fA-F]{4}){3}-[\da-fA-F]{12}", value, re.ASCII) is not None
 
 
-def _resolve_config(value: Any, directory: str) -> Any:
+def _is_instrumentation(value: Any) -> bool:
+    return callable(getattr(value, "query_started", None))
+
+
+def _is_session_store(value: Any) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("append", "load"))
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list or tuple as a new list; any other value as its only item."""
+    return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
+
+
+def read_mapping(value: Any) -> Any:
+    """Return a mapping; raises TypeError."""
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return cast("Any", value)
+
+
+def resolve_config(value: Any, directory: str) -> Any:
+    """Make a path absolute; a mapping and JSON text stay."""
     if isinstance(value, Mapping) or (isinstance(value, str) and value.lstrip().startswith("{")):
         return cast("Any", value)
     return resolve_path(value, directory)
 
 
-def _read_env(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidValueError(value, ENV.expected)
-    for key, item in cast("Mapping[Any, Any]", value).items():
-        if not is_text(key) or not key or "=" in key:
-            raise InvalidValueError(
-                value, "", message=f"{key!a:.80} cannot be the name of a variable: names are text without '='"
-            )
-        if item is not None and not is_text(item):
-            what = (
-                "text without NUL"
-                if isinstance(item, str)
-                else f"text, or None to remove it, not {type(item).__name__}"
-            )
-            raise InvalidValueError(value, "", message=f"the value of {key!a:.80} must be {what}")
-    return dict(cast("Mapping[str, Any]", value))
-
-
-def _is_flag_name(value: Any) -> bool:
-    return is_text(value) and bool(value) and not value.startswith("-") and not any(c in "= \t\n" for c in value)
-
-
-def _read_extra_args(value: Any) -> dict[str, str | None]:
-    if not isinstance(value, Mapping) or not all(
-        _is_flag_name(key) and (item is None or is_text(item)) for key, item in cast("Mapping[Any, Any]", value).items()
-    ):
-        raise InvalidValueError(value, EXTRA_ARGS.expected)
-    flags = dict(cast("Mapping[str, str | None]", value))
-    for flag in sorted(RESERVED_FLAGS & flags.keys()):
-        raise InvalidValueError(
-            value, EXTRA_ARGS.expected, flag, message="pilothouse sets this flag itself; its value is not free"
-        )
-    return flags
-
-
-def _is_uuid(value: object) -> bool:
-    parts = value.split("-") if isinstance(value, str) else []
-    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
-        char in "0123456789abcdefABCDEF" for part in parts for char in part
-    )
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
-
-
-def _copy_instances(value: Any) -> list[Any]:
-    return list(_as_list(value))
-
-
-def _is_user(value: Any) -> bool:
-    return is_name(value) or (_is_int(value) and value >= 0)
-
-
-def _is_wait(value: Any) -> bool:
-    return isinstance(value, bool) or _is_amount(value)
-
-
-def _is_debug(value: Any) -> bool:
-    return isinstance(value, bool) or is_name(value)
-
-
-def _make_choice(*names: str, metavar: str = "NAME") -> ValueType:
-    expected = "one of " + ", ".join(repr(n) for n in names)
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or value not in names:
-            raise InvalidValueError(value, expected, hint=suggest_name(value, names))
-        return value
-
-    return ValueType(expected, read, metavar=metavar)
-
-
-def _make_type(expected: str, test: Callable[[Any], bool], **more: Any) -> ValueType:
-    return ValueType(expected, _make_reader(expected, test, more.pop("store", None)), **more)
-
-
 def permits_more(mode: str, highest: str) -> bool:
     """Whether `mode` permits more than `highest`; an unknown mode does, unless `highest` permits everything."""
+    order = MODES_BY_PERMISSIVENESS
     mode, highest = ("default" if one == "manual" else one for one in (mode, highest))
-    if highest == MODES_BY_PERMISSIVENESS[-1]:
-        return False
-    return mode not in MODES_BY_PERMISSIVENESS or MODES_BY_PERMISSIVENESS.index(mode) > MODES_BY_PERMISSIVENESS.index(
-        highest
-    )
+    return highest != order[-1] and (mode not in order or order.index(mode) > order.index(highest))
 
 
-def _make_lazy_reader(name: str) -> Callable[[Any], Any]:
-    """Make a reader of `struct_validation`, loaded late because values with an inner structure are rare."""
-
-    def read(value: Any) -> Any:
-        from pilothouse.options import struct_validation
-
-        return getattr(struct_validation, "read_" + name)(value)
-
-    return read
-
-
-def _make_lazy_resolver(name: str) -> Callable[[Any, str], Any]:
-    def resolve(value: Any, directory: str) -> Any:
-        from pilothouse.options import struct_validation
-
-        return getattr(struct_validation, name)(value, directory)
-
-    return resolve
-
-
+PLAIN_TYPES = frozenset(
+    {"Asks", "Callable[..., Any]", "Effort", "PermissionMode", "Provider", "RetryPolicy", "bool", "float", "int", "str"}
+)
 CLI_NAMES = frozenset({"auto", "bundled", "global"})
 RESERVED_FLAGS = frozenset({"input-format", "output-format", "print"})
 """Flags that decide which protocol the child uses."""
-
 LONGEST_TIMEOUT = 100_000
 """Seconds, more than a day: a larger number was probably meant in milliseconds."""
-
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual")
 MODES_BY_PERMISSIVENESS = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
 """Permission modes, from the least to the most permissive; "manual" is another name for "default"."""
-PROVIDERS = ("anthropic", "bedrock", "vertex", "foundry")
-SETTING_SOURCE_NAMES = ("user", "project", "local")
 
-TEXT = _make_type("text without NUL or lone surrogates", is_text)
-NAME = _make_type("non-empty text", is_name, metavar="NAME")
-URL = _make_type("an address such as 'https://…'", lambda v: is_name(v) and "://" in v, metavar="URL")
-BOOL = _make_type("True or False", lambda v: isinstance(v, bool), parse=parse_bool, metavar="true|false")
-WHOLE_NUMBER = _make_type(
-    "a whole number of at least 0", lambda v: _is_int(v) and v >= 0, parse=parse_whole_number, metavar="N"
-)
-COUNT = _make_type("a whole number of at least 1", lambda v: _is_int(v) and v >= 1, parse=parse_count, metavar="N")
-NUMBER = _make_type("a number greater than 0", _is_amount, parse=parse_number, metavar="NUMBER")
-TIMEOUT = ValueType("a number of seconds greater than 0", _read_timeout, parse_number, "SECONDS")
-SECONDS = _make_type("a number of seconds greater than 0", _is_amount, parse=parse_number, metavar="SECONDS")
-NAMES = _make_type("a list of text", is_text_list, store=copy_list, parse=parse_list, metavar="A,B")
-PATH = _make_type("a path", is_path, store=os.fspath, metavar="PATH", resolve_paths=resolve_path)
-CLI = _make_type(
-    "a path, 'auto', 'bundled' or 'global'", is_path, store=os.fspath, metavar="PATH", resolve_paths=_resolve_cli
-)
-PATHS = _make_type(
-    "a list of paths", _is_paths, store=_copy_paths, parse=parse_list, metavar="PATH", resolve_paths=_resolve_paths
-)
-ENV = ValueType("a mapping of variable names to text (None removes one)", _read_env, parse_mapping, "JSON|@FILE")
-EXTRA_ARGS = ValueType(
-    "a mapping of flag names without dashes to text, or None for a bare flag",
-    _read_extra_args,
-    parse_mapping,
-    "JSON|@FILE",
-)
-RESTART = _make_choice("resume", "never")
-ON_USAGE_LIMIT = _make_choice("raise", "wait")
-UNTIL = _make_choice("result", "idle")
-ISOLATION = _make_choice("strict")
-HOOKS = _make_type("a mapping of event names to hooks", lambda v: isinstance(v, Mapping), parse=None, metavar="")
-FUNCTIONS = _make_type(
-    "a list of functions, or of what @tool made of them",
-    lambda v: isinstance(v, list | tuple),
-    store=copy_list,
-    parse=None,
-    metavar="",
-)
-CALLABLE = _make_type("a callable", callable, parse=None, metavar="")
-INSTRUMENTATION = _make_type(
-    "an Instrumentation, or a list of them",
-    lambda v: all(callable(getattr(one, "query_started", None)) for one in _as_list(v)),
-    store=_copy_instances,
-    parse=None,
-    metavar="",
-)
-TRANSPORT = _make_type(
-    "a Transport, or a callable that makes one",
-    lambda v: callable(v) or hasattr(v, "receive"),
-    parse=None,
-    metavar="",
-)
-SESSION_STORE = _make_type(
-    "a session store, with `append` and `load`",
-    lambda v: not isinstance(v, type) and all(callable(getattr(v, name, None)) for name in ("append", "load")),
-    parse=None,
-    metavar="",
-)
-SESSION_STORE_FLUSH = _make_choice("batched", "eager")
-UUID = _make_type("a UUID", _is_uuid, metavar="UUID")
-USER = _make_type("the name of a user, or a number", _is_user, parse=parse_user, metavar="NAME")
-WAIT_FOR_MCP = _make_type(
-    "True, False, or a number of seconds greater than 0", _is_wait, parse=parse_wait, metavar="true|SECONDS"
-)
-DEBUG = _make_type("True, False, or the categories to log", _is_debug, parse=parse_debug, metavar="true|A,B")
-SETTING_SOURCES = _make_type(
-    "a list of " + ", ".join(repr(name) for name in SETTING_SOURCE_NAMES),
-    lambda v: is_text_list(v) and all(item in SETTING_SOURCE_NAMES for item in v),
-    store=copy_list,
-    parse=parse_list,
-    metavar="A,B",
-)
-EFFORT = _make_choice(*EFFORTS)
-PERMISSION_MODE = _make_choice(*PERMISSION_MODES)
-PROVIDER = _make_choice(*PROVIDERS)
-PERMISSION_PROMPTS = _make_choice("host", "none")
-PROMPT_VIA = _make_choice("stdin", "argv")
-TOOL_BRIDGE = _make_choice("mcp", "xml", "deferred")
+# Each: what is expected, reader, parser of text, placeholder in the help, static types, paths.
+# fmt: off
+TEXT = ValueType("text without NUL or lone surrogates", _read_if(is_text))
+NAME = ValueType("non-empty text", _read_if(is_name), metavar="NAME")
+URL = ValueType("an address such as 'https://…'", _read_if(lambda v: is_name(v) and "://" in v), metavar="URL")
+UUID = ValueType("a UUID", _read_if(_is_uuid), metavar="UUID")
+BOOL = ValueType("True or False", _read_if(lambda v: isinstance(v, bool)), parse_bool, "true|false", "bool")
+WHOLE_NUMBER = ValueType("a whole number of at least 0", _read_if(lambda v: _is_int(v) and v >= 0),
+    parse_whole_number, "N", "int")
+COUNT = ValueType("a whole number of at least 1", _read_if(lambda v: _is_int(v) and v >= 1), parse_count, "N", "int")
+NUMBER = ValueType("a number greater than 0", _read_if(_is_amount), parse_number, "NUMBER", "float")
+SECONDS = ValueType("a number of seconds greater than 0", _read_if(_is_amount), parse_number, "SECONDS", "float")
+TIMEOUT = ValueType("a number of seconds greater than 0", _read_timeout, parse_number, "SECONDS", "float")
+WAIT = ValueType("True, False, or a number of seconds greater than 0",
+    _read_if(lambda v: isinstance(v, bool) or _is_amount(v)), word_or(_find_bool, parse_number), "true|SECONDS",
+    "bool | float")
+DEBUG = ValueType("True, False, or the categories to log", _read_if(lambda v: isinstance(v, bool) or is_name(v)),
+    word_or(_find_bool, str), "true|A,B", "bool | str")
+USER = ValueType("the name of a user, or a number", _read_if(lambda v: is_name(v) or (_is_int(v) and v >= 0)),
+    lambda text: int(text) if text.isdecimal() and text.isascii() else text, "NAME", "str | int")
+NAMES = ValueType("a list of text", read_texts, parse_list, "A,B", "Sequence[str]", "list[str]")
+SETTING_SOURCES = ValueType("a list of 'user', 'project', 'local'", _read_setting_sources, parse_list, "A,B",
+    "Sequence[SettingSource]", "list[SettingSource]")
+PATH = ValueType("a path", _read_if(is_path, os.fspath), str, "PATH", "StrPath", "str", resolve_path)
+PATHS = ValueType("a list of paths",
+    _read_if(lambda v: is_list(v) and all(map(is_path, v)), lambda v: list(map(os.fspath, v))), parse_list, "PATH",
+    "Sequence[StrPath]", "list[str]", lambda value, directory: [resolve_path(item, directory) for item in value])
+CLI = ValueType("a path, 'auto', 'bundled' or 'global'", PATH.read, str, "PATH", "StrPath", "str",
+    lambda value, directory: value if value in CLI_NAMES else resolve_path(value, directory))
+ENV = ValueType("a mapping of variable names to text (None removes one)", _read_env, parse_mapping, "JSON|@FILE",
+    "Mapping[str, str | None]", "dict[str, str | None]")
+EXTRA_ARGS = ValueType("a mapping of flag names without dashes to text, or None for a bare flag", _read_extra_args,
+    parse_mapping, "JSON|@FILE", "Mapping[str, str | None]", "dict[str, str | None]")
+EFFORT = _make_choice("Effort", ("low", "medium", "high", "xhigh", "max"))
+PERMISSION_MODE = _make_choice("PermissionMode", PERMISSION_MODES)
+PROVIDER = _make_choice("Provider", ("anthropic", "bedrock", "vertex", "foundry"))
 
-MODELS = ValueType("a model, or a list of models in the order to try", _make_lazy_reader("models"), parse_text, "NAME")
-TOOLS = ValueType("a list of tool names, or 'default'", _make_lazy_reader("tools"), parse_tools, "A,B")
-SKILLS = ValueType("a list of skill names, or 'all'", _make_lazy_reader("skills"), parse_skills, "A,B")
-ALIASES = ValueType("a mapping of tool names to tool names", _make_lazy_reader("aliases"), parse_mapping, "JSON|@FILE")
-MAPPING = ValueType("a mapping with text keys", _make_lazy_reader("mapping"), parse_mapping, "JSON|@FILE")
-CONFIG = ValueType(
-    "a mapping, or a path or JSON text",
-    _make_lazy_reader("config"),
-    parse_config,
-    "PATH|JSON",
-    _resolve_config,
-)
-MCP_SERVERS = ValueType(
-    "a mapping of names to servers, or a path or JSON text",
-    _make_lazy_reader("servers"),
-    parse_config,
-    "PATH|JSON",
-    _resolve_config,
-)
-AGENTS = ValueType("a mapping of names to agents", _make_lazy_reader("agents"), parse_mapping, "JSON|@FILE")
-SANDBOX = ValueType("a Sandbox, or a mapping", _make_lazy_reader("sandbox"), parse_mapping, "JSON|@FILE")
-TOOL_CONFIG = ValueType("a ToolConfig, or a mapping", _make_lazy_reader("tool_config"), parse_mapping, "JSON|@FILE")
-RETRY = ValueType("a whole number of at least 0, or a RetryPolicy", _make_lazy_reader("retry"), parse_retry, "N|JSON")
-TASK_BUDGET = ValueType("a whole number of tokens of at least 1", _make_lazy_reader("task_budget"), parse_count, "N")
-THINKING = ValueType(
-    "'adaptive', 'disabled', or an AdaptiveThinking, EnabledThinking or DisabledThinking",
-    _make_lazy_reader("thinking"),
-    parse_text_or_mapping,
-    "NAME|JSON",
-)
-SYSTEM_PROMPT = ValueType(
-    "text, or a SystemPromptPreset, SystemPromptFile or CustomSystemPrompt",
-    _make_lazy_reader("system_prompt"),
-    parse_text,
-    "TEXT",
-    _make_lazy_resolver("resolve_system_prompt"),
-)
-PLUGINS = ValueType(
-    "a list of paths or Plugins",
-    _make_lazy_reader("plugins"),
-    parse_list,
-    "PATH",
-    _make_lazy_resolver("resolve_plugins"),
-)
+CALLABLE = python_object("a callable", "Callable[..., Any]", _read_if(callable))
+HOOKS = python_object("a mapping of event names to hooks", "Hooks", read_mapping, "dict[str, Any]")
+FUNCTIONS = python_object("a list of functions, or of what @tool made of them", "Sequence[Callable[..., Any]]",
+    _read_if(lambda v: isinstance(v, list | tuple), list), "list[Callable[..., Any]]")
+INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
+    "Instrumentation | Sequence[Instrumentation]",
+    _read_if(lambda v: all(map(_is_instrumentation, as_list(v))), as_list), "list[Instrumentation]")
+MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
+    _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
+    "list[Callable[[], Any]]")
+ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park")))
+TRANSPORT = python_object("a Transport, or a callable that makes one", "Any",
+    _read_if(lambda v: callable(v) or hasattr(v, "receive")))
+SESSION_STORE = python_object("a session store, with `append` and `load`", "Any", _read_if(_is_session_store))
+# fmt: on

@@ -7,32 +7,15 @@ Combinations: options that exclude each other, and options that need another. Pu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from pilothouse.errors import OptionsError
+from pilothouse.options.settings import OptionAttributes
 from pilothouse.options.table import TABLE
-from pilothouse.options.value_checks import InvalidValueError, copy_value
+from pilothouse.options.value_types import InvalidValueError, copy_value
 from pilothouse.tracebacks import user_class
-
-if TYPE_CHECKING:
-    from pilothouse.messages.core import PermissionMode
-    from pilothouse.options.explanation import Explanation
-    from pilothouse.options.settings import (
-        CanUseTool,
-        ConfirmCallback,
-        DialogCallback,
-        ElicitationCallback,
-        Instrumentation,
-        PlanCallback,
-        Provider,
-        QuestionCallback,
-        SettingSource,
-        SystemPrompt,
-        Thinking,
-    )
-    from pilothouse.options.value_structs import Effort, Plugin, RetryPolicy, ToolConfig
 
 
 def validate_value(name: str, value: Any) -> Any:
@@ -61,9 +44,9 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
     Raises:
         OptionsError: some values exclude each other, or one lacks what it needs; names their `origins`, if known.
     """
-    check_conflicts(values, origins)
-    if _DEPENDENT.isdisjoint(values):
+    if _RELATED.isdisjoint(values):
         return
+    check_conflicts(values, origins)
     for need in REQUIREMENTS:
         if values.get(need.name) and not any(values.get(other) for other in need.any_of):
             needed = " or ".join(repr(other) for other in need.any_of)
@@ -87,10 +70,6 @@ def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> No
 Values = Mapping[str, Any]
 
 
-ISOLATED_VARIABLES = frozenset({"CLAUDE_CONFIG_DIR", "HOME"})
-"""Variables that have their own values in an isolated child."""
-
-
 class Conflict(Struct, frozen=True):
     """Two options that exclude each other, at least where `applies` is true; `advice` is what to do instead."""
 
@@ -108,71 +87,38 @@ class Requirement(Struct, frozen=True):
     advice: str
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and not value.lstrip().startswith("{")
-
-
+# What to do instead stands below the two options.
+# fmt: off
 CONFLICTS = (
     Conflict("resume", "continue_conversation", "pass the id of the session, or ask for the latest one, not both"),
-    Conflict(
-        "session_id",
-        "resume",
-        "a resumed session keeps its id; set fork_session=True to give a copy a new one",
-        lambda values: not values.get("fork_session"),
-    ),
-    Conflict(
-        "session_id",
-        "continue_conversation",
+    Conflict("session_id", "resume", "a resumed session keeps its id; set fork_session=True to give a copy a new one",
+        lambda values: not values.get("fork_session")),
+    Conflict("session_id", "continue_conversation",
         "a continued session keeps its id; set fork_session=True to give a copy a new one",
-        lambda values: not values.get("fork_session"),
-    ),
-    Conflict(
-        "append_system_prompt",
-        "system_prompt",
-        "the preset has its own `append`; use one of the two",
-        lambda values: getattr(values["system_prompt"], "append", None) is not None,
-    ),
-    Conflict(
-        "permission_mode",
-        "restricted",
-        "the CLI refuses 'bypassPermissions' there",
-        lambda values: values["permission_mode"] == "bypassPermissions",
-    ),
-    Conflict(
-        "sandbox",
-        "settings",
+        lambda values: not values.get("fork_session")),
+    Conflict("append_system_prompt", "system_prompt", "the preset has its own `append`; use one of the two",
+        lambda values: getattr(values["system_prompt"], "append", None) is not None),
+    Conflict("permission_mode", "restricted", "the CLI refuses 'bypassPermissions' there",
+        lambda values: values["permission_mode"] == "bypassPermissions"),
+    Conflict("sandbox", "settings",
         "the sandbox is a part of the settings, and pilothouse does not read their file: pass the settings as a "
         "mapping, or write the sandbox into the file",
-        lambda values: _is_path(values["settings"]),
-    ),
-    Conflict(
-        "wait_for_mcp",
-        "prompt_via",
+        lambda values: isinstance(values["settings"], str) and not values["settings"].lstrip().startswith("{")),
+    Conflict("wait_for_mcp", "prompt_via",
         "the argv form starts with the prompt and has no control protocol; use 'stdin'",
-        lambda values: values["prompt_via"] == "argv",
-    ),
+        lambda values: values["prompt_via"] == "argv"),
+    Conflict("middleware", "prompt_via", "the argv form sends one prompt, and nothing after a result; use 'stdin'",
+        lambda values: values["prompt_via"] == "argv"),
     Conflict("isolation", "setting_sources", "it loads no settings files"),
     Conflict("isolation", "config_dir", "it uses its own directory"),
-    Conflict(
-        "isolation",
-        "env",
-        "it sets HOME and CLAUDE_CONFIG_DIR itself; omit them from `env`",
-        lambda values: (
-            not ISOLATED_VARIABLES.isdisjoint(name for name, value in values["env"].items() if value is not None)
-        ),
-    ),
-    Conflict(
-        "session_store",
-        "enable_file_checkpointing",
-        "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them",
-    ),
-    Conflict(
-        "permission_prompt_tool_name",
-        "permission_prompts",
-        "'none' denies without a request",
-        lambda values: values["permission_prompts"] == "none",
-    ),
+    Conflict("isolation", "env", "it sets HOME and CLAUDE_CONFIG_DIR itself; omit them from `env`",
+        lambda values: any(values["env"].get(name) is not None for name in ("CLAUDE_CONFIG_DIR", "HOME"))),
+    Conflict("session_store", "enable_file_checkpointing",
+        "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them"),
+    Conflict("permission_prompt_tool_name", "permission_prompts", "'none' denies without a request",
+        lambda values: values["permission_prompts"] == "none"),
 )
+# fmt: on
 
 REQUIREMENTS = (
     Requirement("fork_session", ("resume", "continue_conversation"), "a fork needs a session to fork from"),
@@ -182,128 +128,56 @@ REQUIREMENTS = (
 
 # Most layers set one or two options, and none of these.
 _EXCLUSIVE = frozenset(conflict.first for conflict in CONFLICTS)
-_DEPENDENT = frozenset(need.name for need in REQUIREMENTS)
+_RELATED = _EXCLUSIVE | {need.name for need in REQUIREMENTS}
+
+
+DEFAULT_ORIGIN = "default"
+DIRECT_ORIGIN = "set here"
+
+
+class OptionExplanation(Struct, frozen=True):
+    """One option: its value, shown as text without secrets, and where it comes from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Explanation(Mapping[str, OptionExplanation]):
+    """Every option by name. As text: the options that were set, one per line."""
+
+    def __init__(self, rows: Mapping[str, OptionExplanation]) -> None:
+        self._rows = dict(rows)
+
+    def __getitem__(self, name: str) -> OptionExplanation:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        rows = [row for row in self.values() if row.origin != DEFAULT_ORIGIN]
+        if not rows:
+            return "every option has its default value"
+        names, values = (max(len(getattr(row, field)) for row in rows) for field in ("name", "value"))
+        return "\n".join(f"{row.name:<{names}}  {row.value:<{values}}  {row.origin}" for row in rows)
+
+    def __repr__(self) -> str:
+        return f"<Explanation\n{self}\n>"
 
 
 @user_class
-class OptionValues:
+class OptionValues(OptionAttributes):
     """Every setting of a query, to read: what was set, or the default. Immutable.
 
     The base of `Options`, for the code that `Options` itself calls.
     """
 
-    __slots__ = ("_origins", "_values")
-
     _values: Mapping[str, Any]
     _origins: Mapping[str, str]
-
-    if TYPE_CHECKING:
-        model: str | None
-        fallback_model: str | list[str] | None
-        effort: Effort | None
-        thinking: Thinking | None
-        max_thinking_tokens: int | None
-        max_output_tokens: int | None
-        task_budget: int | None
-        betas: list[str] | None
-        system_prompt: SystemPrompt | None
-        append_system_prompt: str | None
-        append_subagent_system_prompt: str | None
-        plan_mode_instructions: str | None
-        verbatim_prompts: bool
-        prompt_via: str
-        tools: list[str] | str | None
-        allowed_tools: list[str] | None
-        disallowed_tools: list[str] | None
-        tool_aliases: dict[str, str] | None
-        tool_config: ToolConfig | None
-        skills: list[str] | str | None
-        disable_slash_commands: bool
-        agent: str | None
-        agents: dict[str, Any] | None
-        mcp_servers: dict[str, Any] | str | None
-        custom_tools: list[Callable[..., Any]] | None
-        tool_bridge: str
-        strict_mcp_config: bool
-        wait_for_mcp: bool | float
-        permission_mode: PermissionMode | None
-        allow_dangerously_skip_permissions: bool
-        permission_prompt_tool_name: str | None
-        permission_prompts: str | None
-        can_use_tool: CanUseTool | None
-        confirm: ConfirmCallback | None
-        on_question: QuestionCallback | None
-        on_plan: PlanCallback | None
-        hooks: dict[str, Any] | None
-        on_elicitation: ElicitationCallback | None
-        on_user_dialog: DialogCallback | None
-        supported_dialog_kinds: list[str] | None
-        restricted: bool
-        sandbox: Any
-        max_turns: int | None
-        max_budget_usd: float | None
-        max_budget_tokens: int | None
-        until: str
-        timeout: float | None
-        idle_timeout: float | None
-        startup_timeout: float | None
-        control_timeout: float
-        max_line_bytes: int
-        api_max_retries: int | None
-        retry: RetryPolicy | None
-        on_usage_limit: str
-        usage_limit_ceiling: float
-        json_schema: dict[str, Any] | None
-        output_repairs: int
-        partial_messages: bool
-        include_hook_events: bool
-        replay_user_messages: bool
-        forward_subagent_text: bool
-        prompt_suggestions: bool
-        agent_progress_summaries: bool
-        per_task_stop_affordance: bool
-        resume: str | None
-        continue_conversation: bool
-        fork_session: bool
-        session_id: str | None
-        resume_session_at: str | None
-        resume_drops_turn: str | None
-        title: str | None
-        persist_session: bool
-        session_store: Any
-        session_store_flush: str
-        load_timeout: float
-        session_lease: float
-        restart: str
-        enable_file_checkpointing: bool
-        api_key: str | None
-        auth_token: str | None
-        oauth_token: str | None
-        base_url: str | None
-        provider: Provider | None
-        cwd: str | None
-        add_dirs: list[str] | None
-        project_config_root: str | None
-        cli: str
-        user: str | int | None
-        env: dict[str, str | None] | None
-        inherit_env: bool
-        isolation: str | None
-        config_dir: str | None
-        nonessential_traffic: bool
-        client_app: str | None
-        transport: Any
-        settings: dict[str, Any] | str | None
-        managed_settings: dict[str, Any] | None
-        setting_sources: list[SettingSource] | None
-        plugins: list[Plugin] | None
-        bare: bool
-        safe_mode: bool
-        extra_args: dict[str, str | None] | None
-        instrumentation: list[Instrumentation] | None
-        stderr: Any
-        debug: bool | str
-        debug_file: str | None
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
@@ -328,25 +202,20 @@ class OptionValues:
 
         Printing it shows what was set, one option per line; secrets are masked.
         """
-        from pilothouse.options.explanation import explain_values  # rarely needed
+        return Explanation({name: self._explain_value(name) for name in TABLE})
 
-        return explain_values(self._values, self._origins)
+    def _explain_value(self, name: str) -> OptionExplanation:
+        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name)
+        if value is not None:
+            return OptionExplanation(name, option.format_value(value), origin or DIRECT_ORIGIN)
+        if name in self._values:
+            origin = f"reset: {origin or DIRECT_ORIGIN}"
+        return OptionExplanation(
+            name, repr(option.default), f"{DEFAULT_ORIGIN} ({origin})" if origin else DEFAULT_ORIGIN
+        )
 
 
 def format_options(values: Mapping[str, Any]) -> str:
     """Return the repr of options with these values, with possible keys masked."""
     shown = (f"{name}={TABLE[name].format_value(value)}" for name, value in values.items())
     return f"Options({', '.join(shown)})"
-
-
-def _make_property(name: str, default: Any) -> property:
-    def read(options: OptionValues) -> Any:
-        value = options._values.get(name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - they are its own
-        return default if value is None else copy_value(value)
-
-    return property(read)
-
-
-# Properties, because a query reads thirty options and `__getattr__` would raise and drop an error for each.
-for _name, _option in TABLE.items():
-    setattr(OptionValues, _name, _make_property(_name, _option.default))

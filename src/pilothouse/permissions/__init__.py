@@ -1,10 +1,15 @@
 """Decisions that the CLI asks the host for: permissions, questions, plans, elicitations, dialogs.
 
-Owns the requests as typed values, the decisions, and a dispatcher for each control subtype. Must not know how
-requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`.
+Owns the requests as typed values, the decisions, a dispatcher for each control subtype, and requests that wait.
+Must not know how requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`, `asks`.
 """
 
 from pilothouse.options.permission_rules import PermissionRule as PermissionRule
+from pilothouse.permissions.asks import Ask as Ask
+from pilothouse.permissions.asks import Asks as Asks
+from pilothouse.permissions.asks import AskStream as AskStream
+from pilothouse.permissions.asks import AskView as AskView
+from pilothouse.permissions.asks import Settlement as Settlement
 from pilothouse.permissions.dialogs import Accept as Accept
 from pilothouse.permissions.dialogs import Cancel as Cancel
 from pilothouse.permissions.dialogs import Decline as Decline

@@ -18,8 +18,8 @@ from pilothouse.errors import ControlError, OptionsError
 from pilothouse.messages.base import short_repr
 from pilothouse.permissions.dispatcher import (
     DECIDED_WITHOUT_FUNCTION,
+    Park,
     Report,
-    check_timeout,
     decide_safely,
     make_callback,
 )
@@ -91,9 +91,9 @@ class ElicitationDispatcher:
         report: called with each elicitation and its answer; its owner may set it.
     """
 
-    def __init__(self, on_elicitation: UserCallback | None, timeout: float | None) -> None:
+    def __init__(self, on_elicitation: UserCallback | None, park: Park | None) -> None:
         self._on_elicitation = on_elicitation
-        self._timeout = timeout
+        self._park = park
         self.session: Any = None
         self.report: Report | None = None
 
@@ -109,37 +109,41 @@ class ElicitationDispatcher:
             kind="elicitation",
             body=body,
             report=self.report,
-            timeout=self._timeout,
             failure_decision={"action": "cancel"},
-            timeout_decision={"action": "cancel"},
         )
 
-    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-        if self._on_elicitation is None:
-            return {"action": "decline"}, DECIDED_WITHOUT_FUNCTION
-        return _encode_elicitation_answer(
-            await self._on_elicitation(read_elicitation(body, self.session))
-        ), "on_elicitation"
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
+        answer, by = Decline(), DECIDED_WITHOUT_FUNCTION
+        if self._on_elicitation is not None:
+            answer, by = await self._on_elicitation(read_elicitation(body, self.session)), "on_elicitation"
+        elif self._park is not None:
+            answer, by = await self._park(ask_id, read_elicitation(body, self.session), "")
+        return encode_elicitation_answer(answer), by
 
 
 def make_elicitation_dispatcher(
-    on_elicitation: ElicitationCallback | None = None, timeout: float | None = None
+    on_elicitation: ElicitationCallback | None = None, park: Park | None = None
 ) -> ElicitationDispatcher:
     """Make the dispatcher for elicitations.
 
     Args:
         on_elicitation: `f(request)`, sync or async; returns `Accept(content)`, a mapping (the content), `Decline()`,
             `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
-            declined. An exception, a timeout or any other value counts as `Cancel()`, and is logged.
-        timeout: seconds for each elicitation; None: no limit.
+            declined. An exception or any other value counts as `Cancel()`, and is logged.
+        park: decides without `on_elicitation`; see `Park`.
 
     Raises:
-        UsageError: `on_elicitation` does not take one argument, or `timeout` is not valid.
+        UsageError: `on_elicitation` does not take one argument.
     """
-    return ElicitationDispatcher(make_callback(on_elicitation, "on_elicitation", "request"), check_timeout(timeout))
+    return ElicitationDispatcher(make_callback(on_elicitation, "on_elicitation", "request"), park)
 
 
-def _encode_elicitation_answer(returned: object) -> dict[str, Any]:
+def encode_elicitation_answer(returned: object) -> dict[str, Any]:
+    """Encode what answers an elicitation as the payload of the response.
+
+    Raises:
+        UsageError: it is not an answer, or not JSON.
+    """
     if isinstance(returned, Mapping):
         returned = Accept(cast("Mapping[str, Any]", returned))
     if isinstance(returned, Cancel):
@@ -208,10 +212,9 @@ class DialogDispatcher:
         report: called with each dialog and its answer; its owner may set it.
     """
 
-    def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...], timeout: float | None) -> None:
+    def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...]) -> None:
         self._on_user_dialog = on_user_dialog
         self._kinds = kinds
-        self._timeout = timeout
         self.session: Any = None
         self.report: Report | None = None
 
@@ -239,12 +242,10 @@ class DialogDispatcher:
             kind="dialog",
             body=body,
             report=self.report,
-            timeout=self._timeout,
             failure_decision={"behavior": "cancelled"},
-            timeout_decision={"behavior": "cancelled"},
         )
 
-    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
             return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
         result = await self._on_user_dialog(read_dialog(body, self.session))
@@ -266,20 +267,17 @@ def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
     )
 
 
-def make_dialog_dispatcher(
-    on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = (), timeout: float | None = None
-) -> DialogDispatcher:
+def make_dialog_dispatcher(on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = ()) -> DialogDispatcher:
     """Make the dispatcher for dialogs.
 
     Args:
         on_user_dialog: `f(request)`, sync or async; returns the result of the dialog, any JSON value but None, or
-            `Cancel()`. None, an exception, a timeout and a value that is not JSON count as `Cancel()`.
+            `Cancel()`. None, an exception and a value that is not JSON count as `Cancel()`.
         kinds: the kinds of dialogs that the function can show, such as "refusal_fallback_prompt".
-        timeout: seconds for each dialog; None: no limit.
 
     Raises:
-        UsageError: `on_user_dialog` does not take one argument, `timeout` is not valid, or there is a function
-            without kinds or kinds without a function.
+        UsageError: `on_user_dialog` does not take one argument, or there is a function without kinds or kinds without
+            a function.
     """
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if not all(isinstance(cast("object", name), str) and name for name in names):
@@ -289,4 +287,4 @@ def make_dialog_dispatcher(
             "on_user_dialog shows no dialog until its kinds are named" if not names else "on_user_dialog is not set"
         )
         raise OptionsError(f"supported_dialog_kinds: {missing}", option="supported_dialog_kinds")
-    return DialogDispatcher(make_callback(on_user_dialog, "on_user_dialog", "request"), names, check_timeout(timeout))
+    return DialogDispatcher(make_callback(on_user_dialog, "on_user_dialog", "request"), names)

@@ -1,6 +1,6 @@
 """Handles the CLI's `can_use_tool` requests.
 
-Owns which callback is called, its time limit, and the response when there is none. The CLI's own rules come first: it
+Owns which callback is called, and the response when there is none. The CLI's own rules come first: it
 only sends calls that no rule, mode or hook has decided. Every failure is a denial.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from itertools import count
+from os import urandom
 from typing import Any, Final, TypeVar
 
-from pilothouse.callbacks import TimeLimited, UserCallback, accepts_arguments
-from pilothouse.errors import OptionsError, UsageError
+from pilothouse.callbacks import UserCallback, accepts_arguments
+from pilothouse.errors import UsageError
 from pilothouse.messages import PermissionDeniedMessage
 from pilothouse.messages.core import ASKED, SETTLED
 from pilothouse.permissions.requests import (
@@ -26,7 +26,6 @@ from pilothouse.permissions.requests import (
     PLAN_REJECTED_MESSAGE,
     PLAN_TOOL,
     QUESTION_TOOL,
-    TIMEOUT_MESSAGE,
     Allow,
     Answers,
     Confirm,
@@ -44,6 +43,7 @@ from pilothouse.permissions.requests import (
     read_plan,
     read_questions,
     read_request,
+    read_subject,
 )
 from pilothouse.tracebacks import make_exc_info
 
@@ -55,59 +55,41 @@ log = logging.getLogger("pilothouse.permissions")
 
 DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
-_ids = count(1)
 
 
-def decide_safely(
-    decide: Callable[[], Awaitable[tuple[T, str]]],
+async def decide_safely(
+    decide: Callable[[str], Awaitable[tuple[T, str]]],
     describe: Callable[[], str],
     *,
     kind: str,
     body: Mapping[str, Any],
     report: Report | None,
-    timeout: float | None,
     failure_decision: T,
-    timeout_decision: T,
-) -> TimeLimited[T]:
+) -> T:
     """Make a decision; every failure gives one as well.
 
     Args:
-        decide: requests the decision; returns the decision and the name of its source.
+        decide: requests the decision; gets the id of the request, returns the decision and the name of its source.
         describe: returns a short text about the request, for the log.
         kind: the kind of request: "permission", "question", "plan", "elicitation" or "dialog".
         body: the body of the request.
         report: called before `decide`, and again before the decision is sent.
-        timeout: seconds until `timeout_decision` applies; None: no limit.
         failure_decision: the decision when `decide` raises.
-        timeout_decision: the decision when `decide` takes too long.
     """
-    facts: dict[str, Any] = {"id": f"ask_{next(_ids)}", "kind": kind}
+    ask_id = f"ask_{urandom(16).hex()}"  # asks of earlier processes may still wait at a host
     if report is not None:
-        report(ASKED, {**facts, "request": body})
-
-    def settled(answer: T | None, by: str) -> None:
+        report(ASKED, {"id": ask_id, "kind": kind, "request": body})
+    answer: Any = None
+    by = "withdrawn"
+    try:
+        answer, by = await decide(ask_id)
+    except Exception as error:
+        log.error("%s: no valid answer, so the request is refused", describe(), exc_info=make_exc_info(error))
+        answer, by = failure_decision, "error"
+    finally:
         if report is not None:
-            report(SETTLED, {**facts, "by": by, "answer": answer})
-
-    async def decided() -> T:
-        try:
-            answer, by = await decide()
-        except Exception as error:
-            log.error("%s: no valid answer, so the request is refused", describe(), exc_info=make_exc_info(error))
-            answer, by = failure_decision, "error"
-        except BaseException:
-            if timeout is None:  # with a timeout, `late` may follow
-                settled(None, "withdrawn")
-            raise
-        settled(answer, by)
-        return answer
-
-    def late() -> T:
-        log.error("%s: no answer within %g s, so the request is refused", describe(), timeout)
-        settled(timeout_decision, "timeout")
-        return timeout_decision
-
-    return TimeLimited(decided(), timeout, late)
+            report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
+    return answer
 
 
 def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | None:
@@ -123,18 +105,6 @@ def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | 
             raise
         hint = "it takes one argument, the request: instead of (tool_name, tool_input, context) use request.tool_name, "
         raise UsageError(f"{error}; {hint}request.tool_input and request.suggestions") from None
-
-
-def check_timeout(value: Any, name: str = "timeout") -> float | None:
-    """Return a time limit after checking it.
-
-    Raises:
-        OptionsError: `value` is neither a number above 0 nor None.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or (number and value > 0):
-        return value
-    raise OptionsError(f"{name}: expected a number of seconds greater than 0, or None, got {value!r:.80}", option=name)
 
 
 _package_log = logging.getLogger("pilothouse")
@@ -166,6 +136,9 @@ ConfirmCallback = Callable[[str, PermissionRequest], bool | FinalDecision | Awai
 QuestionCallback = Callable[[QuestionRequest], Answers | bool | Awaitable[Answers | bool]]
 PlanCallback = Callable[[PlanRequest], Decision | str | Awaitable[Decision | str]]
 
+Park = Callable[[str, Any, str], Awaitable[tuple[Any, str]]]
+"""Lets a request wait until somebody decides: its id, what is asked, a text for a person; returns the decision and who
+made it."""
 DecisionRoute = Callable[[PermissionRequest], Awaitable[Allow | Deny | Confirm]]
 
 
@@ -185,13 +158,11 @@ class PermissionDispatcher:
         confirm: UserCallback | None,
         on_question: UserCallback | None,
         on_plan: UserCallback | None,
-        timeout: float | None,
+        park: Park | None,
     ) -> None:
         self._can_use_tool = can_use_tool
         self._confirm = confirm
-        self._on_question = on_question
-        self._on_plan = on_plan
-        self._timeout = timeout
+        self._park = park
         self._default_route: tuple[DecisionRoute, str] = (
             self._any_tool,
             DECIDED_WITHOUT_FUNCTION if can_use_tool is None else "can_use_tool",
@@ -205,11 +176,6 @@ class PermissionDispatcher:
         self.session: Any = None
         self.report: Report | None = None
 
-    @property
-    def needs_prompt_tool(self) -> bool:
-        """Whether the CLI needs `--permission-prompt-tool stdio`, to send permission requests to this process."""
-        return any((self._can_use_tool, self._confirm, self._on_question, self._on_plan))
-
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one request; raises nothing but cancellation.
 
@@ -222,16 +188,16 @@ class PermissionDispatcher:
             kind=_KINDS.get(str(body.get("tool_name")), "permission"),
             body=body,
             report=self.report,
-            timeout=self._timeout,
             failure_decision=_FAILED_RESPONSE,
-            timeout_decision=_TIMEOUT_RESPONSE,
         )
 
-    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
         request = read_request(body, self.session)
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
-        if isinstance(decision, Confirm):
+        if isinstance(decision, Confirm) and self._park is not None:
+            decision, by = await self._park(ask_id, read_subject(request), decision.prompt)
+        elif isinstance(decision, Confirm):
             by = DECIDED_WITHOUT_FUNCTION if self._confirm is None else "confirm"
             decision = await self._ask_confirmer(decision.prompt, request)
         return encode_decision(decision, body.get("input", {})), by
@@ -239,6 +205,8 @@ class PermissionDispatcher:
     async def _any_tool(self, request: PermissionRequest) -> Allow | Deny | Confirm:
         if self._can_use_tool is not None:
             return parse_decision(await self._can_use_tool(request), self._can_use_tool.name)
+        if self._park is not None:
+            return Confirm()
         denial_text = _NO_CALLBACK_MESSAGES.get(request.tool_name, NO_APPROVER_MESSAGE)
         # A yes does not answer a question.
         if self._confirm is not None and request.tool_name != QUESTION_TOOL:
@@ -268,7 +236,6 @@ class PermissionDispatcher:
 
 
 _FAILED_RESPONSE: Final = encode_denial(FAILED_MESSAGE)
-_TIMEOUT_RESPONSE: Final = encode_denial(TIMEOUT_MESSAGE)
 _KINDS: Final = {QUESTION_TOOL: "question", PLAN_TOOL: "plan"}
 _NO_CALLBACK_MESSAGES: Final = {QUESTION_TOOL: NO_USER_MESSAGE, PLAN_TOOL: NO_PLAN_APPROVER_MESSAGE}
 
@@ -278,12 +245,12 @@ def make_permission_dispatcher(
     confirm: ConfirmCallback | None = None,
     on_question: QuestionCallback | None = None,
     on_plan: PlanCallback | None = None,
-    timeout: float | None = None,
+    park: Park | None = None,
 ) -> PermissionDispatcher:
     """Make the dispatcher for permission requests. All functions may be sync (run in a thread) or async.
 
-    Calls that no function decides are denied, with a text for the model. An exception, a timeout and a value that is
-    not a decision also deny the call, and are logged.
+    Calls that no function decides are denied, with a text for the model. An exception, and a value that is not a
+    decision, also deny the call, and are logged.
 
     Args:
         can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`,
@@ -293,15 +260,15 @@ def make_permission_dispatcher(
         on_question: `f(question_request)` for questions of the model to the user (AskUserQuestion); see `Answers`.
         on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
             decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
-        timeout: seconds for each request, `confirm` included; None: no limit.
+        park: decides in place of `confirm`, questions and plans too; see `Park`.
 
     Raises:
-        UsageError: a function does not take these arguments, or `timeout` is not valid.
+        UsageError: a function does not take these arguments.
     """
     return PermissionDispatcher(
         make_callback(can_use_tool, "can_use_tool", "request"),
         make_callback(confirm, "confirm", "prompt", "request"),
         make_callback(on_question, "on_question", "request"),
         make_callback(on_plan, "on_plan", "request"),
-        check_timeout(timeout),
+        park,
     )

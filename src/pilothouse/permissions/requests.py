@@ -384,6 +384,16 @@ def read_plan(request: PermissionRequest) -> PlanRequest:
     return PlanRequest(plan=plan or "", path=path, request=request)
 
 
+def read_subject(request: PermissionRequest) -> PermissionRequest | QuestionRequest | PlanRequest:
+    """Return the questions or the plan in a request; the request itself if it has none, or in another form."""
+    if request.tool_name == PLAN_TOOL:
+        return read_plan(request)
+    try:
+        return read_questions(request) if request.tool_name == QUESTION_TOOL else request
+    except msgspec.ValidationError:  # an ordinary call
+        return request
+
+
 _UNUSABLE: Final = "a permission request without a tool, or without an input"
 _CONTAINERS: Final = (dict, list)
 
@@ -403,16 +413,15 @@ def _copy_json(value: Any) -> Any:
 
 
 # The model gets these texts as the result of its call: what happened, and what to do now. They reveal no internals.
-_NOT_RUN_MESSAGE: Final = "It was not run; do not claim that it was."
-DENIED_MESSAGE: Final = f"The host of this session did not allow this. {_NOT_RUN_MESSAGE}"
-FAILED_MESSAGE: Final = f"Not allowed: the permission check of the host failed. {_NOT_RUN_MESSAGE}"
-TIMEOUT_MESSAGE: Final = f"Not allowed: the host did not decide in time. {_NOT_RUN_MESSAGE}"
+NOT_RUN_MESSAGE: Final = "It was not run; do not claim that it was."
+DENIED_MESSAGE: Final = f"The host of this session did not allow this. {NOT_RUN_MESSAGE}"
+FAILED_MESSAGE: Final = f"Not allowed: the permission check of the host failed. {NOT_RUN_MESSAGE}"
 NO_APPROVER_MESSAGE: Final = (
-    f"This needs approval, and nobody can give it in this session. {_NOT_RUN_MESSAGE} Do not try it again; go on "
+    f"This needs approval, and nobody can give it in this session. {NOT_RUN_MESSAGE} Do not try it again; go on "
     "with what needs no approval, and say what was left out."
 )
 NO_CONFIRMER_MESSAGE: Final = (
-    f"This needs to be confirmed by a person, and nobody can be asked in this session. {_NOT_RUN_MESSAGE}"
+    f"This needs to be confirmed by a person, and nobody can be asked in this session. {NOT_RUN_MESSAGE}"
 )
 NO_USER_MESSAGE: Final = (
     "Nobody is there to answer questions in this session. Go on with your best judgement, say which assumptions you "
@@ -561,10 +570,10 @@ def _make_answer_fields(returned: object, questions: tuple[UserQuestion, ...]) -
     elif isinstance(returned, list | tuple):
         items = cast("list[object]", returned)
         if len(items) != len(questions):
-            raise InvalidAnswerError(f"on_question returned {len(items)} answers to {len(questions)} questions")
+            raise InvalidAnswerError(f"there are {len(items)} answers to {len(questions)} questions")
         given = list(zip(questions, items, strict=True))
     else:
-        raise InvalidAnswerError(f"on_question returned {type(returned).__name__}; expected a mapping, a list or text")
+        raise InvalidAnswerError(f"answers: expected a mapping, a list or text, got {type(returned).__name__}")
     return {"answers": {question.text: _format_answer(item) for question, item in given if item is not None}}
 
 
@@ -572,7 +581,7 @@ def _find_question(key: object, questions: tuple[UserQuestion, ...]) -> UserQues
     for names in ([question.text for question in questions], [question.header for question in questions]):
         if names.count(cast("str", key)) == 1:
             return questions[names.index(cast("str", key))]
-    raise InvalidAnswerError(f"on_question answered {key!r:.80}, which was not asked")
+    raise InvalidAnswerError(f"{key!r:.80} is answered, but was not asked")
 
 
 def _format_answer(answer: object) -> str:
@@ -592,7 +601,7 @@ def _get_choice_text(choice: object) -> str:
         return choice.label
     if isinstance(choice, int | float) and not isinstance(choice, bool) and math.isfinite(choice):
         return str(int(choice)) if choice == int(choice) else str(choice)
-    raise InvalidAnswerError(f"on_question gave an answer of type {type(choice).__name__}; expected text or an option")
+    raise InvalidAnswerError(f"an answer: expected text or an option, got {type(choice).__name__}")
 
 
 def allow_all() -> Callable[[PermissionRequest], Awaitable[Allow]]:

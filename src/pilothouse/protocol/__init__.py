@@ -4,16 +4,18 @@ Owns framing, repair of cut lines, envelopes, matching of requests and responses
 know I/O, time, threads or event loops. Start with `connection`.
 """
 
-from pilothouse.protocol.connection import TRANSITIONS as TRANSITIONS
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.protocol.connection import Connection as Connection
-from pilothouse.protocol.connection import ConnectionCall as ConnectionCall
-from pilothouse.protocol.connection import ConnectionState as ConnectionState
 from pilothouse.protocol.control_frames import cancel_line as cancel_line
+from pilothouse.protocol.control_frames import encode_line as encode_line
 from pilothouse.protocol.control_frames import error_line as error_line
 from pilothouse.protocol.control_frames import request_line as request_line
 from pilothouse.protocol.control_frames import success_line as success_line
 from pilothouse.protocol.control_frames import user_message as user_message
-from pilothouse.protocol.encoding import encode_line as encode_line
 from pilothouse.protocol.events import ConnectionEvent as ConnectionEvent
 from pilothouse.protocol.events import ConnectionStats as ConnectionStats
 from pilothouse.protocol.events import ErrorReceived as ErrorReceived
@@ -26,7 +28,13 @@ from pilothouse.protocol.events import RequestReceived as RequestReceived
 from pilothouse.protocol.events import ResponseReceived as ResponseReceived
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
 from pilothouse.protocol.frame_reader import LineFramer as LineFramer
-from pilothouse.protocol.validator import StreamFault as StreamFault
-from pilothouse.protocol.validator import StreamFaultKind as StreamFaultKind
-from pilothouse.protocol.validator import StreamValidator as StreamValidator
-from pilothouse.protocol.validator import ValidationReport as ValidationReport
+
+if TYPE_CHECKING:
+    from pilothouse.protocol.validator import StreamFault as StreamFault
+    from pilothouse.protocol.validator import StreamFaultKind as StreamFaultKind
+    from pilothouse.protocol.validator import StreamValidator as StreamValidator
+    from pilothouse.protocol.validator import ValidationReport as ValidationReport
+
+
+# Loaded lazily: a query does not check its stream.
+__getattr__, __dir__ = make_lazy_exports(__name__)

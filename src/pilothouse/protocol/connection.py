@@ -1,39 +1,30 @@
 """The wire as a state machine: bytes in → messages and events out, calls in → bytes out.
 
-Owns which call is allowed in which state, and which response belongs to which request. Must not know I/O, time,
-tasks, or what any control subtype means.
+Owns what may be sent when, and which response belongs to which request. Must not know I/O, time, tasks, or what any
+control subtype means.
 
-The life of a connection is the table `TRANSITIONS`::
+Two flags say where a connection is: `end_input` ends the input of the CLI, `end_output` its output and its input. After
+either, nothing can be sent any more: `request` raises `SessionClosedError`; responses and cancellations give no bytes,
+because a handler cannot know that the CLI has exited. After the end of the output, `feed` raises too.
 
-    opening ──feed──► open ──end_input──► input_ended ──end_output──► ended
-
-`opening`: the CLI has not sent anything yet. `input_ended`: nothing can be sent any more, the CLI may still send.
-`ended`: the output of the CLI has ended; nothing is pending. A call that a state does not list raises
-`SessionClosedError`.
-
-Two rules hold in every state: each request of the CLI gets at most one response, and each request of ours leaves
-`pending` exactly once: by its response, by `cancel_request`, or by `end_output`.
+Two rules hold always: each request of the CLI gets at most one response, and each request of ours leaves `pending`
+exactly once: by its response, by `cancel_request`, or by `end_output`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from pilothouse.errors import MessageParseError, SessionClosedError
-from pilothouse.messages import Message
 from pilothouse.protocol.control_frames import (
-    CONTROL_FRAMES,
     ControlCancelRequest,
     ControlRequest,
     ControlResponse,
     KeepAlive,
-    ParsedRequest,
     cancel_line,
     error_line,
     read_id,
@@ -42,75 +33,14 @@ from pilothouse.protocol.control_frames import (
     request_line,
     success_line,
 )
-from pilothouse.protocol.events import (
-    ConnectionEvent,
-    ConnectionStats,
-    ErrorReceived,
-    InvalidFrame,
-    OutputEnd,
-    RequestCancelled,
-    RequestReceived,
-    ResponseReceived,
-)
+from pilothouse.protocol.events import ErrorReceived, InvalidFrame, OutputEnd, RequestCancelled, ResponseReceived
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, FrameReader
 
-
-class ConnectionState(StrEnum):
-    """The states of a connection."""
-
-    OPENING = "opening"
-    OPEN = "open"
-    INPUT_ENDED = "input_ended"
-    ENDED = "ended"
-
-
-class ConnectionCall(StrEnum):
-    """The calls of a connection."""
-
-    FEED = "feed"
-    REQUEST = "request"
-    CANCEL_REQUEST = "cancel_request"
-    RESPOND = "respond"
-    RESPOND_ERROR = "respond_error"
-    END_INPUT = "end_input"
-    END_OUTPUT = "end_output"
-
-
-def _transitions_from(
-    state: ConnectionState, *, moves: Mapping[ConnectionCall, ConnectionState], stays: tuple[ConnectionCall, ...]
-) -> dict[ConnectionCall, ConnectionState]:
-    # Late responses and cancellations are not errors: a handler cannot know that the CLI has exited. They return b"".
-    late = (ConnectionCall.CANCEL_REQUEST, ConnectionCall.RESPOND, ConnectionCall.RESPOND_ERROR)
-    return {**dict.fromkeys((*late, *stays), state), **moves}
-
-
-_ENDINGS: Final = {
-    ConnectionCall.END_INPUT: ConnectionState.INPUT_ENDED,
-    ConnectionCall.END_OUTPUT: ConnectionState.ENDED,
-}
-TRANSITIONS: Final[Mapping[ConnectionState, Mapping[ConnectionCall, ConnectionState]]] = {
-    ConnectionState.OPENING: _transitions_from(
-        ConnectionState.OPENING,
-        stays=(ConnectionCall.REQUEST,),
-        moves={ConnectionCall.FEED: ConnectionState.OPEN, **_ENDINGS},
-    ),
-    ConnectionState.OPEN: _transitions_from(
-        ConnectionState.OPEN, stays=(ConnectionCall.FEED, ConnectionCall.REQUEST), moves=_ENDINGS
-    ),
-    ConnectionState.INPUT_ENDED: _transitions_from(
-        ConnectionState.INPUT_ENDED, stays=(ConnectionCall.FEED,), moves=_ENDINGS
-    ),
-    ConnectionState.ENDED: _transitions_from(
-        ConnectionState.ENDED, stays=(ConnectionCall.END_INPUT, ConnectionCall.END_OUTPUT), moves={}
-    ),
-}
-
-_SENDING: Final = frozenset({ConnectionState.OPENING, ConnectionState.OPEN})
 _REMEMBERED_REQUESTS: Final = 1024
 """The ids of at least this many handled requests are kept, so that a repeated request is not handled twice."""
 
 
-class Connection:
+class Connection(FrameReader):
     """One conversation with one CLI process, without the pipes.
 
     Args:
@@ -121,30 +51,19 @@ class Connection:
     Attributes:
         events: what happened besides messages, oldest first; the caller removes them.
         stats: counters.
+        can_send: whether the CLI still reads its input: neither `end_input` nor `end_output` was called.
+        is_output_ended: whether `end_output` was called.
     """
 
     def __init__(self, *, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, id_prefix: str = "ph") -> None:
-        self.events: deque[ConnectionEvent] = deque()
-        self.stats = ConnectionStats()
-        self._state = ConnectionState.OPENING
+        super().__init__(max_line_bytes)
+        self.can_send = True
         self._id_prefix = id_prefix
         self._next_id = 1
         self._pending: dict[str, str] = {}
-        self._open_requests: dict[str, ParsedRequest] = {}
+        self._open_requests: dict[str, tuple[str, str | int]] = {}  # id → subtype, and the id as it was received
         self._closed_requests: set[str] = set()
         self._closed_before: set[str] = set()
-        self._reader = FrameReader(
-            CONTROL_FRAMES,
-            max_line_bytes=max_line_bytes,
-            on_control_frame=self._on_control_frame,
-            events=self.events,
-            stats=self.stats,
-        )
-
-    @property
-    def state(self) -> ConnectionState:
-        """The current state."""
-        return self._state
 
     @property
     def pending(self) -> Mapping[str, str]:
@@ -154,47 +73,7 @@ class Connection:
     @property
     def open_requests(self) -> Mapping[str, str]:
         """Requests of the CLI that wait for our response: id to subtype, oldest first."""
-        return {request_id: question.subtype for request_id, question in self._open_requests.items()}
-
-    @property
-    def non_json_lines(self) -> tuple[bytes, ...]:
-        """The last lines that were not JSON, oldest first, clipped: shown when the CLI fails to start."""
-        return tuple(self._reader.non_json_lines)
-
-    @property
-    def fragment(self) -> bytes:
-        """The beginning of an object that was cut at a line end and may still continue; b"" if there is none."""
-        return self._reader.fragment
-
-    # -- bytes in --------------------------------------------------------------------------------------------------
-
-    def feed(self, data: bytes) -> list[Message]:
-        """Take bytes from the CLI, cut anywhere. No content raises.
-
-        Returns:
-            The messages that are complete now, in order. Everything else is in `events`.
-
-        Raises:
-            SessionClosedError: the output has ended.
-        """
-        if self._state is not ConnectionState.OPEN:
-            self._step(ConnectionCall.FEED)
-        return self._reader.feed(data)
-
-    def end_output(self) -> OutputEnd:
-        """Record the end of the CLI's output: read its last line and give up on pending requests.
-
-        Nothing is pending and no request is open afterwards. A second call returns an empty `OutputEnd`.
-        """
-        already_ended = self._state is ConnectionState.ENDED
-        self._step(ConnectionCall.END_OUTPUT)
-        if already_ended:
-            return OutputEnd()
-        messages, fragment = self._reader.flush()
-        unanswered = tuple(self._pending)
-        self._pending.clear()
-        self._open_requests.clear()
-        return OutputEnd(messages, unanswered, fragment)
+        return {request_id: subtype for request_id, (subtype, _) in self._open_requests.items()}
 
     # -- bytes out -------------------------------------------------------------------------------------------------
 
@@ -212,7 +91,8 @@ class Connection:
             UsageError: the body cannot be written as JSON; nothing is pending then.
             SessionClosedError: nothing can be sent any more.
         """
-        self._step(ConnectionCall.REQUEST)
+        if not self.can_send:
+            raise SessionClosedError("`request` is not possible: the CLI reads no more input")
         request_id = f"{self._id_prefix}_{self._next_id}"
         line = request_line(request_id, subtype, body)
         self._next_id += 1
@@ -225,10 +105,8 @@ class Connection:
         Returns:
             The cancellation to send; b"" if the request is not pending or nothing can be sent any more.
         """
-        self._step(ConnectionCall.CANCEL_REQUEST)
-        if self._pending.pop(request_id, None) is None or self._state not in _SENDING:
-            return b""
-        return cancel_line(request_id)
+        was_pending = self._pending.pop(request_id, None) is not None
+        return cancel_line(request_id) if was_pending and self.can_send else b""
 
     def respond(self, request_id: str, payload: object) -> bytes:
         """Respond to a request of the CLI.
@@ -244,32 +122,40 @@ class Connection:
             UsageError: the payload cannot be written as JSON; the request is still open then, and `respond_error`
                 works.
         """
-        return self._respond(ConnectionCall.RESPOND, request_id, success_line, payload)
+        request = self._open_requests.get(request_id)
+        if request is None:
+            return b""
+        line = success_line(request[1], payload) if self.can_send else b""
+        self._close_request(request_id)
+        return line
 
     def respond_error(self, request_id: str, error: str, code: str | None = None) -> bytes:
         """Respond to a request of the CLI with an error. Arguments and result as in `respond`."""
-        return self._respond(ConnectionCall.RESPOND_ERROR, request_id, error_line, error, code)
+        request = self._open_requests.get(request_id)
+        if request is None:
+            return b""
+        self._close_request(request_id)
+        return error_line(request[1], error, code) if self.can_send else b""
 
     def end_input(self) -> None:
         """Record that nothing will be sent any more. Idempotent."""
-        self._step(ConnectionCall.END_INPUT)
+        self.can_send = False
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    def end_output(self) -> OutputEnd:
+        """Record the end of the CLI's output: read its last line and give up on pending requests.
 
-    def _step(self, call: ConnectionCall) -> None:
-        state = TRANSITIONS[self._state].get(call)
-        if state is None:
-            raise SessionClosedError(f"`{call}` is not possible: the connection is in state `{self._state}`")
-        self._state = state
+        Nothing is pending and no request is open afterwards. A second call returns an empty `OutputEnd`.
+        """
+        if self.is_output_ended:
+            return OutputEnd()
+        self.is_output_ended, self.can_send = True, False
+        messages, fragment = self.flush()
+        unanswered = tuple(self._pending)
+        self._pending.clear()
+        self._open_requests.clear()
+        return OutputEnd(messages, unanswered, fragment)
 
-    def _respond(self, call: ConnectionCall, request_id: str, line_for: Callable[..., bytes], *args: object) -> bytes:
-        self._step(call)
-        question = self._open_requests.get(request_id)
-        if question is None:
-            return b""
-        line = line_for(question.wire_id, *args) if self._state in _SENDING else b""
-        self._close_request(request_id)
-        return line
+    # -- control frames --------------------------------------------------------------------------------------------
 
     def _close_request(self, request_id: str) -> None:
         del self._open_requests[request_id]
@@ -277,47 +163,41 @@ class Connection:
         if len(self._closed_requests) >= _REMEMBERED_REQUESTS:
             self._closed_before, self._closed_requests = self._closed_requests, set()
 
-    def _on_control_frame(self, frame: Struct, line: bytes) -> None:
-        self._ROUTES[type(frame)](self, frame, line)
-
-    def _on_request(self, frame: ControlRequest, line: bytes) -> None:
+    def _on_request(self, frame: ControlRequest) -> None:
         self.stats.control_frames += 1
-        question = read_request(frame, line)
-        if question is not None:
-            self._open_request(question)
-            return
-        self.stats.invalid_frames += 1
-        data = {"type": "control_request", "request_id": frame.request_id, "request": frame.request}
-        self.events.append(InvalidFrame(MessageParseError("a control request without a usable request_id", data=data)))
+        self._open_request(frame)
 
-    def _open_request(self, request: ParsedRequest) -> None:
-        request_id = request.request_id
-        if (
-            request_id in self._open_requests
-            or request_id in self._closed_requests
-            or request_id in self._closed_before
-        ):
+    def _open_request(self, frame: ControlRequest) -> None:
+        request = read_request(frame)
+        if request is None:
+            self.stats.invalid_frames += 1
+            data = {"type": "control_request", "request_id": frame.request_id, "request": frame.request}
+            error = MessageParseError("a control request without a usable request_id", data=data)
+            self.events.append(InvalidFrame(error))
+            return
+        key = request.request_id
+        if key in self._open_requests or key in self._closed_requests or key in self._closed_before:
             self.stats.repeated_requests += 1
             return
-        self._open_requests[request_id] = request
-        self.events.append(RequestReceived(request_id, request.subtype, request.body))
+        self._open_requests[key] = (request.subtype, frame.request_id)
+        self.events.append(request)
 
-    def _on_response(self, frame: ControlResponse, line: bytes) -> None:
+    def _on_response(self, frame: ControlResponse) -> None:
         self.stats.control_frames += 1
-        answer = read_response(frame, line)
-        subtype = None if answer is None else self._pending.pop(answer.request_id, None)
-        if answer is None or subtype is None:
+        response = read_response(frame)
+        subtype = None if response is None else self._pending.pop(response.request_id, None)
+        if response is None or subtype is None:
             # The CLI echoes our own responses when it replays user messages, so this is not a fault.
             self.stats.unmatched_responses += 1
             return
-        if answer.error is None:
-            self.events.append(ResponseReceived(answer.request_id, subtype, answer.payload))
+        if response.error is None:
+            self.events.append(ResponseReceived(response.request_id, subtype, response.payload))
         else:
-            self.events.append(ErrorReceived(answer.request_id, subtype, answer.error, answer.code))
-        for question in answer.open_requests:
-            self._open_request(question)
+            self.events.append(ErrorReceived(response.request_id, subtype, response.error, response.code))
+        for request in response.open_requests:
+            self._open_request(request)
 
-    def _on_cancel(self, frame: ControlCancelRequest, line: bytes) -> None:
+    def _on_cancel(self, frame: ControlCancelRequest) -> None:
         self.stats.control_frames += 1
         request_id = read_id(frame.request_id)
         if request_id is None or request_id not in self._open_requests:
@@ -326,10 +206,10 @@ class Connection:
         self._close_request(request_id)
         self.events.append(RequestCancelled(request_id))
 
-    def _on_keep_alive(self, frame: KeepAlive, line: bytes) -> None:
+    def _on_keep_alive(self, frame: KeepAlive) -> None:
         self.stats.keep_alives += 1
 
-    _ROUTES: ClassVar[Mapping[type[Struct], Callable[..., None]]] = {
+    HANDLERS: ClassVar[Mapping[type[Struct], Callable[[Any, Any], None]]] = {
         ControlRequest: _on_request,
         ControlResponse: _on_response,
         ControlCancelRequest: _on_cancel,

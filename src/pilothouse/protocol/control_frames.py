@@ -16,15 +16,17 @@ Writing always uses the nested form: one compact line of JSON that ends in ``\n`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Struct, field
 
 from pilothouse.errors import LineDecodeError, UsageError
-from pilothouse.messages.base import RAW_KEY, RawLine
-from pilothouse.messages.json_lines import decode_line
-from pilothouse.protocol.encoding import encode_line
+from pilothouse.messages.base import RAW_KEY, RawLine, UnknownPart
+from pilothouse.messages.json_lines import UNENCODABLE, decode_line, encode_ascii, to_plain_scalar
+from pilothouse.protocol.events import RequestReceived
 
 Fields = dict[str, Any]
 
@@ -58,26 +60,22 @@ class KeepAlive(_ControlFrame, frozen=True, tag="keep_alive"):
     """A heartbeat without content."""
 
 
-CONTROL_FRAMES: Final[tuple[type[Struct], ...]] = (ControlRequest, ControlResponse, ControlCancelRequest, KeepAlive)
-
-
-class ParsedRequest(Struct, frozen=True):
-    """A control request in its nested form. `wire_id` is the id as it was received, to be echoed."""
-
-    request_id: str
-    subtype: str
-    body: Fields
-    wire_id: str | int
-
-
 class ParsedResponse(Struct, frozen=True):
-    """A control response in its nested form: `error` is None on success. The CLI still waits for `open_requests`."""
+    """A control response in its nested form.
+
+    Attributes:
+        request_id: the request that it answers.
+        payload: its body.
+        error: the error in its place; None on success.
+        code: the code of that error, if it has one.
+        open_requests: requests that the CLI still waits for, as whole frames.
+    """
 
     request_id: str
     payload: Fields
     error: str | None = None
     code: str | None = None
-    open_requests: tuple[ParsedRequest, ...] = ()
+    open_requests: tuple[ControlRequest, ...] = ()
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -90,69 +88,56 @@ def read_id(wire_id: object) -> str | None:
     return str(wire_id) if isinstance(wire_id, int) and not isinstance(wire_id, bool) else None
 
 
-def read_request(frame: ControlRequest, line: bytes) -> ParsedRequest | None:
-    """Read the request in a control request frame; None if it has no id, because no response is possible then.
+def read_request(frame: ControlRequest) -> RequestReceived | None:
+    """Read the request in a frame, which owns it no more; None if it has no id: no response is possible then."""
+    request_id = read_id(frame.request_id)
+    if request_id is None:
+        return None
+    body: Fields = frame.request
+    if type(body) is not dict or "subtype" not in body:
+        body = _read_flat_request(frame)
+    kind = body.pop("subtype", "")
+    if not isinstance(kind, str):
+        kind = ""
+    short = _SHORT_FORMS.get(kind)
+    if short is not None and (short[0] is None or short[0] in body):
+        kind, body = short[1](body)
+    return RequestReceived(request_id, kind, body)
 
-    Args:
-        frame: the decoded envelope.
-        line: the line of the frame; it holds those fields of the flat form that the envelope does not keep.
-    """
-    request = _to_mapping(frame.request)
-    if "subtype" in request:
-        return _make_request(frame.request_id, request["subtype"], request)
-    return _parse_request(_decode_fields(line), "")
+
+def _read_flat_request(frame: ControlRequest) -> Fields:
+    """Read a request that is not, or not only, in the field `request`."""
+    fields = _decode_fields(frame.raw_line)
+    nested: object = frame.request
+    if isinstance(nested, dict):
+        return {**cast("Fields", nested), "subtype": fields.get("subtype", "")}
+    return {key: value for key, value in fields.items() if key not in ("type", "request_id", "request")}
 
 
-def read_response(frame: ControlResponse, line: bytes) -> ParsedResponse | None:
-    """Read the response in a control response frame; None if it names no request.
-
-    Args:
-        frame: the decoded envelope.
-        line: as in `read_request`.
-    """
+def read_response(frame: ControlResponse) -> ParsedResponse | None:
+    """Read the response in a control response frame; None if it names no request."""
     response = _to_mapping(frame.response)
     request_id = read_id(response.get("request_id"))
     if request_id is None:
         request_id = read_id(frame.request_id)
-        return None if request_id is None else _parse_flat_response(request_id, _decode_fields(line))
+        return None if request_id is None else _parse_flat_response(request_id, _decode_fields(frame.raw_line))
     if _is_error(response):
         return _make_error(request_id, response)
-    return ParsedResponse(
-        request_id, _to_payload(response.get("response")), open_requests=_parse_open_requests(response)
-    )
+    payload = response.get("response")
+    if not isinstance(payload, dict):
+        payload = _to_payload(payload)
+    if _OPEN_REQUEST_KEYS.keys().isdisjoint(response):
+        return ParsedResponse(request_id, cast("Fields", payload))
+    return ParsedResponse(request_id, cast("Fields", payload), open_requests=_parse_open_requests(response))
 
 
-def _make_request(wire_id: object, subtype: object, body: Fields) -> ParsedRequest | None:
-    """Make the request of a subtype. The request owns `body` from here on."""
-    request_id = read_id(wire_id)
-    if request_id is None:
-        return None
-    kind = subtype if isinstance(subtype, str) else ""
-    body.pop("subtype", None)
-    short = _SHORT_FORMS.get(kind)
-    if short is not None:
-        kind, body = short(kind, body)
-    return ParsedRequest(request_id, kind, body, cast("str | int", wire_id))
-
-
-def _parse_request(fields: Fields, subtype: str) -> ParsedRequest | None:
-    """Read a whole control request: nested, flat or mixed; `subtype` is for a request that names none."""
-    request = fields.get("request")
-    if isinstance(request, dict):
-        body = dict(cast("Fields", request))
-    else:
-        body = {key: value for key, value in fields.items() if key not in ("type", "request_id", "request")}
-    kind = body.get("subtype", fields.get("subtype", subtype))
-    return _make_request(fields.get("request_id"), kind, body)
-
-
-def _short_permission(_: str, body: Fields) -> tuple[str, Fields]:
+def _short_permission(body: Fields) -> tuple[str, Fields]:
     if "tool_name" not in body and "tool" in body:
         body = {("tool_name" if key == "tool" else key): value for key, value in body.items()}
     return "can_use_tool", body
 
 
-def _short_hook(_: str, body: Fields) -> tuple[str, Fields]:
+def _short_hook(body: Fields) -> tuple[str, Fields]:
     """Read `{"subtype":"hook","event":E,…}`: the event and its fields move into `input`.
 
     `input` is the input of the tool if the request also names a tool; otherwise it holds fields of the event.
@@ -170,17 +155,14 @@ def _short_hook(_: str, body: Fields) -> tuple[str, Fields]:
     return "hook_callback", {"callback_id": "", **own, "input": fields}
 
 
-def _hook_callback(subtype: str, body: Fields) -> tuple[str, Fields]:
-    return _short_hook(subtype, body) if "event" in body else (subtype, body)
-
-
 _HOOK_FIELDS: Final = {"tool": "tool_name"}
-_SHORT_FORMS: Final[dict[str, Callable[[str, Fields], tuple[str, Fields]]]] = {
-    "can_use_tool": _short_permission,
-    "hook": _short_hook,
-    "hook_callback": _hook_callback,
-    "permission": _short_permission,
+_SHORT_FORMS: Final[dict[str, tuple[str | None, Callable[[Fields], tuple[str, Fields]]]]] = {
+    "can_use_tool": ("tool", _short_permission),
+    "hook": (None, _short_hook),
+    "hook_callback": ("event", _short_hook),
+    "permission": (None, _short_permission),
 }
+"""Subtype → the field that only the short form has, None if the subtype itself is short; and what reads that form."""
 
 
 def _is_error(response: Mapping[str, Any]) -> bool:
@@ -230,16 +212,19 @@ _OPEN_REQUEST_KEYS: Final = {
 }
 
 
-def _parse_open_requests(response: Mapping[str, Any]) -> tuple[ParsedRequest, ...]:
-    found: list[ParsedRequest] = []
-    if _OPEN_REQUEST_KEYS.keys().isdisjoint(response):
-        return ()
+def _parse_open_requests(response: Mapping[str, Any]) -> tuple[ControlRequest, ...]:
+    found: list[ControlRequest] = []
     for key, subtype in _OPEN_REQUEST_KEYS.items():
         items = response.get(key)
         for item in cast("list[object]", items) if isinstance(items, list) else ():
-            question = _parse_request(cast("Fields", item), subtype) if isinstance(item, dict) else None
-            if question is not None:
-                found.append(question)
+            fields = _to_mapping(item)
+            if read_id(fields.get("request_id")) is None:
+                continue
+            nested = fields.get("request")
+            rest = {name: value for name, value in fields.items() if name not in ("type", "request_id", "request")}
+            body = dict(cast("Fields", nested)) if isinstance(nested, dict) else rest
+            kind = body.get("subtype", fields.get("subtype", subtype))
+            found.append(ControlRequest(request_id=fields.get("request_id"), request={**body, "subtype": kind}))
     return tuple(found)
 
 
@@ -261,6 +246,90 @@ def _decode_fields(line: bytes) -> Fields:
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
+
+# Some readers also break lines at these characters; inside JSON strings an escape means the same.
+_OTHER_LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+_MAX_TYPE_CHARS: Final = 80
+
+
+def _to_encodable(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, UnknownPart):
+        return value.data
+    return to_plain_scalar(value)
+
+
+_encode = msgspec.json.Encoder(enc_hook=_to_encodable).encode
+
+
+def encode_line(value: object) -> bytes:
+    r"""Write a value as one compact line of JSON, with its ``\n``.
+
+    Args:
+        value: dicts, lists, strings, numbers, booleans, None; also structs, dataclasses, dates, enums and paths.
+
+    Raises:
+        UsageError: a part of the value cannot be written; the message names its path from `value`.
+    """
+    try:
+        try:
+            line = _encode(value)
+        except UNENCODABLE:
+            line = encode_ascii(value, _to_encodable)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _encoding_error(value, error) from error
+    if not line.isascii():
+        for raw, escaped in _OTHER_LINE_ENDS:
+            line = line.replace(raw, escaped)
+    return line + b"\n"
+
+
+def _encoding_error(value: object, error: BaseException) -> UsageError:
+    if isinstance(error, RecursionError):
+        return UsageError("the value cannot be written as JSON: it contains itself, or is nested too deeply")
+    path, culprit, reason = _find_culprit(value)
+    where = path or "the value itself"
+    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")[:_MAX_TYPE_CHARS]
+    return UsageError(f"the value cannot be written as JSON: {where} is of type {kind}; {reason}")
+
+
+def _find_culprit(value: object) -> tuple[str, object, str]:
+    """Find the innermost part that cannot be written: its path, the part, and the reason."""
+    path = ""
+    while True:
+        for name, part in _parts(value):
+            try:
+                encode_ascii(part, _to_encodable)
+            except (TypeError, ValueError, RecursionError):
+                path += name
+                value = part
+                break
+        else:
+            return path.removeprefix("."), value, _reason(value)
+
+
+def _reason(value: object) -> str:
+    if isinstance(value, Mapping):
+        odd = next(
+            (key for key in cast("Mapping[object, object]", value) if not isinstance(key, str | int | float)), None
+        )
+        if odd is not None:
+            return f"its key {odd!r:.60} is not a string"
+    return "use strings, numbers, booleans, None, lists and dicts"
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            yield f".{key}", item
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield f"[{index}]", item
 
 
 def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None = None) -> bytes:
@@ -337,3 +406,48 @@ def user_message(
     if client_composed:
         frame["client_composed"] = True
     return encode_line({**frame, **(extra or {})})
+
+
+# -- outputs of hooks ----------------------------------------------------------------------------------------------
+
+_OWN: Final = "hookSpecificOutput"
+_DECISION: Final = "permissionDecision"
+_REASON: Final = "permissionDecisionReason"
+_WEIGHT: Final = {"deny": 3, "ask": 2, "allow": 1}
+_TEXTS: Final = ("additionalContext",)
+
+
+def merge_hook_outputs(outputs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge `outputs` into one.
+
+    A decision keeps its reason. `continue: false` and a block always stay. Texts for the model are joined. For every
+    other field, the last value wins.
+    """
+    merged: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for answer in outputs:
+        specific: Any = answer.get(_OWN)
+        if isinstance(specific, Mapping):
+            _add_specific(own, cast("Mapping[str, Any]", specific))
+        _add_common(merged, {key: value for key, value in answer.items() if key != _OWN})
+    return {**merged, _OWN: own} if own else merged
+
+
+def _add_common(merged: dict[str, Any], more: Mapping[str, Any]) -> None:
+    if merged.get("continue") is False:
+        more = {key: value for key, value in more.items() if key not in ("continue", "stopReason")}
+    if merged.get("decision") == "block":
+        more = {key: value for key, value in more.items() if key not in ("decision", "reason")}
+    merged.update(more)
+
+
+def _add_specific(own: dict[str, Any], more: Mapping[str, Any]) -> None:
+    decision, known = more.get(_DECISION), own.get(_DECISION)
+    if decision is not None and _WEIGHT.get(str(decision), 0) > _WEIGHT.get(str(known), 0):
+        own.pop(_REASON, None)
+        own.update({key: more[key] for key in (_DECISION, _REASON) if key in more})
+    for key, value in more.items():
+        if key in _TEXTS and key in own:
+            own[key] = f"{own[key]}\n{value}"
+        elif key not in (_DECISION, _REASON):
+            own[key] = value

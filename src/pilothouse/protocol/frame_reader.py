@@ -23,15 +23,17 @@ Rules for lines that are not a frame on their own (`FrameReader`):
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from functools import cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import Struct
 
-from pilothouse.errors import LineDecodeError, MessageParseError, PeerError
+from pilothouse.errors import LineDecodeError, MessageParseError, PeerError, SessionClosedError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.protocol.events import (
     HEAD_BYTES,
@@ -41,9 +43,6 @@ from pilothouse.protocol.events import (
     LineTooLong,
     NonJsonLine,
 )
-
-if TYPE_CHECKING:
-    from pilothouse.protocol.partial_json import PartialObject
 
 DEFAULT_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
@@ -61,7 +60,7 @@ class OversizeLine(Struct, frozen=True):
     head: bytes
 
 
-class LineFramer:
+class LineFramer(Struct, eq=False):
     """Splits a byte stream into lines.
 
     Args:
@@ -71,15 +70,12 @@ class LineFramer:
         oversize: dropped lines that ended during the last `feed` or `flush`, in order; replaced by the next call.
     """
 
-    __slots__ = ("_blocks", "_head", "_held", "_max", "_parts", "oversize")
-
-    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
-        self._max = max_line_bytes
-        self._blocks: list[bytes] = []
-        self._parts: list[bytes] = []
-        self._held = 0
-        self._head: bytes | None = None
-        self.oversize: list[OversizeLine] = []
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    oversize: list[OversizeLine] = []
+    _blocks: list[bytes] = []
+    _parts: list[bytes] = []
+    _held: int = 0
+    _head: bytes | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
         r"""Take the next bytes.
@@ -92,7 +88,10 @@ class LineFramer:
         """
         if self.oversize:
             self.oversize = []
-        if b"\n" not in chunk:
+        end = chunk.find(b"\n") + 1
+        if end == len(chunk) <= self.max_line_bytes and end and not self._held:
+            return [chunk]  # one whole line, as control frames come
+        if not end:
             if chunk:
                 self._hold(chunk)
             return []
@@ -100,7 +99,7 @@ class LineFramer:
         tail = b"" if chunk.endswith(b"\n") else lines.pop()
         if self._held:
             self._finish_held(lines)
-        if len(chunk) > self._max:
+        if len(chunk) > self.max_line_bytes:
             lines = self._drop_long(lines)
         if tail:
             self._hold(tail)
@@ -123,7 +122,7 @@ class LineFramer:
             self._head += tail[: HEAD_BYTES - len(self._head)]
             return
         self._parts.append(tail)
-        if self._held > self._max:
+        if self._held > self.max_line_bytes:
             self._head = self._take()[:HEAD_BYTES]
         elif len(self._parts) >= _FOLD_PARTS:
             self._blocks.append(b"".join(self._parts))
@@ -139,7 +138,7 @@ class LineFramer:
     def _finish_held(self, lines: list[bytes]) -> None:
         """Complete the held line with `lines[0]`, in place, and remove it if it is too long."""
         size = self._held + _size(lines[0])
-        if size <= self._max:
+        if size <= self.max_line_bytes:
             self._parts.append(lines[0])
             lines[0] = self._take()
         else:
@@ -152,7 +151,7 @@ class LineFramer:
         kept: list[bytes] = []
         for line in lines:
             size = _size(line)
-            if size <= self._max:
+            if size <= self.max_line_bytes:
                 kept.append(line)
             else:
                 self.oversize.append(OversizeLine(len(kept), size, line[: min(size, HEAD_BYTES)]))
@@ -165,56 +164,125 @@ def _size(line: bytes) -> int:
 
 KEPT_NON_JSON_LINES: Final = 20
 """How many lines that are not JSON are kept for error messages."""
+CHECKED_BYTES: Final = 8 * 1024
+"""Longest cut object of which each new piece is checked at once: the check reads all of it again."""
 
 _NON_JSON_EVENT_BYTES: Final = 4096
+_MARKS: Final = re.compile(rb'\\.|["{}]', re.DOTALL)
+_CUT_NUMBER: Final = b"+-.eE"
+"""What a number that is cut may end with. The decoder does not see that more may follow."""
+
+
+def _find_json_fault(text: bytes) -> str:
+    """Return "cut" for the beginning of a JSON value, "malformed" for what cannot become one, "" for a whole one."""
+    try:
+        msgspec.json.decode(text.rstrip(_CUT_NUMBER), type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return "cut" if "truncated" in str(error) else "malformed"
+    except RecursionError:
+        return ""
+    return ""
+
+
+class CutObject:
+    """The beginning of a JSON object that was cut at a line end, and the lines that continue it.
+
+    The pieces are joined without a separator: inside a string the line end was never part of the text, and elsewhere
+    it means nothing. Braces outside of strings tell when the object is whole. Each byte is counted once, so an object
+    in many small pieces costs linear time.
+
+    Attributes:
+        text: the pieces so far.
+    """
+
+    __slots__ = ("_depth", "_is_in_string", "_scanned", "text")
+
+    def __init__(self, line: bytes) -> None:
+        self.text = bytearray()
+        self._depth = 0
+        self._is_in_string = False
+        self._scanned = 0
+        self.add(line)
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of the text, to recognise it by."""
+        return bytes(self.text[:HEAD_BYTES])
+
+    def accepts(self, line: bytes) -> bool:
+        """Whether the text can go on with `line`. Of a long text, any line is accepted."""
+        too_long = len(self.text) + len(line) > CHECKED_BYTES
+        return too_long or _find_json_fault(bytes(self.text + line)) != "malformed"
+
+    def add(self, line: bytes) -> bool:
+        """Add a piece. Returns whether the object is whole now."""
+        self.text += line
+        at = self._scanned
+        for mark in _MARKS.finditer(self.text, at):
+            at = mark.end()
+            match mark.group():
+                case b'"':
+                    self._is_in_string = not self._is_in_string
+                case b"{" if not self._is_in_string:
+                    self._depth += 1
+                case b"}" if not self._is_in_string:
+                    self._depth -= 1
+                case _:
+                    continue
+        is_escape_cut = at < len(self.text) and self.text.endswith(b"\\")
+        self._scanned = len(self.text) - is_escape_cut
+        return self._depth <= 0
 
 
 class FrameReader:
-    """Turns bytes into messages.
+    """Turns bytes into messages, and passes control frames to the handlers of a subclass.
 
     Args:
-        control_frames: structs of the control protocol, tagged by `type`.
         max_line_bytes: longest line, and longest object joined from cut lines, in bytes.
-        on_control_frame: called with every control frame and its line, in order.
-        events: receives reports of unreadable lines.
-        stats: counters to update.
+
+    Attributes:
+        events: what happened besides messages, oldest first; the caller removes them.
+        stats: counters.
     """
 
-    def __init__(
-        self,
-        control_frames: Iterable[type[msgspec.Struct]],
-        *,
-        max_line_bytes: int,
-        on_control_frame: Callable[[msgspec.Struct, bytes], None],
-        events: deque[ConnectionEvent],
-        stats: ConnectionStats,
-    ) -> None:
-        classes = tuple(control_frames)
-        self._decoder = FrameDecoder(extra=classes)
-        self._control_frames = frozenset[type](classes)
-        self._special = self._control_frames | {LineDecodeError, MessageParseError}
-        self._on_control_frame = on_control_frame
-        self._events = events
-        self._stats = stats
+    HANDLERS: ClassVar[Mapping[type[Struct], Callable[[Any, Any], None]]] = {}
+    """Handlers of control frames, by class: called with the reader and the frame, in order."""
+
+    def __init__(self, max_line_bytes: int) -> None:
+        self.events: deque[ConnectionEvent] = deque()
+        self.stats = ConnectionStats()
+        self.is_output_ended = False
+        self._decoder = _make_decoder(tuple(self.HANDLERS))
+        self._special = _ERRORS | self.HANDLERS.keys()
         self._max = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
-        self._partial: PartialObject | None = None  # the held beginning of a cut object
-        self.non_json_lines: deque[bytes] = deque(maxlen=KEPT_NON_JSON_LINES)
+        self._cut: CutObject | None = None
+        self._non_json_lines: deque[bytes] = deque(maxlen=KEPT_NON_JSON_LINES)
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take the next bytes, cut anywhere. No content raises.
+        """Take bytes from the CLI, cut anywhere. No content raises.
 
         Returns:
-            The messages that are complete now, in order.
+            The messages that are complete now, in order. Everything else is in `events`.
+
+        Raises:
+            SessionClosedError: the output has ended.
         """
-        self._stats.received_bytes += len(data)
+        if self.is_output_ended:
+            raise SessionClosedError("`feed` is not possible: the output of the CLI has ended")
+        self.stats.received_bytes += len(data)
         lines = self._framer.feed(data)
         return self._read_around_gaps(lines) if self._framer.oversize else self._read(lines)
 
     @property
+    def non_json_lines(self) -> tuple[bytes, ...]:
+        """The last lines that were not JSON, oldest first, clipped: shown when the CLI fails to start."""
+        return tuple(self._non_json_lines)
+
+    @property
     def fragment(self) -> bytes:
-        """The beginning of the held object; b"" if none is held."""
-        return b"" if self._partial is None else self._partial.head
+        """The beginning of an object that was cut at a line end and may still continue; b"" if there is none."""
+        return b"" if self._cut is None else self._cut.head
 
     def flush(self) -> tuple[list[Message], bytes]:
         """End the stream.
@@ -226,19 +294,28 @@ class FrameReader:
         messages = self._read_around_gaps([last] if last else [])
         fragment = self.fragment
         if fragment:
-            self._stats.cut_objects += 1
-            self.non_json_lines.append(fragment)
-            self._partial = None
+            self.stats.cut_objects += 1
+            self._non_json_lines.append(fragment)
+            self._cut = None
         return messages, fragment
 
     def _read(self, lines: list[bytes]) -> list[Message]:
-        decoded, kinds = self._decoder.decode_lines(lines)
+        frames, kinds = self._decoder.decode_lines(lines)
         # One set operation shows whether every line is a plain message, by far the most common case.
-        if self._partial is not None or not self._special.isdisjoint(kinds):
-            routed = [self._route(line, frame) for line, frame in zip(lines, decoded, strict=True)]
-            decoded = [message for message in routed if message is not None]
-        self._stats.messages += len(decoded)
-        return decoded
+        if self._cut is not None or not self._special.isdisjoint(kinds):
+            messages: list[Message] = []
+            for line, frame in zip(lines, frames, strict=True):
+                if isinstance(frame, PeerError):
+                    message = self._read_odd_line(line, frame)
+                else:
+                    if self._cut is not None:
+                        self._report_cut(self._cut)
+                    message = self._deliver(frame)
+                if message is not None:
+                    messages.append(message)
+            frames = messages
+        self.stats.messages += len(frames)
+        return frames
 
     def _read_around_gaps(self, lines: list[bytes]) -> list[Message]:
         messages: list[Message] = []
@@ -246,97 +323,81 @@ class FrameReader:
         for gap in self._framer.oversize:
             messages += self._read(lines[start : gap.index])
             start = gap.index
-            if self._partial is not None:
-                self._report_partial(self._partial)
+            if self._cut is not None:
+                self._report_cut(self._cut)
             self._report_oversize(gap.size, gap.head)
         messages += self._read(lines[start:])
         return messages
 
-    def _route(self, line: bytes, frame: Any) -> Message | None:
-        if isinstance(frame, PeerError):
-            return self._odd_line(line, frame)
-        if self._partial is not None:
-            self._report_partial(self._partial)
-        return self._deliver(line, frame)
+    def _deliver(self, frame: Any) -> Message | None:
+        handle = self.HANDLERS.get(frame.__class__)
+        if handle is None:
+            return frame
+        handle(self, frame)
+        return None
 
-    def _deliver(self, line: bytes, frame: Any) -> Message | None:
-        if type(frame) in self._control_frames:
-            self._on_control_frame(frame, line)
-            return None
-        return frame
-
-    def _odd_line(self, line: bytes, error: PeerError) -> Message | None:
+    def _read_odd_line(self, line: bytes, error: PeerError) -> Message | None:
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         text = line.strip()
         if not text:
             return None
-        from pilothouse.protocol.partial_json import ScanResult  # most streams have no such line
-
-        cut = self._partial
-        if cut is not None:
-            verdict = cut.extend(line)
-            if verdict is ScanResult.COMPLETE:
-                return self._finish_partial(cut)
-            if verdict is ScanResult.OPEN:
-                if cut.size > self._max:
-                    self._report_oversize(cut.size, cut.head)
-                    self._partial = None
-                return None
-            self._report_partial(cut)
+        if self._cut is not None:
+            if self._cut.accepts(line):
+                return self._continue_cut(self._cut, line)
+            self._report_cut(self._cut)
+        fault = _find_json_fault(line) if text.startswith(b"{") else "malformed"
         if isinstance(error, MessageParseError):
             self._report_invalid(error)
-        elif not text.startswith(b"{"):
+        elif fault == "cut":
+            self._cut = CutObject(line)
+        elif fault == "malformed":
             self._report_non_json(line)
-        else:
-            self._hold_partial(line, error)
+        else:  # an object that is nested too deeply
+            self._report_invalid(error)
         return None
 
-    def _hold_partial(self, line: bytes, error: PeerError) -> None:
-        from pilothouse.protocol.partial_json import PartialObject, ScanResult
-
-        cut = PartialObject()
-        verdict = cut.extend(line)
-        if verdict is ScanResult.OPEN:
-            self._partial = cut
-        elif verdict is ScanResult.COMPLETE:
-            # The scanner accepts the object and the decoder does not, for example because it is nested too deeply.
-            self._report_invalid(error)
-        else:
-            self._report_non_json(line)
-
-    def _finish_partial(self, cut: PartialObject) -> Message | None:
-        self._partial = None
-        whole = cut.whole
-        if len(whole) > self._max:
-            self._report_oversize(len(whole), whole[:HEAD_BYTES])
+    def _continue_cut(self, cut: CutObject, line: bytes) -> Message | None:
+        is_whole = cut.add(line)
+        if not is_whole and len(cut.text) <= self._max:
+            return None
+        self._cut = None
+        if len(cut.text) > self._max:
+            self._report_oversize(len(cut.text), cut.head)
             return None
         try:
-            frame = self._decoder.decode(whole)
-        except (LineDecodeError, MessageParseError) as error:
+            frame = self._decoder.decode(bytes(cut.text))
+        except PeerError as error:
             self._report_invalid(error)
             return None
-        self._stats.repaired_objects += 1
-        return self._deliver(whole, frame)
+        self.stats.repaired_objects += 1
+        return self._deliver(frame)
 
-    def _report_partial(self, cut: PartialObject) -> None:
-        size, head = cut.size, cut.head
-        self._partial = None
-        self._stats.cut_objects += 1
-        self.non_json_lines.append(head)
-        error = LineDecodeError(f"a JSON object broke off after {size} bytes and was never completed", line=head)
-        self._events.append(InvalidFrame(error))
+    def _report_cut(self, cut: CutObject) -> None:
+        self._cut = None
+        self.stats.cut_objects += 1
+        self._non_json_lines.append(cut.head)
+        problem = f"a JSON object broke off after {len(cut.text)} bytes and was never completed"
+        self.events.append(InvalidFrame(LineDecodeError(problem, line=cut.head)))
 
     def _report_invalid(self, error: PeerError) -> None:
         # A traceback would keep the lines of the whole chunk alive for as long as the event.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        self._stats.invalid_frames += 1
-        self._events.append(InvalidFrame(error))
+        self.stats.invalid_frames += 1
+        self.events.append(InvalidFrame(error))
 
     def _report_non_json(self, line: bytes) -> None:
-        self._stats.non_json_lines += 1
-        self.non_json_lines.append(line[:HEAD_BYTES])
-        self._events.append(NonJsonLine(line[:_NON_JSON_EVENT_BYTES]))
+        self.stats.non_json_lines += 1
+        self._non_json_lines.append(line[:HEAD_BYTES])
+        self.events.append(NonJsonLine(line[:_NON_JSON_EVENT_BYTES]))
 
     def _report_oversize(self, size: int, head: bytes) -> None:
-        self._stats.long_lines += 1
-        self._events.append(LineTooLong(size, head))
+        self.stats.long_lines += 1
+        self.events.append(LineTooLong(size, head))
+
+
+_ERRORS: Final = frozenset[type]({LineDecodeError, MessageParseError})
+
+
+@cache
+def _make_decoder(control_frames: tuple[type[Struct], ...]) -> FrameDecoder:
+    return FrameDecoder(extra=control_frames)

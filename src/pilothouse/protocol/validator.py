@@ -18,9 +18,8 @@ counted.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -32,22 +31,12 @@ from pilothouse.messages import (
     LineSkippedMessage,
     Message,
     ResultMessage,
-    TaskNotificationMessage,
-    ToolProgressMessage,
-    ToolUseBlock,
-    UnknownBlock,
     UnknownMessage,
     UserMessage,
 )
 
 _REMEMBERED_TOOLS: Final = 10_000
 """How many tool ids of each kind, open and closed, are kept."""
-
-_TOOL_USE_ID_PATTERN: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
-"""Where a result names its tool use; `parent_tool_use_id` does not match."""
-
-_NO_MODEL: Final = "<synthetic>"
-"""The model name in messages that the CLI itself has written (2.1.330)."""
 
 _LISTED_FAULTS: Final = 100
 _LISTED_TYPES: Final = 100
@@ -125,19 +114,6 @@ class _OpenToolUse(Struct, frozen=True):
     tool_name: str
     parent: str | None
     message: str | None
-    origin: _ToolUseOrigin | None = None
-
-
-class _ToolUseOrigin(Struct, frozen=True):
-    """Where a tool use comes from: the thread, and the message of the API."""
-
-    parent: str | None
-    agent: str | None
-    api_message: str
-
-    def is_before(self, other: _ToolUseOrigin) -> bool:
-        same_thread = self.parent == other.parent and self.agent == other.agent
-        return same_thread and self.api_message != other.api_message
 
 
 class _ClosedToolUse(Struct, frozen=True):
@@ -170,49 +146,10 @@ class StreamValidator:
         self._resumed = resumed
         self._open: dict[str, _OpenToolUse] = {}
         self._closed: dict[str, _ClosedToolUse] = {}
-        # Open tool uses that may still run, and those among them that may have finished. The other open tool uses
-        # have lost their results, which is a fault.
-        self._running: dict[str, _OpenToolUse] = {}
-        self._uncertain: set[str] = set()
-        self._place: _ToolUseOrigin | None = None  # of the last message
         self._faults: list[StreamFault] = []
         self._counts = _Counts()
         self._classes: Counter[type[Message]] = Counter()
         self._unknown_types: Counter[str] = Counter()
-
-    @property
-    def has_open_tools(self) -> bool:
-        """Whether a tool use has no result yet: a tool runs, or waits for permission.
-
-        A tool use whose result must have been lost does not count: its thread has gone on to another message of the
-        API, its turn or its sub-agent has ended, or its result was in a line that could not be read. Nor does a tool
-        use that is among `has_uncertain_tools`.
-        """
-        return len(self._running) > len(self._uncertain)
-
-    @property
-    def has_uncertain_tools(self) -> bool:
-        """Whether a skipped line may have held the result of a tool use, so that the tool may have ended."""
-        return bool(self._uncertain)
-
-    def track_skipped(self, line: bytes, *, is_frame: bool) -> bool:
-        """Record a line that gave no message; return whether more tool uses are uncertain now.
-
-        Args:
-            line: the line, or its beginning.
-            is_frame: whether the line was meant to be a message; if not, it only counts if it clearly is a tool
-                result.
-        """
-        if not self._running:
-            return False
-        names: list[bytes] = re.findall(_TOOL_USE_ID_PATTERN, line) if b"tool_result" in line else []
-        if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
-            self._lose(found)
-            return False
-        before = len(self._uncertain)
-        if is_frame:
-            self._uncertain |= self._running.keys()
-        return len(self._uncertain) > before
 
     def track(self, message: Message) -> None:
         """Take the next message."""
@@ -222,33 +159,10 @@ class StreamValidator:
         if route is not None:
             route(self, message)
 
-    def track_batch(self, messages: Sequence[Message], kinds: Collection[type[Message]] | None = None) -> None:
-        """Take the next messages, in order; does the same as `track` for each, and is faster.
-
-        Args:
-            messages: any number of messages.
-            kinds: their classes, if the caller has them.
-        """
-        if kinds is None:
-            kinds = set(map(type, messages))
-        if len(kinds) == 1:
-            self._classes[next(iter(kinds))] += len(messages)
-        else:
-            self._classes.update(map(type, messages))
-        if self._ROUTES.keys().isdisjoint(kinds):
-            return
-        route_of = self._ROUTES.get
+    def track_batch(self, messages: Iterable[Message]) -> None:
+        """Take the next messages, in order."""
         for message in messages:
-            if type(message) is AssistantMessage and not message.supersedes and not self._running:
-                # Inline, because a message with text only is by far the most common.
-                for block in message.message.content:
-                    if type(block) is ToolUseBlock:
-                        break
-                else:
-                    continue
-            route = route_of(type(message))
-            if route is not None:
-                route(self, message)
+            self.track(message)
 
     def report(self) -> ValidationReport:
         """Report on the messages so far as if they were the whole stream; may be called at any time."""
@@ -285,11 +199,6 @@ class StreamValidator:
     def _on_assistant(self, message: AssistantMessage) -> None:
         if message.supersedes:
             self._retract(message.supersedes)
-        place = _find_origin(message)
-        if place is not None and place != self._place:
-            # The API is called again only when every tool use of the message before has its result.
-            self._lose_where(lambda use: use.origin is not None and use.origin.is_before(place))
-            self._place = place
         here: set[str] = set()
         for block in message.tool_uses:
             tool_use_id = block.id
@@ -299,7 +208,7 @@ class StreamValidator:
             if sent_again or message.historical:
                 continue
             self._counts.requested += 1
-            use = _OpenToolUse(tool_use_id, block.name, message.parent_tool_use_id, message.uuid, place)
+            use = _OpenToolUse(tool_use_id, block.name, message.parent_tool_use_id, message.uuid)
             if earlier is not None:
                 self._add_fault(StreamFault(StreamFaultKind.DUPLICATE_USE, tool_use_id, use.tool_name, use.parent))
             elif message.aborted:
@@ -311,11 +220,9 @@ class StreamValidator:
     def _on_user(self, message: UserMessage) -> None:
         if message.retracted_message_uuids:
             self._retract(message.retracted_message_uuids)
-        if self._running and any(isinstance(block, UnknownBlock) for block in message.content):
-            self.track_skipped(message.raw_line, is_frame=False)
         for block in message.tool_results:
             tool_use_id = block.tool_use_id
-            use = self._close(tool_use_id)
+            use = self._open.pop(tool_use_id, None)
             settled = self._closed.get(tool_use_id)
             kind: StreamFaultKind | None = None
             if use is not None:
@@ -342,18 +249,6 @@ class StreamValidator:
             tally.deferred += self._abandon(lambda use: use.parent is None)
         elif message.is_error or message.subtype != "success" or message.terminal_reason not in (None, "completed"):
             tally.abandoned += self._abandon(lambda _: True)
-        else:
-            self._lose_where(lambda use: use.parent is None)
-
-    def _on_task_over(self, message: TaskNotificationMessage) -> None:
-        if message.tool_use_id is not None:  # of a sub-agent: its tools do not run any more
-            self._lose_where(lambda use: use.parent == message.tool_use_id)
-
-    def _on_progress(self, message: ToolProgressMessage) -> None:
-        if message.tool_use_id is not None:
-            self._uncertain.discard(message.tool_use_id)
-            if (use := self._open.get(message.tool_use_id)) is not None:
-                self._running[use.tool_use_id] = use
 
     def _on_line_skipped(self, message: LineSkippedMessage) -> None:
         self._counts.faults += max(0, message.lines - 1)
@@ -366,31 +261,17 @@ class StreamValidator:
         kind = message.type
         known = kind in self._unknown_types or len(self._unknown_types) < _LISTED_TYPES
         self._unknown_types[kind if known else "(other)"] += 1
-        self.track_skipped(message.raw_line, is_frame=False)
 
     # -- tool uses -------------------------------------------------------------------------------------------------
 
     def _open_use(self, use: _OpenToolUse) -> None:
-        self._open[use.tool_use_id] = self._running[use.tool_use_id] = use
+        self._open[use.tool_use_id] = use
         if len(self._open) > _REMEMBERED_TOOLS:
-            oldest = self._close(next(iter(self._open)))
-            assert oldest is not None
+            oldest = self._open.pop(next(iter(self._open)))
             self._add_fault(
                 StreamFault(StreamFaultKind.USE_WITHOUT_RESULT, oldest.tool_use_id, oldest.tool_name, oldest.parent)
             )
             self._record_closed(oldest, None)
-
-    def _close(self, tool_use_id: str) -> _OpenToolUse | None:
-        self._lose({tool_use_id})
-        return self._open.pop(tool_use_id, None)
-
-    def _lose_where(self, which: Callable[[_OpenToolUse], bool]) -> None:
-        self._lose({use.tool_use_id for use in self._running.values() if which(use)})
-
-    def _lose(self, tool_use_ids: set[str]) -> None:
-        for tool_use_id in tool_use_ids:
-            self._running.pop(tool_use_id, None)
-        self._uncertain -= tool_use_ids
 
     def _record_closed(self, use: _OpenToolUse, answer: str | None) -> None:
         self._closed[use.tool_use_id] = _ClosedToolUse(use.message, answer)
@@ -401,7 +282,7 @@ class StreamValidator:
         """Stop waiting for the open tool uses that `which` selects; return how many."""
         chosen = [use for use in self._open.values() if which(use)]
         for use in chosen:
-            self._close(use.tool_use_id)
+            del self._open[use.tool_use_id]
             self._record_closed(use, None)
         return len(chosen)
 
@@ -414,25 +295,15 @@ class StreamValidator:
         if len(self._faults) < _LISTED_FAULTS:
             self._faults.append(fault)
 
-    # In the class, because a table of bound methods would be most of the cost of a stream. Messages of other classes
-    # are only counted, so a stream event costs one look-up.
+    # Messages of other classes are only counted.
     _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         AssistantMessage: _on_assistant,
         DoneMessage: _on_done,
         LineSkippedMessage: _on_line_skipped,
         ResultMessage: _on_result,
-        TaskNotificationMessage: _on_task_over,
-        ToolProgressMessage: _on_progress,
         UnknownMessage: _on_unknown,
         UserMessage: _on_user,
     }
-
-
-def _find_origin(message: AssistantMessage) -> _ToolUseOrigin | None:
-    """Return the origin of a message, or None if the API did not write it just now."""
-    if message.message_id is None or message.historical or message.is_api_error_message or message.model == _NO_MODEL:
-        return None
-    return _ToolUseOrigin(message.parent_tool_use_id, message.agent_id, message.message_id)
 
 
 def _same_uuid(one: str | None, other: str | None) -> bool:

@@ -43,7 +43,7 @@ def _default_root() -> str:
     return "~/Library/Caches/pilothouse" if sys.platform == "darwin" else "~/.cache/pilothouse"
 
 
-class PackageSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One package that contains the file.
 
     Args:
@@ -63,7 +63,7 @@ class PackageSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int | None = None
 
 
-class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file in the cache, and the packages that contain it, in order of preference.
 
     Args:
@@ -82,9 +82,18 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CliPins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The Claude Code executable, by platform."""
+    """The Claude Code executable, by platform.
+
+    Args:
+        version: the pinned version.
+        built: the day on which it was built, such as "2026-11-20".
+        oldest_tested: the oldest version on which the tests of the real CLI have passed.
+        platforms: the files.
+    """
 
     version: str
+    built: str
+    oldest_tested: str
     platforms: dict[str, Artifact]
 
 

@@ -453,8 +453,12 @@ def _explain_errors(artifact: Artifact, root: Path) -> Generator[None, None, Non
 
 
 def _count_needed_bytes(artifact: Artifact) -> int:
-    """Return the bytes needed at the peak of an installation, as far as known: archive and file together."""
-    return (artifact.size or 0) + max(source.size or 0 for source in artifact.sources)
+    """Return the bytes needed at the peak of an installation: archive and file together.
+
+    If the size of no archive is known, an archive counts as half the file, which compression leaves of an executable.
+    """
+    size = artifact.size or 0
+    return size + (max(source.size or 0 for source in artifact.sources) or size // 2)
 
 
 def _is_full(error: OSError) -> bool:

@@ -48,21 +48,24 @@ class HostAddress(Struct, frozen=True):
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        host = parts.hostname
-        if parts.scheme not in ("ws", "wss") or not host:
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise UsageError("the address of a host is ws://HOST:PORT or wss://HOST:PORT")
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             raise UsageError("the address of a host has no user, query or fragment; give the token as token=")
         path = DEFAULT_PATH if parts.path in ("", "/") else parts.path
         is_secure = parts.scheme == "wss"
-        return cls(f"{parts.scheme}://{parts.netloc}{path}", is_secure, host, port or (443 if is_secure else 80))
+        default = 443 if is_secure else 80
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", is_secure, parts.hostname, port or default)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address is on this machine; a name other than localhost may be anywhere."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """Whether the address is on this machine."""
+        return is_loopback(self.host)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address; a name other than localhost may be anywhere."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

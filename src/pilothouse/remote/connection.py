@@ -1,7 +1,7 @@
 """A client's connection to one session of a host, reconnected whenever it breaks.
 
-Owns connecting, the opening, sending and receiving, giving up, and the closing message. `remote` keeps the byte
-counts, `websocket` the WebSocket. Must not know what the bytes mean or which request they belong to.
+Owns connecting, the opening, sending and receiving, giving up, and the closing message. `link` keeps the
+byte counts, `websocket` the WebSocket. Must not know what the bytes mean or which request they belong to.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from pilothouse.remote.address import ConnectionLostError, HostAddress
 from pilothouse.remote.link import MAX_MISSED_HEARTBEATS, Backoff, Link, ReceiveWindow, SendBuffer
 from pilothouse.remote.messages import (
     LINK_VERSION,
-    MAX_MESSAGE_BYTES,
-    SUBPROTOCOL,
     Attach,
     Close,
     DataChunk,
@@ -41,6 +39,7 @@ from pilothouse.remote.messages import (
     decode_item,
     encode_item,
 )
+from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:
     from pilothouse.remote.websocket import WebSocketStream
@@ -53,6 +52,8 @@ READY_SECONDS: Final = 90.0
 """Seconds for the host to start a child or to find the session."""
 CLOSE_SECONDS: Final = 6.5
 """Seconds for closing: until the host reports that the child is gone."""
+FINISH_SENDING_SECONDS: Final = 0.5
+"""Seconds, before those of `CLOSE_SECONDS`, for the message that is being sent."""
 RECONNECT_TO_CLOSE_SECONDS: Final = 3.0
 """Seconds, within `CLOSE_SECONDS`, to reconnect to a lost host for the closing message."""
 ABANDON_SECONDS: Final = 2.0
@@ -68,18 +69,10 @@ TRANSIENT_REFUSALS: Final = frozenset({"limit", "draining"})
 class RemoteConnection:
     """Connection of one client to one session. Call `open`, `serve` and `close` once each, in this order.
 
-    Args:
-        address: of the host.
-        token: of the host.
-        tls: see `WebSocketTransport`.
-        session: id of an existing session; None: start a new one.
-        take_over: see `WebSocketTransport`.
-        backoff: when to try again, and when to give up.
-        heartbeat: seconds; see `WebSocketTransport`.
+    Arguments as for `WebSocketTransport`, whose `reconnect` is `backoff` here.
 
     Attributes:
         client: id of this client, the same for all its connections.
-        is_attaching: whether the session existed before.
         session: id of the session, once known.
         link: byte counts of both directions.
         ready: the host's first description of the session; None before.
@@ -104,7 +97,6 @@ class RemoteConnection:
     ) -> None:
         self.address = address
         self.client = str(uuid.uuid4())
-        self.is_attaching = session is not None
         self.session = session
         self.link = Link(heartbeat_seconds=heartbeat)
         self.ready: Ready | None = None
@@ -118,10 +110,10 @@ class RemoteConnection:
         self._launch: LaunchMessage | None = None
         self._has_answered = False
         self._socket: WebSocketStream | None = None
-        self._changed: anyio.Event | None = None  # wakes the waits for a condition
-        self._send_event: anyio.Event | None = None  # wakes the sending task
+        self._condition = LoopCondition()  # wakes the waits for a condition
+        self._sending = LoopCondition()  # wakes the sending task
         self._scope: anyio.CancelScope | None = None  # scope of `serve`
-        self._serve_finished: anyio.Event | None = None
+        self._serve_finished = anyio.Event()
 
     @property
     def is_connected(self) -> bool:
@@ -147,7 +139,7 @@ class RemoteConnection:
             RemoteError: the host cannot be reached, or refuses.
             CLIStartError: the host could not start the child.
         """
-        self._launch, self._changed = launch, anyio.Event()
+        self._launch = launch
         try:
             await self._connect()
         except ConnectionLostError as error:
@@ -169,13 +161,7 @@ class RemoteConnection:
 
         try:
             with anyio.fail_after(CONNECT_SECONDS):
-                socket = await WebSocketStream.connect(
-                    self.address,
-                    subprotocol=SUBPROTOCOL,
-                    token=self._token,
-                    max_message=MAX_MESSAGE_BYTES,
-                    tls=self._tls,
-                )
+                socket = await WebSocketStream.connect(self.address, token=self._token, tls=self._tls)
         except TimeoutError:
             raise ConnectionLostError(f"no answer within {CONNECT_SECONDS:g} s") from None
         self._has_answered = True
@@ -192,14 +178,10 @@ class RemoteConnection:
             raise self._make_protocol_error(error) from error
         finally:
             if self._socket is not socket:
-                await self._abandon_socket(socket)
-
-    async def _abandon_socket(self, socket: WebSocketStream) -> None:
-        """Drop an unused connection, and end a session that was possibly started over it."""
-        if self.session is None and not socket.is_broken:
-            with anyio.move_on_after(ABANDON_SECONDS, shield=True), suppress(ConnectionLostError):
-                await socket.send(encode_item(Close()))
-        await socket.abort()
+                if self.session is None and not socket.is_broken:  # a session was possibly started
+                    with anyio.move_on_after(ABANDON_SECONDS, shield=True), suppress(ConnectionLostError):
+                        await socket.send(encode_item(Close()))
+                await socket.abort()
 
     def _make_opening_message(self) -> LinkMessage:
         if self.session is None:
@@ -221,11 +203,11 @@ class RemoteConnection:
             case _:
                 raise ProtocolError(f"the host sent {type(item).__name__} instead of an answer")
         if self.ready is None:
-            self.link = Link(
-                SendBuffer(item.received), ReceiveWindow(item.begin), heartbeat_seconds=self.link.heartbeat.interval
-            )
+            inbound = ReceiveWindow(item.begin)
+            inbound.keep_from = item.begin
+            self.link = Link(SendBuffer(item.received), inbound, heartbeat_seconds=self.link.heartbeat_seconds)
             if item.input_ended:
-                self.link.finish_with(EndInput(item.received))
+                self.link.last_message = EndInput(item.received)
             self.ready, self.session = item, item.session
         elif item.begin != self.link.receive_window.received:
             raise ProtocolError(
@@ -237,7 +219,6 @@ class RemoteConnection:
 
     async def serve(self) -> None:
         """Keep the connection up until the session ends or the host is given up."""
-        self._serve_finished = anyio.Event()
         try:
             with anyio.CancelScope() as self._scope:
                 while self._socket is not None:
@@ -265,17 +246,16 @@ class RemoteConnection:
             for work in (self._send_loop, self._receive_loop, self._watch_heartbeat):
                 group.start_soon(run, work)
         self._socket = None
-        self.notify_waiters()
+        self._condition.notify_all()
         await socket.abort()
 
     async def _send_loop(self, socket: WebSocketStream) -> None:
         link = self.link
         while True:
-            wakeup = self._send_event = anyio.Event()
             while (item := link.next_item(anyio.current_time())) is not None:
                 await socket.send(encode_item(item))
-            with anyio.move_on_after(max(0.0, link.next_deadline() - anyio.current_time())):
-                await wakeup.wait()
+            with anyio.move_on_after(max(0.0, link.next_deadline - anyio.current_time())):
+                await self._sending.wait()
 
     async def _receive_loop(self, socket: WebSocketStream) -> None:
         while True:
@@ -283,17 +263,17 @@ class RemoteConnection:
             if (item := self.link.receive_item(decode_item(message), anyio.current_time())) is not None:
                 self._handle_item(item)
             if not isinstance(item, DataChunk):  # there may be a reply to send, or new window space
-                self.wake_sender()
+                self._sending.notify_all()
 
     async def _watch_heartbeat(self, _: WebSocketStream) -> None:
         # Not in `_send_loop`: a half-open connection may block that task in the middle of a message.
-        pulse = self.link.heartbeat
-        while (remaining := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - `lost_at` moves each time
+        link = self.link
+        while (remaining := link.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - `lost_at` moves each time
             await anyio.sleep(min(remaining, MAX_SLEEP_SECONDS))
-        raise ConnectionLostError(f"the host sent nothing for {MAX_MISSED_HEARTBEATS * pulse.interval:g} s")
+        raise ConnectionLostError(f"the host sent nothing for {MAX_MISSED_HEARTBEATS * link.heartbeat_seconds:g} s")
 
     def _handle_item(self, item: LinkItem) -> None:
-        self.notify_waiters()
+        self._condition.notify_all()
         match item:
             case DataChunk(data=data):
                 self.received_chunks.append(data)
@@ -325,25 +305,45 @@ class RemoteConnection:
                 return False
             if self._socket is not None:
                 log.info("connected to %s again, after %d tries", self.address.url, tries)
-                self.notify_waiters()
+                self._condition.notify_all()
                 return True
-        self._fail(self._make_lost_error())
-        return False
-
-    def _make_lost_error(self) -> RemoteError:
-        return RemoteError(
+        message = (
             f"the connection to {self.address.url} broke, and the client could not connect again within "
             f"{self._backoff.give_up_after:g} s: {self.last_error}; the session may still run there: "
-            f"WebSocketTransport(…, session={self.session!r})",
-            code="lost",
+            f"WebSocketTransport(…, session={self.session!r})"
         )
+        self._fail(RemoteError(message, code="lost"))
+        return False
 
     def _make_protocol_error(self, error: ProtocolError) -> RemoteError:
         return RemoteError(f"the host {self.address.host} broke the rules of the link: {error}", code="protocol")
 
     def _fail(self, error: PilothouseError) -> None:
         self.failure = self.failure or error
-        self.notify_waiters()
+        self._condition.notify_all()
+
+    # The stream, for the transport.
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for sending, whole, so that a cancelled call leaves no partial line."""
+        self.link.send_buffer.append(data)
+        self._sending.notify_all()
+
+    def end_input(self) -> None:
+        """End the input after what was sent. Idempotent."""
+        if self.link.last_message is None:
+            self.link.last_message = EndInput(self.link.send_buffer.end)
+            self._sending.notify_all()
+
+    def mark_delivered(self, count: int) -> None:
+        """Record that the next `count` received bytes were handed on; see `Link.mark_delivered`."""
+        if self.link.mark_delivered(count, anyio.current_time()):
+            self._sending.notify_all()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition. Also returns once it can no longer hold: after `close` or a failure."""
+        await anyio.lowlevel.checkpoint()
+        await self._condition.wait_until(lambda: condition() or self.is_closed or self.failure is not None)
 
     # Closing.
 
@@ -355,8 +355,11 @@ class RemoteConnection:
             reconnects: whether to reconnect for it, if there is no connection.
         """
         self.is_closed = True
-        self.notify_waiters()
-        if self._scope is not None and self._serve_finished is not None:
+        self._condition.notify_all()
+        if self._scope is not None:
+            if self._socket is not None:
+                with anyio.move_on_after(FINISH_SENDING_SECONDS):
+                    await self._socket.wait_until_sent()  # a message that is cut off breaks the connection
             self._scope.cancel()
             await self._serve_finished.wait()
         with anyio.move_on_after(CLOSE_SECONDS), suppress(ConnectionLostError):
@@ -367,36 +370,10 @@ class RemoteConnection:
                 with anyio.move_on_after(RECONNECT_TO_CLOSE_SECONDS), suppress(PilothouseError):
                     await self._connect()
             if self._socket is not None:
-                if (
-                    self.link.receive_window.has_unannounced
-                ):  # acks are delayed; a client that takes over must not get all again
-                    await self._socket.send(encode_item(self.link.make_ack()))
+                await self._socket.send(encode_item(self.link.make_ack()))  # the next client must not get all again
                 await self._socket.send(encode_item(last_message))
                 while True:  # discard what still arrives
                     await self._socket.receive()
         if self._socket is not None:
             socket, self._socket = self._socket, None
             await socket.close()
-
-    # Waiting.
-
-    def _changed_event(self) -> anyio.Event:
-        assert self._changed is not None
-        return self._changed
-
-    def wake_sender(self) -> None:
-        """Wake the sending task: there may be something to send."""
-        if self._send_event is not None:
-            self._send_event.set()
-
-    def notify_waiters(self) -> None:
-        """Wake the waits for a condition: some state has changed."""
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = anyio.Event()
-
-    async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition. Also returns once it can no longer hold: after `close` or a failure."""
-        await anyio.lowlevel.checkpoint()
-        while not condition() and not self.is_closed and self.failure is None:
-            await self._changed_event().wait()

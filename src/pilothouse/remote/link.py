@@ -13,134 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import ProtocolError, UsageError
-from pilothouse.remote.messages import Ack, DataChunk, Ended, EndInput, LinkItem, LinkMessage, Ping, Pong
-
-_CONTROL: Final = frozenset({"control_request", "control_response", "control_cancel_request"})
-
-
-class CompleteLines:
-    """Holds back the incomplete last line.
-
-    Attributes:
-        held_bytes: number of bytes held back.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.held_bytes = 0
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the lines that are complete now; b"" if there is none."""
-        cut = data.rfind(b"\n") + 1
-        if not cut:
-            self._hold(data)
-            return b""
-        whole = b"".join((*self._parts, data[:cut]))
-        self._parts.clear()
-        self.held_bytes = 0
-        self._hold(data[cut:])
-        return whole
-
-    def _hold(self, data: bytes) -> None:
-        if data:
-            self._parts.append(data)
-            self.held_bytes += len(data)
-
-    def flush(self) -> bytes:
-        """Return what is held back, because nothing more will come."""
-        rest = b"".join(self._parts)
-        self.drop()
-        return rest
-
-    def drop(self) -> int:
-        """Drop what is held back; returns the number of bytes dropped."""
-        count, self.held_bytes = self.held_bytes, 0
-        self._parts.clear()
-        return count
-
-
-class LineOffsets:
-    """Tracks where the line of the last byte begins, or the next line if that byte ended one.
-
-    Args:
-        start: offset of the first byte that will be fed; a line begins there.
-
-    Attributes:
-        line_start: offset of the beginning of the line.
-    """
-
-    def __init__(self, start: int = 0) -> None:
-        self.line_start = self._position = start
-
-    def feed(self, data: bytes) -> int:
-        """Take the next bytes; returns `line`."""
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            self.line_start = self._position + cut
-        self._position += len(data)
-        return self.line_start
-
-
-class ReplayFilter:
-    """Removes the control frames from lines that begin before `end`: they were for the previous client.
-
-    Args:
-        start: offset of the first byte that will be fed; a line begins there.
-        end: amount of output when this client attached.
-    """
-
-    def __init__(self, start: int, end: int) -> None:
-        self._position = start  # offset of the first byte that was not passed on
-        self._end = end
-        self._lines = CompleteLines()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether everything from now on passes unchanged."""
-        return self._position >= self._end and not self._lines.held_bytes
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the filtered bytes. An incomplete line is held until its rest comes."""
-        if self.is_over:
-            return data
-        kept: list[bytes] = []
-        for line in _split_lines(self._lines.feed(data)):
-            if self._position >= self._end or not is_control(line):
-                kept.append(line)
-            self._position += len(line)
-        if self._position >= self._end:
-            rest = self._lines.flush()
-            self._position += len(rest)
-            kept.append(rest)
-        return b"".join(kept)
-
-    def flush(self) -> bytes:
-        """Return what was held back, because the output has ended."""
-        rest = self._lines.flush()
-        self._position = self._end
-        return b"" if is_control(rest) else rest
-
-
-def _split_lines(lines: bytes) -> list[bytes]:
-    return [line + b"\n" for line in lines.split(b"\n")[:-1]]
-
-
-class _LineType(msgspec.Struct):
-    type: msgspec.Raw = msgspec.Raw(b"")
-
-
-_type_decoder: Final = msgspec.json.Decoder(_LineType)
-
-
-def is_control(line: bytes) -> bool:
-    """Return whether a line is a control frame. Invalid JSON is not."""
-    if b"control_" not in line:
-        return False
-    try:
-        return msgspec.json.decode(_type_decoder.decode(line).type or b'""') in _CONTROL
-    except (msgspec.DecodeError, TypeError):
-        return False
-
+from pilothouse.options import RetryPolicy
+from pilothouse.remote.messages import Ack, DataChunk, Ended, EndInput, LinkItem, Ping, Pong
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes that may be sent beyond what the other side has handed on."""
@@ -148,6 +22,15 @@ CHUNK_BYTES: Final = 128 * 1024
 """Bytes per data message: few enough that a heartbeat is never delayed for long."""
 ACK_BYTES: Final = 64 * 1024
 """Bytes handed on after which an acknowledgement is sent at once."""
+ACK_SECONDS: Final = 1.0
+"""Seconds after which bytes that were handed on are acknowledged, however few."""
+HEARTBEAT_SECONDS: Final = 15.0
+"""Seconds of silence after which the other side is pinged."""
+MAX_MISSED_HEARTBEATS: Final = 3
+"""Intervals of silence after which the connection counts as lost."""
+MAX_PONGS: Final = 16
+"""Maximum pings that wait for their pong; beyond it the oldest get none."""
+NEVER: Final = float("inf")
 
 
 class SendBuffer:
@@ -166,50 +49,25 @@ class SendBuffer:
     def __init__(self, start: int = 0, *, window: int = WINDOW_BYTES) -> None:
         self.acknowledged = self.sent = self.end = start
         self._window = window
-        self._chunks: deque[memoryview] = deque()  # the bytes from `_base` to `end`
-        self._base = start
-        self._next = 0  # index in `_chunks` of the chunk that contains `sent`
-        self._next_start = start  # the offset of that chunk
+        self._unacknowledged = bytearray()  # the bytes from `acknowledged` to `end`
 
     @property
     def free_bytes(self) -> int:
-        """How many bytes may be appended until the window is full. One call may exceed it."""
-        return max(0, self.acknowledged + self._window - self.end)
-
-    @property
-    def is_within_window(self) -> bool:
-        """Whether the unacknowledged bytes fit into the window."""
-        return self.end - self.acknowledged <= self._window
-
-    @property
-    def unsent_bytes(self) -> int:
-        """How many bytes wait to be sent on this connection, regardless of the window."""
-        return self.end - self.sent
+        """How many bytes may be appended until the window is full; negative if one call has exceeded it."""
+        return self.acknowledged + self._window - self.end
 
     def append(self, data: bytes) -> None:
         """Append bytes to be sent."""
-        if data:
-            self._chunks.append(memoryview(data))
-            self.end += len(data)
+        self._unacknowledged += data
+        self.end += len(data)
 
-    def next_chunk(self) -> tuple[int, bytes] | None:
-        """Return the next chunk to send, and its offset; None if there is none, or the window is full."""
-        limit = min(self.acknowledged + self._window, self.end)
-        size = min(limit - self.sent, CHUNK_BYTES)
-        if size <= 0:
+    def next_chunk(self) -> DataChunk | None:
+        """Return the next bytes to send; None if there are none, or the window is full."""
+        begin, limit = self.sent, min(self.acknowledged + self._window, self.end)
+        if begin >= limit:
             return None
-        offset, parts = self.sent, list[memoryview]()
-        while size > 0:
-            chunk = self._chunks[self._next]
-            at = self.sent - self._next_start
-            part = chunk[at : at + size]
-            parts.append(part)
-            self.sent += len(part)
-            size -= len(part)
-            if at + len(part) == len(chunk):
-                self._next += 1
-                self._next_start += len(chunk)
-        return offset, b"".join(parts)
+        self.sent = min(begin + CHUNK_BYTES, limit)
+        return DataChunk(begin, bytes(self._unacknowledged[begin - self.acknowledged : self.sent - self.acknowledged]))
 
     def acknowledge(self, received: int) -> None:
         """Record that the other side has handed on everything below `received`.
@@ -219,18 +77,10 @@ class SendBuffer:
         """
         if received > self.end:
             raise ProtocolError(f"the other side acknowledged {received} bytes, but only {self.end} exist")
-        self._drop_below(received)
-        if received > self.sent:  # received over an earlier connection
-            self.sent = received
-            self._next, self._next_start = 0, self._base
-
-    def _drop_below(self, received: int) -> None:
-        self.acknowledged = max(self.acknowledged, received)
-        while self._chunks and self._base + len(self._chunks[0]) <= self.acknowledged:
-            self._base += len(self._chunks.popleft())
-            self._next -= 1
-        if self._next < 0:  # on a new connection none of it was sent yet
-            self._next, self._next_start = 0, self._base
+        if received > self.acknowledged:
+            del self._unacknowledged[: received - self.acknowledged]
+            self.acknowledged = received
+            self.sent = max(self.sent, received)  # it may have been received over an earlier connection
 
     def resume(self, received: int) -> None:
         """Continue on a new connection at `received`, which the other side has handed on.
@@ -242,9 +92,8 @@ class SendBuffer:
             raise ProtocolError(
                 f"the other side continues at byte {received}, but only {self.acknowledged} to {self.end} are stored"
             )
+        self.acknowledge(received)
         self.sent = received
-        self._drop_below(received)
-        self._next, self._next_start = 0, self._base
 
 
 class ReceiveWindow:
@@ -257,16 +106,16 @@ class ReceiveWindow:
     Attributes:
         position: end of the data that is here without a gap.
         received: end of the data that was handed on; it is acknowledged.
-        announced: the last acknowledged `received`.
         keep_from: offset at which a client that takes over must begin; None where that does not matter.
+        announced: the last acknowledgement.
         end: offset of the end of the stream; None while unknown.
     """
 
     def __init__(self, start: int = 0, *, window: int = WINDOW_BYTES) -> None:
-        self.position = self.received = self.announced = start
+        self.position = self.received = start
         self.keep_from: int | None = None
-        self._announced_keep_from: int | None = None
         self.end: int | None = None
+        self.announced = Ack(start)
         self._window = window
 
     def accept(self, offset: int, data: bytes) -> bytes:
@@ -278,37 +127,30 @@ class ReceiveWindow:
         last = offset + len(data)
         if offset > self.position:
             raise ProtocolError(f"a gap: expected byte {self.position}, got byte {offset}")
-        if last > self.announced + self._window:
+        if last > self.announced.received + self._window:
             raise ProtocolError(
-                f"data up to byte {last} exceeds the window of {self._window} bytes after byte {self.announced}"
+                f"data up to byte {last} exceeds the window of {self._window} bytes "
+                f"after byte {self.announced.received}"
             )
         if self.end is not None and last > self.end:
             raise ProtocolError(f"data up to byte {last}, but the stream ends at byte {self.end}")
-        if last <= self.position:
-            return b""
         new = data[self.position - offset :]
-        self.position = last
+        self.position = max(self.position, last)
         return new
 
     def rewind(self) -> None:
         """Drop the data that was not handed on; it will be sent again."""
         self.position = self.received
 
-    def mark_delivered(self, count: int, keep_from: int | None = None) -> None:
-        """Record that the next `count` bytes were handed on (possibly 0), and a new `keep_from`."""
-        self.received += count
-        if keep_from is not None:
-            self.keep_from = keep_from
+    def announce(self) -> Ack:
+        """Return the acknowledgement of what was handed on, and count it as sent."""
+        self.announced = Ack(self.received, self.keep_from)
+        return self.announced
 
     @property
     def has_unannounced(self) -> bool:
         """Whether there is something to acknowledge."""
-        return self.received != self.announced or self.keep_from != self._announced_keep_from
-
-    def announce(self) -> tuple[int, int | None]:
-        """Return `received` and `keep_from`, and count them as acknowledged."""
-        self.announced, self._announced_keep_from = self.received, self.keep_from
-        return self.announced, self._announced_keep_from
+        return self.announced != Ack(self.received, self.keep_from)
 
     def set_end(self, offset: int) -> None:
         """Set the end of the stream.
@@ -328,57 +170,211 @@ class ReceiveWindow:
         return self.end == self.position
 
 
-HEARTBEAT_SECONDS: Final = 15.0
-"""Seconds of silence after which the other side is pinged."""
-MAX_MISSED_HEARTBEATS: Final = 3
-"""Intervals of silence after which the connection counts as lost."""
+class Link:
+    """Byte counts, windows and heartbeats of one side.
 
+    ::
 
-class Heartbeat:
-    """Heartbeats of one connection.
+        link.start_connection(received, now)    after `ready`; `received` is what the other side has
+        while (item := link.next_item(now)):    send it; then sleep until a change or `link.next_deadline`
+        link.receive_item(item, now)            returns new bytes as a `DataChunk`, each once; others are for the caller
+        link.mark_delivered(count, now)         acknowledged in time
 
     Args:
-        interval: seconds; 0: no heartbeats, and a connection is never lost by silence.
+        send_buffer: what this side sends.
+        receive_window: what this side receives.
+        heartbeat_seconds: seconds of silence after which the other side is pinged; 0: never, and a connection is
+            never lost by silence.
 
     Attributes:
-        interval: the same.
         round_trip: seconds from the last ping to its pong; None before the first.
+        last_message: sent after all appended data, on this connection and on each later one.
+        is_last_sent: whether this connection has sent it.
     """
 
-    def __init__(self, interval: float = HEARTBEAT_SECONDS) -> None:
-        self.interval = interval
+    def __init__(
+        self,
+        send_buffer: SendBuffer | None = None,
+        receive_window: ReceiveWindow | None = None,
+        *,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self.send_buffer = send_buffer or SendBuffer()
+        self.receive_window = receive_window or ReceiveWindow()
+        self.heartbeat_seconds = heartbeat_seconds
         self.round_trip: float | None = None
+        self.last_message: EndInput | Ended | None = None
+        self.is_last_sent = False
         self._received_at = self._pinged_at = 0.0
+        self._pongs: deque[float] = deque(maxlen=MAX_PONGS)
+        self._ack_at = NEVER
 
-    def start(self, now: float) -> None:
-        """Begin a new connection."""
+    def start_connection(self, received: int, now: float) -> None:
+        """Begin a connection; the other side has handed on everything below `received`.
+
+        Raises:
+            ProtocolError: the other side needs data that is not kept.
+        """
+        self.send_buffer.resume(received)
+        self.make_ack()  # the opening said it; data that was not handed on is sent again, within one window
+        self._pongs.clear()
+        self.is_last_sent = False
         self._received_at = self._pinged_at = now
 
-    def note_received(self, now: float) -> None:
-        """Record that data came."""
+    def mark_delivered(self, count: int, now: float) -> bool:
+        """Record that the next `count` received bytes were handed on (0: only `keep_from` has changed).
+
+        Returns:
+            Whether `next_item` or `next_deadline` changed because of it.
+        """
+        window, before = self.receive_window, self._ack_at
+        window.received += count
+        if window.received - window.announced.received >= ACK_BYTES:
+            self._ack_at = now
+        elif window.has_unannounced:
+            self._ack_at = min(self._ack_at, now + ACK_SECONDS)
+        return self._ack_at != before
+
+    def receive_item(self, item: LinkItem, now: float) -> LinkItem | None:
+        """Process a message of the other side.
+
+        Returns:
+            `DataChunk` with the new part; any other message that is not handled by the link itself; None for those that
+            are.
+
+        Raises:
+            ProtocolError: the message is not allowed.
+        """
         self._received_at = now
+        match item:
+            case DataChunk(offset=offset, data=data):
+                new = self.receive_window.accept(offset, data)
+                return DataChunk(self.receive_window.position - len(new), new) if new else None
+            case Ping(t=t):
+                self._pongs.append(t)
+                return None
+            case Pong(t=t):
+                self.round_trip = now - t if now >= t else self.round_trip
+                return None
+            case Ack(received=received):  # also for the caller: the host stores `keep_from`, the client may be waiting
+                self.send_buffer.acknowledge(received)
+            case EndInput(at=at) | Ended(at=at):
+                self.receive_window.set_end(at)
+            case _:
+                pass
+        return item
 
-    def note_pong(self, t: float, now: float) -> None:
-        """Record a pong for the ping that was sent at `t`."""
-        if now >= t:
-            self.round_trip = now - t
+    def next_item(self, now: float) -> LinkItem | None:
+        """Return the next message to send; None if there is none until something changes or `next_deadline`."""
+        if self._pongs:
+            return Pong(self._pongs.popleft())
+        if now >= self._ack_at:
+            return self.make_ack()
+        if now >= self._ping_at:
+            self._pinged_at = now
+            return Ping(now)
+        chunk = self.send_buffer.next_chunk()
+        if chunk is None and not self.is_last_sent and self.send_buffer.sent == self.send_buffer.end:
+            self.is_last_sent = self.last_message is not None
+            return self.last_message
+        return chunk
 
-    def should_ping(self, now: float) -> bool:
-        """Return whether to send a ping now; if so, it counts as sent."""
-        if now < self.ping_at:
-            return False
-        self._pinged_at = now
-        return True
+    def make_ack(self) -> Ack:
+        """Return the acknowledgement, due or not, and count it as sent."""
+        self._ack_at = NEVER
+        return self.receive_window.announce()
 
     @property
-    def ping_at(self) -> float:
-        """Time when a ping is due."""
-        return max(self._received_at, self._pinged_at) + self.interval if self.interval else float("inf")
+    def next_deadline(self) -> float:
+        """When to call `next_item` even if nothing changed."""
+        return min(self._ping_at, self._ack_at)
+
+    @property
+    def _ping_at(self) -> float:
+        return max(self._received_at, self._pinged_at) + self.heartbeat_seconds if self.heartbeat_seconds else NEVER
 
     @property
     def lost_at(self) -> float:
-        """Time when the connection counts as lost, unless data comes before."""
-        return self._received_at + MAX_MISSED_HEARTBEATS * self.interval if self.interval else float("inf")
+        """When the connection counts as lost, unless data comes before."""
+        return self._received_at + MAX_MISSED_HEARTBEATS * self.heartbeat_seconds if self.heartbeat_seconds else NEVER
+
+
+class CompleteLines:
+    """Holds back the incomplete last line.
+
+    Attributes:
+        held_bytes: number of bytes held back.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.held_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the lines that are complete now; b"" if there is none."""
+        cut = data.rfind(b"\n") + 1
+        whole = self.flush() + data[:cut] if cut else b""
+        if cut < len(data):
+            self._parts.append(data[cut:])
+            self.held_bytes += len(data) - cut
+        return whole
+
+    def flush(self) -> bytes:
+        """Return what is held back, because nothing more will come; nothing is held then."""
+        rest = b"".join(self._parts)
+        self._parts.clear()
+        self.held_bytes = 0
+        return rest
+
+
+class ReplayFilter:
+    """Removes the control frames from lines that begin before `end`: they were for the previous client.
+
+    Args:
+        start: offset of the first byte that will be fed; a line begins there.
+        end: amount of output when this client attached.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self._position = start  # offset of the first byte that was not passed on
+        self._end = end
+        self._lines = CompleteLines()
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the filtered bytes. An incomplete line is held until its rest comes."""
+        if self._position >= self._end:
+            return data
+        kept: list[bytes] = []
+        for line in self._lines.feed(data).split(b"\n")[:-1]:
+            if self._position >= self._end or not is_control(line):
+                kept.append(line + b"\n")
+            self._position += len(line) + 1
+        if self._position >= self._end:
+            kept.append(self._lines.flush())
+        return b"".join(kept)
+
+    def flush(self) -> bytes:
+        """Return what was held back, because the output has ended."""
+        rest = self._lines.flush()
+        return b"" if is_control(rest) else rest
+
+
+class _LineType(Struct):
+    type: msgspec.Raw = msgspec.Raw(b"")
+
+
+_type_decoder: Final = msgspec.json.Decoder(_LineType)
+_CONTROL_TYPES: Final = frozenset({"control_request", "control_response", "control_cancel_request"})
+
+
+def is_control(line: bytes) -> bool:
+    """Return whether a line is a control frame. Invalid JSON is not."""
+    if b"control_" not in line:
+        return False
+    try:
+        return msgspec.json.decode(_type_decoder.decode(line).type or b'""') in _CONTROL_TYPES
+    except (msgspec.DecodeError, TypeError):
+        return False
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
@@ -407,144 +403,5 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
     def delay(self, tries: int, random_fraction: float) -> float:
         """Return the seconds to wait after `tries` failed tries; `random_fraction` is a random number from 0 to 1."""
-        if tries == 0:
-            return 0.0
-        full = min(self.longest, self.first * 2.0 ** min(tries - 1, 60))
-        return full * (0.5 + random_fraction / 2)
-
-
-ACK_SECONDS: Final = 1.0
-"""Seconds after which bytes that were handed on are acknowledged, however few."""
-MAX_PONGS: Final = 16
-"""Maximum pings that wait for their pong; beyond it the oldest get none."""
-
-
-class Link:
-    """Byte counts, windows and heartbeats of one side.
-
-    ::
-
-        link.start_connection(received, now)    after `ready`; `received` is what the other side has
-        while (item := link.next_item(now)):    send it; then sleep until a change or `link.next_deadline()`
-        link.receive_item(item, now)            returns new bytes as a `DataChunk`, each once; others are for the caller
-        link.mark_delivered(count, now)         acknowledged in time
-
-    Args:
-        send_buffer: what this side sends.
-        receive_window: what this side receives.
-        heartbeat_seconds: seconds of silence after which the other side is pinged; 0: never.
-    """
-
-    def __init__(
-        self,
-        send_buffer: SendBuffer | None = None,
-        receive_window: ReceiveWindow | None = None,
-        *,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
-        self.send_buffer = send_buffer or SendBuffer(window=WINDOW_BYTES)
-        self.receive_window = receive_window or ReceiveWindow(window=WINDOW_BYTES)
-        self.heartbeat = Heartbeat(heartbeat_seconds)
-        self._pongs: deque[float] = deque(maxlen=MAX_PONGS)
-        self._last_message: LinkMessage | None = None
-        self._is_last_sent = False
-        self._ack_wanted_since: float | None = None
-
-    def start_connection(self, received: int, now: float) -> None:
-        """Begin a connection; the other side has handed on everything below `received`.
-
-        Raises:
-            ProtocolError: the other side needs data that is not kept.
-        """
-        self.send_buffer.resume(received)
-        # Data that was not handed on is sent again, so at most one window is ever kept.
-        self.receive_window.announce()
-        self._ack_wanted_since = None
-        self._pongs.clear()
-        self._is_last_sent = False
-        self.heartbeat.start(now)
-
-    def finish_with(self, last_message: EndInput | Ended) -> None:
-        """Send this message after all appended data, on this connection and on each later one."""
-        self._last_message, self._is_last_sent = last_message, False
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether `finish_with` was called."""
-        return self._last_message is not None
-
-    def mark_delivered(self, count: int, now: float, keep_from: int | None = None) -> bool:
-        """Record that the next `count` received bytes were handed on; see `ReceiveWindow.mark_delivered`.
-
-        Returns:
-            Whether `next_item` or `next_deadline` changed because of it.
-        """
-        inbound = self.receive_window
-        inbound.mark_delivered(count, keep_from)
-        if self._ack_wanted_since is None and inbound.has_unannounced:
-            self._ack_wanted_since = now
-            return True
-        return inbound.received - inbound.announced >= ACK_BYTES
-
-    def receive_item(self, item: LinkItem, now: float) -> LinkItem | None:
-        """Process a message of the other side.
-
-        Returns:
-            `DataChunk` with the new part; any other message that is not handled by the link itself; None for those that
-            are.
-
-        Raises:
-            ProtocolError: the message is not allowed.
-        """
-        self.heartbeat.note_received(now)
-        match item:
-            case DataChunk(offset=offset, data=data):
-                new = self.receive_window.accept(offset, data)
-                return DataChunk(self.receive_window.position - len(new), new) if new else None
-            case Ack(received=received):
-                self.send_buffer.acknowledge(received)
-                return item  # the host stores `keep_from`; the client may be waiting for window space
-            case Ping(t=t):
-                self._pongs.append(t)
-                return None
-            case Pong(t=t):
-                self.heartbeat.note_pong(t, now)
-                return None
-            case EndInput(at=at) | Ended(at=at):
-                self.receive_window.set_end(at)
-                return item
-            case _:
-                return item
-
-    def next_item(self, now: float) -> LinkItem | None:
-        """Return the next message to send; None if there is none until something changes or `next_deadline`."""
-        if self._pongs:
-            return Pong(self._pongs.popleft())
-        if self._ack_is_due(now):
-            return self.make_ack()
-        if self.heartbeat.should_ping(now):
-            return Ping(now)
-        if (chunk := self.send_buffer.next_chunk()) is not None:
-            return DataChunk(*chunk)
-        if self._last_message is not None and not self._is_last_sent and not self.send_buffer.unsent_bytes:
-            self._is_last_sent = True
-            return self._last_message
-        return None
-
-    def make_ack(self) -> Ack:
-        """Return the acknowledgement, due or not, and count it as sent."""
-        self._ack_wanted_since = None
-        return Ack(*self.receive_window.announce())
-
-    def _ack_is_due(self, now: float) -> bool:
-        inbound = self.receive_window
-        if not inbound.has_unannounced:
-            return False
-        if self._ack_wanted_since is None:
-            self._ack_wanted_since = now
-        return inbound.received - inbound.announced >= ACK_BYTES or now >= self._ack_wanted_since + ACK_SECONDS
-
-    def next_deadline(self) -> float:
-        """Return when to call `next_item` even if nothing changed. `heartbeat.lost_at`: when the other side is lost."""
-        since = self._ack_wanted_since
-        return min(self.heartbeat.ping_at, float("inf") if since is None else since + ACK_SECONDS)
+        policy = RetryPolicy(first_delay=self.first, max_delay=self.longest)
+        return policy.delay(tries, random_fraction) if tries else 0.0

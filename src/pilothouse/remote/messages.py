@@ -5,13 +5,14 @@ Owns names, fields and limits. Must not know when a message may be sent, or how 
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.messages.json_lines import to_plain_scalar
+from pilothouse.options import PrivateFile
 
 LINK_VERSION: Final = 1
 SUBPROTOCOL: Final = "pilothouse.v1"
@@ -19,37 +20,13 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Maximum bytes of one WebSocket message."""
 _OFFSET_BYTES: Final = 8
 
-RefusalCode = Literal[
-    "unknown_session",
-    "forbidden",
-    "limit",
-    "bad_request",
-    "attached_elsewhere",
-    "pruned",
-    "version",
-    "draining",
-    "start_failed",
-]
-"""Why a host refuses. "limit" and "draining" may be temporary; "start_failed": the child could not be started."""
-
-
-class RemoteFile(Struct, frozen=True):
-    """A private file: written by the host, passed as `--{flag}={path}`, removed with the child. Content as base64."""
-
-    flag: str
-    suffix: str
-    content: bytes
-
-    def __repr__(self) -> str:
-        return f"File({self.flag!r}, {len(self.content)} bytes)"
-
 
 class LaunchMessage(Struct, frozen=True, omit_defaults=True):
     """How the client wants the child started; the host decides which parts are allowed.
 
     Args:
         argv: arguments after the executable, which the host chooses.
-        files: values for private files.
+        files: values for private files; their content travels as base64.
         tail: arguments that stay last.
         env: variables that the user of the client set; None unsets one.
         cwd: working directory on the host; None: that of the host.
@@ -58,7 +35,7 @@ class LaunchMessage(Struct, frozen=True, omit_defaults=True):
     """
 
     argv: tuple[str, ...]
-    files: tuple[RemoteFile, ...] = ()
+    files: tuple[PrivateFile, ...] = ()
     tail: tuple[str, ...] = ()
     env: dict[str, str | None] = {}
     cwd: str | None = None
@@ -112,7 +89,11 @@ class Ready(_TaggedMessage, frozen=True, tag="ready"):
 
 
 class Refused(_TaggedMessage, frozen=True, tag="refused"):
-    """Host: refused; the connection is then closed. `code` is one of `RefusalCode`."""
+    """Host: refused; the connection is then closed.
+
+    `code`: "unknown_session", "forbidden", "bad_request", "attached_elsewhere", "pruned", "version"; "limit" and
+    "draining", which may be temporary; "start_failed": the child could not be started.
+    """
 
     code: str
     message: str
@@ -191,7 +172,7 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=to_plain_scalar)
 
 
 def encode_item(item: LinkItem) -> str | bytes:
-    """Encode a message for the WebSocket: text for an `LinkMessage`, bytes for `DataChunk`.
+    """Encode a message for the WebSocket: text for a `LinkMessage`, bytes for `DataChunk`.
 
     Raises:
         UsageError: it holds text that is not valid Unicode, or is longer than `MAX_MESSAGE_BYTES`.

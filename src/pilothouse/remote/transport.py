@@ -1,7 +1,7 @@
 """A session that runs on a host, reached over a WebSocket that may break at any time.
 
 Owns the stream that the driver sees, and which parts of an invocation are sent. `connection` keeps the
-connection up. Must not know what the bytes mean, except where lines begin, in case another client takes over.
+connection connection. Must not know what the bytes mean, except where lines begin, in case another client takes over.
 """
 
 from __future__ import annotations
@@ -23,17 +23,8 @@ from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.remote.address import HostAddress
 from pilothouse.remote.connection import RemoteConnection
-from pilothouse.remote.link import HEARTBEAT_SECONDS, Backoff, LineOffsets, ReplayFilter
-from pilothouse.remote.messages import (
-    LINK_VERSION,
-    Close,
-    Detach,
-    EndInput,
-    LaunchMessage,
-    RemoteFile,
-    Start,
-    encode_item,
-)
+from pilothouse.remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
+from pilothouse.remote.messages import LINK_VERSION, Close, Detach, LaunchMessage, Start, encode_item
 from pilothouse.transports.base import ExitInfo, Health, HealthState, Transport
 from pilothouse.transports.stderr import StderrLog
 
@@ -56,7 +47,7 @@ class WebSocketTransport(Transport):
         token: what the host printed at its start, or was given.
         session: id of an existing session to attach to; None: start a new one.
         take_over: attach even if another client is attached; that client gets an error.
-        reconnect: when to try again, and when to give up.
+        reconnect: when to try again, and when to give connection.
         heartbeat: seconds of silence after which the host is pinged; after three of them the connection is dropped
             and made again. 0: never.
         tls: for `wss://`; default: certificates are checked as the system does.
@@ -64,6 +55,7 @@ class WebSocketTransport(Transport):
     Attributes:
         address: of the host.
         session_id: the CLI's own id of an attached conversation, if the host knows it; else None.
+        is_attached: whether it attached to a session that another client started.
         request_prefix: prefix of the ids of control requests, because responses to an earlier client's requests may
             still arrive.
 
@@ -88,6 +80,7 @@ class WebSocketTransport(Transport):
         import_module("pilothouse.remote.websocket")  # raises now if the package websockets is missing
         self.address = HostAddress.parse(url)
         self.session_id: str | None = None
+        self.is_attached = session is not None
         self._token = token
         self._connection = RemoteConnection(
             self.address,
@@ -98,15 +91,14 @@ class WebSocketTransport(Transport):
             backoff=reconnect or Backoff(),
             heartbeat=heartbeat,
         )
-        self.request_prefix = f"ph_{self._connection.client[:8]}" if self._connection.is_attaching else "ph"
+        self.request_prefix = f"ph_{self._connection.client[:8]}" if self.is_attached else "ph"
         self._started = False
         self._closed: anyio.Event | None = None
-        self._sending: anyio.Lock | None = None
+        self._sending = anyio.Lock(fast_acquire=True)
         self._waiting_to_send = 0
         self._ready_chunks: deque[bytes] = deque()  # to be returned by `receive`
-        self._last_delivered = b""  # the last bytes returned, as received
+        self._next_line_start: int | None = None  # offset of the line after the last one that `receive` returned
         self._replay_filter = ReplayFilter(0, 0)
-        self._line_offsets = LineOffsets()
         self._is_detaching = False
         self._redactor: Callable[[], Redactor] = partial(Redactor, ())
         self._stderr = StderrLog(self._redactor)
@@ -120,14 +112,9 @@ class WebSocketTransport(Transport):
         return self._connection.session
 
     @property
-    def is_attached(self) -> bool:
-        """Whether it attached to a session that another client started."""
-        return self._connection.is_attaching
-
-    @property
     def round_trip(self) -> float | None:
         """Seconds that the last heartbeat took; None before the first."""
-        return self._connection.link.heartbeat.round_trip
+        return self._connection.link.round_trip
 
     @property
     def bytes_accepted(self) -> int:
@@ -157,7 +144,7 @@ class WebSocketTransport(Transport):
         launch = make_launch_message(invocation)
         self._check_secrets(invocation)
         encode_item(Start(LINK_VERSION, self._connection.client, launch))  # raises now if it is too large
-        self._started, self._sending = True, anyio.Lock(fast_acquire=True)
+        self._started = True
         secrets = replace(invocation, env={**invocation.env, "PILOTHOUSE_HOST_TOKEN": self._token or ""})
         self._redactor = lambda: Redactor(invocation_secrets(secrets))
         self._stderr = StderrLog(self._redactor, invocation.on_stderr)
@@ -165,7 +152,6 @@ class WebSocketTransport(Transport):
         await self._connection.open(launch)
         ready = self._connection.ready
         assert ready is not None
-        self._line_offsets = LineOffsets(ready.begin)
         if self.is_attached:
             self._replay_filter, self.session_id = ReplayFilter(ready.begin, ready.end), ready.conversation
         if self._closed is not None:  # closed meanwhile
@@ -198,19 +184,17 @@ class WebSocketTransport(Transport):
     async def send(self, data: bytes) -> None:
         """Queue `data` for sending; waits while a full window is unacknowledged by the host."""
         self._check_open()
-        assert self._sending is not None
-        up, outbound = self._connection, self._connection.link.send_buffer
-        if up.link.has_finished:
+        connection, outbound = self._connection, self._connection.link.send_buffer
+        if connection.link.last_message is not None:
             raise anyio.ClosedResourceError
         self._waiting_to_send += 1
         try:
             async with self._sending:
-                await up.wait_until(lambda: outbound.free_bytes > 0 or up.ended is not None)
+                await connection.wait_until(lambda: outbound.free_bytes > 0 or connection.ended is not None)
                 self._check_writable()
-                outbound.append(data)  # whole, so that a call cancelled in its second wait leaves no partial line
-                up.wake_sender()
-                if not outbound.is_within_window:
-                    await up.wait_until(lambda: outbound.is_within_window or up.ended is not None)
+                connection.send(data)
+                if outbound.free_bytes < 0:
+                    await connection.wait_until(lambda: outbound.free_bytes >= 0 or connection.ended is not None)
                     self._check_writable()
         finally:
             self._waiting_to_send -= 1
@@ -227,48 +211,38 @@ class WebSocketTransport(Transport):
             RemoteError: the host was lost for good.
         """
         self._check_open()
-        up = self._connection
+        connection = self._connection
         if self._ready_chunks:
             await anyio.lowlevel.checkpoint()
         while not self._ready_chunks:
-            self._mark_last_delivered()
-            await up.wait_until(lambda: bool(up.received_chunks) or up.is_finished)
+            if self._next_line_start is not None:
+                # A client that takes over begins with the last line that was returned: this process may die before
+                # processing it. Asking for more shows that the line was processed.
+                connection.link.receive_window.keep_from, self._next_line_start = self._next_line_start, None
+                connection.mark_delivered(0)
+            await connection.wait_until(lambda: bool(connection.received_chunks) or connection.is_finished)
             self._check_open()
-            if up.received_chunks:
-                self._queue_received(up.received_chunks.popleft())
-            elif up.failure is not None and not up.is_complete:
-                raise up.failure
+            if connection.received_chunks:
+                self._take_chunk(connection.received_chunks.popleft())
+            elif connection.failure is not None and not connection.is_complete:
+                raise connection.failure
             elif rest := self._replay_filter.flush():
                 self._ready_chunks.append(rest)
             else:
                 return b""
         return self._ready_chunks.popleft()
 
-    def _mark_last_delivered(self) -> None:
-        # A client that takes over begins with the last line that was returned: this process may die before processing
-        # it. Asking for more shows that the line was processed.
-        if self._last_delivered:
-            line = self._line_offsets.feed(self._last_delivered)
-            self._last_delivered = b""
-            self._mark_delivered(0, line)
-
-    def _queue_received(self, raw: bytes) -> None:
-        self._last_delivered = raw
-        self._mark_delivered(len(raw))
-        data = raw if self._replay_filter.is_over else self._replay_filter.feed(raw)
+    def _take_chunk(self, raw: bytes) -> None:
+        if cut := raw.rfind(b"\n") + 1:
+            self._next_line_start = self._connection.link.receive_window.received + cut
+        self._connection.mark_delivered(len(raw))
+        data = self._replay_filter.feed(raw)
         self._ready_chunks.extend(data[at : at + MAX_RECEIVE_BYTES] for at in range(0, len(data), MAX_RECEIVE_BYTES))
-
-    def _mark_delivered(self, count: int, keep_from: int | None = None) -> None:
-        if self._connection.link.mark_delivered(count, anyio.current_time(), keep_from):
-            self._connection.wake_sender()
 
     async def end_input(self) -> None:
         """End the CLI's input, after what was sent."""
         self._check_open()
-        link = self._connection.link
-        if not link.has_finished:
-            link.finish_with(EndInput(link.send_buffer.end))
-            self._connection.wake_sender()
+        self._connection.end_input()
         await anyio.lowlevel.checkpoint()
 
     async def exit_info(self) -> ExitInfo:
@@ -289,18 +263,18 @@ class WebSocketTransport(Transport):
         Raises:
             UsageError: the transport was not started, or was closed.
         """
-        up = self._connection
-        if up.ready is None or self._closed is not None:
+        connection = self._connection
+        if connection.ready is None or self._closed is not None:
             raise UsageError("there is no session to detach from: it was not started, or was closed")
-        outbound = up.link.send_buffer
+        outbound = connection.link.send_buffer
         with anyio.CancelScope(shield=True), anyio.move_on_after(DETACH_SECONDS), suppress(anyio.ClosedResourceError):
-            await up.wait_until(lambda: outbound.acknowledged == outbound.end or up.is_finished)
+            await connection.wait_until(lambda: outbound.acknowledged == outbound.end or connection.is_finished)
         self._is_detaching = True
         await self.close()
-        return up.ready.session
+        return connection.ready.session
 
     async def close(self) -> None:
-        """End the session and wait, for at most 6.5 s, until the host reports that the child is gone."""
+        """End the session and wait, for at most 7 s, until the host reports that the child is gone."""
         if self._closed is not None:
             with anyio.CancelScope(shield=True):
                 await self._closed.wait()
@@ -317,14 +291,14 @@ class WebSocketTransport(Transport):
 
     def health(self) -> Health:
         """Return whether the session is healthy, or why not; degraded while there is no connection."""
-        up = self._connection
+        connection = self._connection
         states: tuple[tuple[bool, HealthState, str], ...] = (
             (self._closed is not None, "unhealthy", "closed"),
-            (up.ready is None, "unhealthy", "not started"),
-            (up.failure is not None, "unhealthy", str(up.failure)),
-            (up.ended is not None, "unhealthy", "the child ended"),
-            (not up.is_connected, "degraded", f"connecting to the host again: {up.last_error}"),
-            (up.link.has_finished, "degraded", "input ended"),
+            (connection.ready is None, "unhealthy", "not started"),
+            (connection.failure is not None, "unhealthy", str(connection.failure)),
+            (connection.ended is not None, "unhealthy", "the child ended"),
+            (not connection.is_connected, "degraded", f"connecting to the host again: {connection.last_error}"),
+            (connection.link.last_message is not None, "degraded", "input ended"),
             (self._waiting_to_send > 0, "degraded", "the host or the child is slow to read its input"),
         )
         return next((Health(state, reason) for applies, state, reason in states if applies), Health("healthy"))
@@ -363,7 +337,7 @@ def make_launch_message(invocation: Invocation) -> LaunchMessage:
     """Select what is sent of an invocation: no inherited environment, and no executable."""
     return LaunchMessage(
         argv=tuple(invocation.argv),
-        files=tuple(RemoteFile(file.flag, file.suffix, file.content) for file in invocation.files),
+        files=tuple(invocation.files),
         tail=tuple(invocation.trailing_args),
         env=dict(invocation.explicit_env),
         cwd=invocation.cwd,

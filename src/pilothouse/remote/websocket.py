@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections import deque
 from contextlib import suppress
 from typing import Final, Self
 
@@ -16,6 +17,7 @@ import anyio.abc
 
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.remote.address import ConnectionLostError, HostAddress
+from pilothouse.remote.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
 
 try:
     from websockets.client import ClientProtocol
@@ -30,6 +32,8 @@ except ImportError as _error:  # pragma: no cover - the extra is installed where
 
 _SILENT_LOGGER: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - outside the logger tree
 """Logger for `websockets`, which would log headers (with the token) and messages."""
+_STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)  # `ssl.SSLError` too
+_DATA: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 READ_BYTES: Final = 256 * 1024
 """Bytes per read."""
 CLOSE_HANDSHAKE_SECONDS: Final = 1.0
@@ -49,39 +53,31 @@ class WebSocketStream:
         self._sending = anyio.Lock(fast_acquire=True)
         self._parts: list[bytes] = []
         self._is_text = False
-        self._frames: list[Frame] = []
+        self._events: deque[Frame | Response] = deque()
         self.is_broken = False
 
     @classmethod
-    async def connect(
-        cls,
-        address: HostAddress,
-        *,
-        subprotocol: str,
-        token: str | None,
-        max_message: int,
-        tls: ssl.SSLContext | None = None,
-    ) -> Self:
+    async def connect(cls, address: HostAddress, *, token: str | None, tls: ssl.SSLContext | None = None) -> Self:
         """Connect, with the opening handshake.
 
         Raises:
             RemoteError: the host refuses ("unauthorized", "forbidden"), or does not speak this protocol.
             ConnectionLostError: the host does not respond, or is unavailable for the moment.
         """
-        subprotocols = [Subprotocol(subprotocol)]
+        subprotocol = Subprotocol(SUBPROTOCOL)
         protocol = ClientProtocol(
-            parse_uri(address.url), subprotocols=subprotocols, max_size=max_message, logger=_SILENT_LOGGER
+            parse_uri(address.url), subprotocols=[subprotocol], max_size=MAX_MESSAGE_BYTES, logger=_SILENT_LOGGER
         )
         try:
             stream = await anyio.connect_tcp(
                 address.host, address.port, tls=address.is_secure, ssl_context=tls, tls_standard_compatible=False
             )
-        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+        except (*_STREAM_ERRORS, anyio.EndOfStream) as error:
             raise ConnectionLostError(_describe_error(error)) from error
         socket = cls(stream, protocol)
         try:
             await socket._open_handshake(token)
-            if protocol.subprotocol != subprotocol:
+            if protocol.subprotocol != SUBPROTOCOL:
                 raise RemoteError(f"{address.url}: no pilothouse host answers there", code="protocol")
         except BaseException:
             await socket.abort()
@@ -98,33 +94,28 @@ class WebSocketStream:
         while not isinstance(response := await self._next_event(), Response):
             pass
         failure = self._protocol.handshake_exc
-        if failure is None:
-            return
-        if not isinstance(failure, InvalidStatus):
+        if isinstance(failure, InvalidStatus):
+            raise _make_status_error(response.status_code)
+        if failure is not None:
             raise RemoteError(f"no WebSocket answers there: {failure}", code="protocol")
-        raise _make_status_error(response.status_code)
 
     async def _next_event(self) -> Frame | Response:
-        while not self._frames:
+        while not self._events:
             if self._is_over:
                 raise self._make_lost_error()
             try:
-                data = await self._stream.receive(READ_BYTES)
+                self._protocol.receive_data(await self._stream.receive(READ_BYTES))
             except anyio.EndOfStream:
                 self._protocol.receive_eof()
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
-                self.is_broken = True
-                raise ConnectionLostError(_describe_error(error)) from error
-            else:
-                self._protocol.receive_data(data)
+            except _STREAM_ERRORS as error:
+                raise self._note_lost(error) from error
             events = self._protocol.events_received()
-            self._frames.extend(event for event in events if isinstance(event, Frame | Response))  # pyright: ignore[reportArgumentType]
-            if not self._sending.locked() and not (
-                events and all(map(_is_data, events))
-            ):  # pongs, and the response to a close
+            self._events.extend(event for event in events if isinstance(event, Frame | Response))  # pyright: ignore[reportArgumentType]
+            has_reply = not events or not all(isinstance(event, Frame) and event.opcode in _DATA for event in events)
+            if has_reply and not self._sending.locked():  # a pong, or the response to a close
                 async with self._sending:
                     await self._flush()
-        return self._frames.pop(0)
+        return self._events.popleft()
 
     @property
     def _is_over(self) -> bool:
@@ -133,14 +124,18 @@ class WebSocketStream:
             return True
         return protocol.close_rcvd is not None and protocol.close_sent is not None  # either side may end TCP first
 
+    def _note_lost(self, error: Exception) -> ConnectionLostError:
+        self.is_broken = True
+        return ConnectionLostError(_describe_error(error))
+
     def _make_lost_error(self) -> ConnectionLostError:
         self.is_broken = True
-        if self._protocol.handshake_exc is not None:
-            return ConnectionLostError(f"the opening handshake broke off: {self._protocol.handshake_exc}")
-        received, sent = self._protocol.close_rcvd, self._protocol.close_sent
-        if received is not None:
-            return ConnectionLostError(f"closed by the host ({received})")
-        return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a reason")
+        protocol = self._protocol
+        if protocol.handshake_exc is not None:
+            return ConnectionLostError(f"the opening handshake broke off: {protocol.handshake_exc}")
+        if protocol.close_rcvd is not None:
+            return ConnectionLostError(f"closed by the host ({protocol.close_rcvd})")
+        return ConnectionLostError(f"closed: {protocol.close_sent or 'without a reason'}")
 
     async def _flush(self) -> None:
         """Send all pending bytes of the protocol. Needs the lock; one flush serves all waiting callers."""
@@ -148,9 +143,8 @@ class WebSocketStream:
             for data in filter(None, pieces):  # an empty piece means half-closing TCP, which TLS cannot do
                 try:
                     await self._stream.send(data)
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
-                    self.is_broken = True
-                    raise ConnectionLostError(_describe_error(error)) from error
+                except _STREAM_ERRORS as error:
+                    raise self._note_lost(error) from error
                 except BaseException:
                     self.is_broken = True  # half a frame was sent
                     raise
@@ -170,6 +164,11 @@ class WebSocketStream:
                 self._protocol.send_binary(message)
             await self._flush()
 
+    async def wait_until_sent(self) -> None:
+        """Wait until no message is on its way."""
+        async with self._sending:
+            pass
+
     async def receive(self) -> str | bytes:
         """Return the next message.
 
@@ -178,12 +177,10 @@ class WebSocketStream:
         """
         while True:
             frame = await self._next_event()
-            if isinstance(frame, Response):
-                continue
-            if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-                self._is_text = frame.opcode is Opcode.TEXT
-            elif frame.opcode is not Opcode.CONT:
+            if isinstance(frame, Response) or frame.opcode not in _DATA:
                 continue  # the protocol responds to pings; a close shows up as the end
+            if frame.opcode is not Opcode.CONT:
+                self._is_text = frame.opcode is Opcode.TEXT
             self._parts.append(bytes(frame.data))
             if not frame.fin:
                 continue
@@ -211,17 +208,12 @@ class WebSocketStream:
                 await self._stream.aclose()
 
 
-def _is_data(event: object) -> bool:
-    return isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
-
-
 _STATUS_ERRORS: Final = {
     401: ("unauthorized", "the token is missing or wrong"),
     403: ("forbidden", "it accepts no clients from this address"),
 }
-_TRANSIENT_STATUSES: Final = frozenset(
-    {408, 425, 429, 500, 502, 503, 504}
-)  # from a host, or a proxy before it, that may recover
+_TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Of a host, or a proxy before it, that may recover."""
 
 
 def _make_status_error(status: int) -> Exception:

@@ -2,14 +2,23 @@
 
 Owns the children, their journals and access control. Start with `host`; `application` puts it on an address::
 
-    settings → Host ── WebSocketSession ─────── Output ── OutputJournal (SQLite)
-                 │ └── RestSession ──────┘
-    guard → rest, events, wire (ASGI) ── application (address, signals)
+    settings → Host ── WebSocketSession ─────── OutputLog ── OutputJournal (SQLite)
+                 │ └── RestSession ──────────┘
+    connections → auth → rest, websocket (ASGI) ── application (address, signals)
+
+Where things are:
+
+- a route of REST: the table in `rest.make_routes`; its refusals: `rest` and `auth.HTTP_STATUSES`
+- the events of a session: `rest.stream_events`, which reads `OutputLog.read` from a position
+- what waits for a person: `asks`; transcripts on disk, usage, policy: `reports`
+- what is kept on disk: `journal`; a table is in its `_SCHEMA`, a field of a session in `JournaledSession`
+- one client over the WebSocket: `websocket`; the protocol of the link: `pilothouse.remote`
+- what a client may do: `policy`, at the start and with each line of input
 """
 
+from pilothouse.remote.address import is_loopback as is_loopback
 from pilothouse.server.application import check_token as check_token
 from pilothouse.server.application import find_token as find_token
-from pilothouse.server.application import is_loopback as is_loopback
 from pilothouse.server.application import listen as listen
 from pilothouse.server.application import make_app as make_app
 from pilothouse.server.application import raise_descriptor_limit as raise_descriptor_limit

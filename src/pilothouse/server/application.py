@@ -7,7 +7,6 @@ uvicorn are the extra `[server]`.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import secrets
@@ -18,17 +17,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pilothouse.errors import UsageError
+from pilothouse.remote.address import is_loopback
 from pilothouse.remote.messages import MAX_MESSAGE_BYTES
 from pilothouse.server.host import Host
 from pilothouse.server.policy import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
     from pilothouse.server.connections import ConnectionLimiter
@@ -47,6 +49,7 @@ RESERVED_DESCRIPTORS = 64
 """Descriptors for the journal, the listening socket and files."""
 DESCRIPTORS_PER_CHILD = 8
 """Descriptors for the pipes of one child."""
+MISSING_EXTRA = "a host needs an extra: pip install 'pilothouse[server]'"
 
 
 def make_app(
@@ -56,6 +59,7 @@ def make_app(
     tokens: Mapping[str, str] | None = None,
     origins: Sequence[str] = (),
     names: Sequence[str] = (),
+    routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """Build the ASGI application of a host, to be served or mounted in another one.
 
@@ -69,6 +73,7 @@ def make_app(
         tokens: further tokens by the name of their owner, who sees only the sessions that were started with it.
         origins: origins of pages that may use it, such as "https://console.example.com". Default: none.
         names: names by which clients reach it, besides "localhost" and addresses.
+        routes: further routes behind the same guard, such as those of endpoints.
 
     Raises:
         UsageError: a token is too short, can be guessed, or is there twice; or the extra is not installed.
@@ -80,9 +85,10 @@ def make_app(
         from starlette.routing import WebSocketRoute
         from starlette.websockets import WebSocket
     except ImportError as error:
-        raise UsageError("a host needs an extra: pip install 'pilothouse[server]'") from error
+        raise UsageError(MISSING_EXTRA) from error
 
     from pilothouse.server.auth import AccessRules, AuthMiddleware
+    from pilothouse.server.console import make_console_routes
     from pilothouse.server.rest import handle_not_found, make_routes
     from pilothouse.server.websocket import serve_websocket
 
@@ -97,14 +103,14 @@ def make_app(
         await serve_websocket(host, websocket)
 
     methods = ["GET", "POST", "DELETE"]
-    allowed = ["authorization", "content-type", "last-event-id"]
+    allowed = ["authorization", "content-type", "last-event-id", "x-api-key", "anthropic-version"]
     access = AccessRules(token, tuple(origins), tuple(name.lower() for name in names), owners)
     layers = [Middleware(AuthMiddleware, access=access)]
     if origins:
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=allowed)
         )
-    paths = [*make_routes(host), WebSocketRoute("/v1/wire", wire)]
+    paths = [*make_routes(host), *make_console_routes(), WebSocketRoute("/v1/wire", wire), *routes]
     return Starlette(routes=paths, middleware=layers, exception_handlers={404: handle_not_found, 405: handle_not_found})
 
 
@@ -163,16 +169,6 @@ def read_token(path: Path) -> str:
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the token file {path} cannot be read: {error}") from None
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address; a name counts as reachable from elsewhere."""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
@@ -251,7 +247,11 @@ async def serve(
         listening: the listening socket; closed at the end.
         on_ready: called once requests are served.
         stop: set it for the same effect as a signal.
+
+    Raises:
+        UsageError: the extra is not installed.
     """
+    _check_packages()
     from pilothouse.server.connections import ConnectionLimiter, accept_connections
 
     slots = ConnectionLimiter(compute_connection_limit(host.settings.max_sessions))
@@ -292,6 +292,14 @@ async def serve(
             logging.getLogger("uvicorn.error").removeFilter(_is_relevant_record)
 
 
+def _check_packages() -> None:
+    try:
+        for name in ("uvicorn", "websockets"):  # uvicorn imports websockets later
+            import_module(name)
+    except ImportError as error:
+        raise UsageError(MISSING_EXTRA) from error
+
+
 def _is_relevant_record(record: logging.LogRecord) -> bool:
     # uvicorn warns of each request that is not valid HTTP, and logs an error for each WebSocket that got 401 or 403:
     # clients without a token could fill the log.
@@ -302,7 +310,7 @@ def _make_server(application: Any, slots: ConnectionLimiter) -> tuple[Any, Calla
     """Build the uvicorn server, which does not listen, and the factory of its connections."""
     import uvicorn
 
-    from pilothouse.server.connections import make_connection_class
+    from pilothouse.server.connections import HostConnection
 
     class Server(uvicorn.Server):
         """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
@@ -323,8 +331,8 @@ def _make_server(application: Any, slots: ConnectionLimiter) -> tuple[Any, Calla
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server, kind = Server(config), make_connection_class(slots)
-    return server, lambda: kind(config, server.server_state, {})
+    server = Server(config)
+    return server, lambda: HostConnection(slots, config, server.server_state)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
+from pilothouse.server.console import is_console_path
 from pilothouse.server.policy import RefusedRequestError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 HEALTH_PATH = "/healthz"
 """Path that needs no token; its response reveals nothing."""
 SLOT_KEY = "pilothouse.slot"
-"""Key in a request's state: the slot of its connection, if the host itself serves."""
+"""Key in a request's state, if the host itself serves: the functions that count it, and that end the count."""
 OWNER_KEY = "pilothouse.owner"
 """Key in a request's state: the owner of its token; "" for the token that sees all sessions."""
 WRONG_TOKEN_SECONDS = 1.0
@@ -39,12 +40,17 @@ HTTP_STATUSES = {
     "limit": 429,
     "journal": 507,
     "pruned": 410,
+    "settled": 409,
     "start_failed": 502,
     "too_large": 413,
     "unauthorized": 401,
+    "unknown_ask": 404,
+    "unknown_prompt": 404,
     "unknown_session": 404,
 }
 """HTTP status per code of a refusal."""
+
+_VENDOR_ERRORS = {"forbidden": "permission_error", "limit": "rate_limit_error", "unauthorized": "authentication_error"}
 
 
 class AccessRules(NamedTuple):
@@ -69,13 +75,15 @@ class AccessRules(NamedTuple):
         Raises:
             RefusedRequestError: the request is not allowed.
         """
-        self._check_host(_find_headers(headers, b"host"))
+        hosts = _find_headers(headers, b"host")
+        self._check_host(hosts)
         origins = _find_headers(headers, b"origin")
-        if origins and (len(origins) > 1 or origins[0] not in self.origins):
+        # The console's own requests come from the name in the Host header, which the line above has checked.
+        if origins and (len(origins) > 1 or origins[0] not in (*self.origins, *_own_origins(hosts[0]))):
             raise RefusedRequestError("forbidden", "pages of this origin may not use this host; allow it with --origin")
         if is_open or (self.token is None and not self.owners):
             return ""
-        if (owner := self._owner(_find_headers(headers, b"authorization"))) is None:
+        if (owner := self._owner(_find_tokens(headers))) is None:
             raise RefusedRequestError("unauthorized", "a token is needed: send it as `Authorization: Bearer …`")
         return owner
 
@@ -117,27 +125,27 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] in ("http", "websocket"):
-            path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-            is_open = path == HEALTH_PATH and scope["type"] == "http"
-            try:
-                owner = self._access.check(scope["headers"], is_open=is_open)
-                scope.setdefault("state", {})[OWNER_KEY] = owner
-                slot = None if is_open else scope.get("state", {}).get(SLOT_KEY)
-                if slot is not None and not slot.acquire():
-                    raise RefusedRequestError("limit", "this host has too many connections")
-            except RefusedRequestError as refusal:
-                if refusal.code == "unauthorized" and _find_headers(scope["headers"], b"authorization"):
-                    await anyio.sleep(WRONG_TOKEN_SECONDS)
-                await _send_refusal(scope, receive, send, refusal)
-                return
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                if slot is not None:
-                    slot.release()
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        is_open = scope["type"] == "http" and (path == HEALTH_PATH or is_console_path(path))
+        state = scope.setdefault("state", {})
+        acquire, release = (None, None) if is_open else state.get(SLOT_KEY, (None, None))
+        try:
+            state[OWNER_KEY] = self._access.check(scope["headers"], is_open=is_open)
+            if acquire is not None and not acquire():
+                raise RefusedRequestError("limit", "this host has too many connections")
+        except RefusedRequestError as refusal:
+            if refusal.code == "unauthorized" and _find_tokens(scope["headers"]):
+                await anyio.sleep(WRONG_TOKEN_SECONDS)
+            await _send_refusal(scope, receive, send, refusal)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if release is not None:
+                release()
 
 
 def find_request_owner(connection: HTTPConnection) -> str:
@@ -151,7 +159,10 @@ def make_error_body(refusal: RefusedRequestError) -> dict[str, Any]:
 
 
 async def _send_refusal(scope: Scope, receive: Receive, send: Send, refusal: RefusedRequestError) -> None:
-    body = json.dumps(make_error_body(refusal)).encode()
+    refused = make_error_body(refusal)
+    # Clients of endpoints read this as an error of their vendor.
+    refused = {"type": "error", "error": {**refused["error"], "type": _VENDOR_ERRORS.get(refusal.code, "api_error")}}
+    body = json.dumps(refused).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refusal.code == "unauthorized":
         headers.append((b"www-authenticate", b"Bearer"))
@@ -166,8 +177,18 @@ async def _send_refusal(scope: Scope, receive: Receive, send: Send, refusal: Ref
     await send({"type": f"{kind}.body", "body": body})
 
 
+def _find_tokens(headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
+    """Return the Authorization headers; without one, the keys that clients of Anthropic send."""
+    keys = _find_headers(headers, b"x-api-key")
+    return _find_headers(headers, b"authorization") or [f"Bearer {key}" for key in keys]
+
+
 def _find_headers(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in headers if key.lower() == name]
+
+
+def _own_origins(host: str) -> tuple[str, str]:
+    return f"http://{host.lower()}", f"https://{host.lower()}"
 
 
 def _parse_host_name(host: str) -> str:

@@ -15,6 +15,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -88,45 +89,29 @@ class ConnectionLimiter:
         self._free += 1
 
 
-class ConnectionSlot:
-    """A connection's view of the slots, for the guard."""
-
-    def __init__(self, slots: ConnectionLimiter, transport: asyncio.Transport) -> None:
-        self._slots = slots
-        self._transport = transport
-        self.release = slots.release
-
-    def acquire(self) -> bool:
-        """See `ConnectionLimiter.acquire`."""
-        return self._slots.acquire(self._transport)
-
-
 class HostConnection(H11Protocol):
     """The HTTP connection of uvicorn, with a time limit while it waits. A WebSocket begins as one, too."""
 
-    limiter: ConnectionLimiter
+    def __init__(self, limiter: ConnectionLimiter, config: Any, server_state: Any) -> None:
+        super().__init__(config, server_state, {})
+        self._limiter = limiter
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
-        self.app_state = {SLOT_KEY: ConnectionSlot(self.limiter, transport)}
+        self.app_state = {SLOT_KEY: (partial(self._limiter.acquire, transport), self._limiter.release)}
         super().connection_made(transport)
-        self.limiter.start_waiting(transport)
+        self._limiter.start_waiting(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self.limiter.stop_waiting(self.transport)
+        self._limiter.stop_waiting(self.transport)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         """See uvicorn. The connection is kept for the next request."""
         if not self.transport.is_closing():
-            self.limiter.start_waiting(self.transport)
+            self._limiter.start_waiting(self.transport)
         super().on_response_complete()
-
-
-def make_connection_class(slots: ConnectionLimiter) -> type[HostConnection]:
-    """Build the class of the connections that share these slots."""
-    return type("HostConnection", (HostConnection,), {"limiter": slots})
 
 
 async def accept_connections(

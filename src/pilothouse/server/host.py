@@ -10,10 +10,12 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import anyio.abc
@@ -23,15 +25,15 @@ from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, render
+from pilothouse.options.options import read_config_table
 from pilothouse.options.secrets import invocation_secrets, mask
-from pilothouse.options.sources import read_config_table
-from pilothouse.server.journal import OutputJournal, SessionRecord
+from pilothouse.remote.messages import LaunchMessage
+from pilothouse.server.journal import JournaledSession, OutputJournal
 from pilothouse.server.policy import (
     DEFAULT_ENV,
     ClientLimits,
     HostPolicy,
     InputFilter,
-    LaunchRequest,
     RefusedRequestError,
 )
 from pilothouse.server.sessions import RestSession, ServerSession, WebSocketSession
@@ -47,6 +49,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
         roots: directories below which sessions may work; the first is the default working directory.
         cli: which CLI runs, as the option of the same name.
         env: patterns of names of variables that clients may set.
+        fleets: journals of fleets that clients may read: paths, or addresses of PostgreSQL.
         clients: what clients may do; by default everything that the CLI offers.
         max_sessions: sessions with a child at a time.
         max_prompts: queued prompts per session.
@@ -54,6 +57,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
         messages_per_second: per WebSocket; the host reads a client above this rate more slowly.
         heartbeat: seconds of silence after which a client is pinged; after three times as much it counts as gone.
         idle_seconds: after so long without an attached client and without activity, a session's child is ended.
+        ask_seconds: after so long, an ask of a REST session that nobody has settled is denied.
         abandoned_seconds: the same for a session in the middle of a turn, such as a tool that runs for hours.
         drain_seconds: for running turns when the host shuts down.
         unacknowledged: bytes of output that may wait for an absent client before its child must wait.
@@ -70,12 +74,14 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     cli: str = "auto"
     env: tuple[str, ...] = DEFAULT_ENV
     clients: ClientLimits = ClientLimits()
+    fleets: tuple[str, ...] = ()
     max_sessions: int = 32
     max_prompts: int = 16
     max_body: int = 8 * 1024 * 1024
     messages_per_second: int = 5000
     heartbeat: float = 15.0
     idle_seconds: float = 3600.0
+    ask_seconds: float = 3600.0
     abandoned_seconds: float = 86400.0
     drain_seconds: float = 30.0
     unacknowledged: int = 256 * 1024 * 1024
@@ -84,7 +90,15 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     keep_total: int = 4 * 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_prompts", "max_body", "messages_per_second", "heartbeat", "idle_seconds"):
+        for name in (
+            "max_sessions",
+            "max_prompts",
+            "max_body",
+            "messages_per_second",
+            "heartbeat",
+            "idle_seconds",
+            "ask_seconds",
+        ):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}: expected a number greater than 0, got {getattr(self, name)}")
         for root in self.roots:
@@ -111,6 +125,8 @@ SWEEP_SECONDS = 60.0
 CLIENT_NOTICE_SECONDS = 2.0
 """Seconds for clients to receive the ending of their sessions."""
 STOPPED = "the host was stopped"
+MAX_TITLE_CHARS = 120
+"""Characters of a prompt that are its title, and of the first one that of the session."""
 # Options that only the host decides, or that its own sessions cannot have.
 _HOST_ONLY_OPTIONS = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -122,7 +138,8 @@ class Host:
 
     Args:
         settings: see `HostSettings`.
-        environ: base environment of the children; None: the environment of this process.
+        environ: base environment of the children; None: the environment of this process, of which children elsewhere
+            get nothing.
         make_transport: makes the transport to a child; the default starts the CLI on this machine.
 
     Raises:
@@ -139,7 +156,9 @@ class Host:
     ) -> None:
         self.settings = settings
         base = dict(os.environ if environ is None else environ)
-        self.policy = HostPolicy(settings.cli, settings.resolve_roots(), settings.env, base, settings.clients)
+        self.policy = HostPolicy(
+            settings.cli, settings.resolve_roots(), settings.env, base, settings.clients, tuple(environ or ())
+        )
         self.journal = OutputJournal(
             settings.journal,
             keep_bytes=settings.keep_bytes,
@@ -149,7 +168,8 @@ class Host:
         self.is_draining = False
         self._make_transport = make_transport
         self._sessions: dict[str, ServerSession] = {}
-        self._by_client: dict[tuple[str, str], tuple[anyio.Event, WebSocketSession | None]] = {}
+        self._by_client: dict[tuple[str, str], WebSocketSession] = {}
+        self._client_locks: weakref.WeakValueDictionary[tuple[str, str], anyio.Lock] = weakref.WeakValueDictionary()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._starting_count = 0
 
@@ -158,6 +178,10 @@ class Host:
     async def __aenter__(self) -> Self:
         for record in await self.journal.open():
             self._sessions[record.id] = self._recover_session(record)
+        for session, ask, description in await self.journal.read_asks():
+            if isinstance(found := self._sessions.get(session), RestSession):
+                found.asks.restore([(ask, description)])
+                found.record.conversation = found.record.conversation or description["session"] or ""
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._run_maintenance)
         return self
@@ -172,16 +196,20 @@ class Host:
                 await self.drain(0.0)
         finally:
             tasks.cancel_scope.cancel()
-            await tasks.__aexit__(kind, error, traceback)
+            try:
+                await tasks.__aexit__(kind, error, traceback)
+            except BaseExceptionGroup as group:
+                if group.exceptions != (error,):
+                    raise  # otherwise the block raises its own error, without a group around it
             with anyio.CancelScope(shield=True):
                 await self.journal.close()
 
-    def _recover_session(self, record: SessionRecord) -> ServerSession:
+    def _recover_session(self, record: JournaledSession) -> ServerSession:
         if record.kind == "wire":
             return WebSocketSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
         given = record.start.get("options")
         try:
-            return self._make_rest_session(record, None if given is None else self._make_options(given))
+            return self._make_rest_session(record, None if given is None else self.make_options(given))
         except OptionsError as error:  # the roots have changed, or this is another version
             _log.warning("session %s cannot continue: %s", record.id, error)
             return self._make_rest_session(record, None)
@@ -203,9 +231,10 @@ class Host:
                     ending.start_soon(session.stop, STOPPED)
         for session in self._sessions.values():
             session.output.finish()
+        self.journal.finish_events()
+        wire = [session for session in self._sessions.values() if isinstance(session, WebSocketSession)]
         with anyio.move_on_after(CLIENT_NOTICE_SECONDS):
-            sessions = [session for session in self._sessions.values() if isinstance(session, WebSocketSession)]
-            while any(each.attached_count and not each.is_ending_sent for each in sessions):  # noqa: ASYNC110 - of many
+            while any(each.client_scope and not each.link.is_last_sent for each in wire):  # noqa: ASYNC110 - of many
                 await anyio.sleep(0.02)
 
     async def _run_maintenance(self) -> None:
@@ -265,61 +294,68 @@ class Host:
                 "limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time"
             )
 
-    async def start_websocket_session(self, client: str, request: LaunchRequest, owner: str = "") -> WebSocketSession:
+    @asynccontextmanager
+    async def _reserve_child(self) -> AsyncGenerator[None]:
+        """Count a child that is being started, if there may be one more.
+
+        Raises:
+            RefusedRequestError: the host is shutting down, or runs too many.
+        """
+        self._check_capacity()
+        self._starting_count += 1
+        try:
+            yield
+        finally:
+            self._starting_count -= 1
+
+    async def _start_session(self, session: ServerSession, start: Callable[[], Awaitable[None]]) -> None:
+        """Journal a new session, and start its child. If that fails, nothing is left behind."""
+        await self.journal.create(session.record)
+        try:
+            await start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                if isinstance(session, RestSession):
+                    await session.stop(STOPPED)
+                await self.journal.forget(session.id)
+            raise
+        self._sessions[session.id] = session
+        session.tell_state()
+        _log.info("session %s started", session.id)
+
+    async def start_websocket_session(self, client: str, launch: LaunchMessage, owner: str = "") -> WebSocketSession:
         """Start a child for a client; if the client repeats the request, return the session of the first one.
 
         Args:
             client: the id that the client gave itself.
-            request: the requested arguments, files and environment.
+            launch: the requested arguments, files and environment.
             owner: owner of the session.
 
         Raises:
             RefusedRequestError: the host refuses the request.
             PilothouseError: the child could not be started.
         """
-        key = (owner, client)
-        while (known := self._by_client.get(key)) is not None:
-            starting, session = known
-            await starting.wait()
-            if session is not None:
-                return session
-        starting = anyio.Event()
-        self._by_client[key] = (starting, None)
-        try:
-            session = await self._start_websocket_session(client, request, owner)
-            self._by_client[key] = (starting, session)
-            return session
-        except BaseException:
-            del self._by_client[key]
-            raise
-        finally:
-            starting.set()
-
-    async def _start_websocket_session(self, client: str, request: LaunchRequest, owner: str) -> WebSocketSession:
-        self._check_capacity()
-        self._starting_count += 1
-        try:
-            _check_resume(owner, request.argv)
-            invocation = await run_blocking(self.policy.admit, request)
-            record = _make_record("wire", client, _make_public_start(request, invocation), owner)
-            check = InputFilter(self.policy)
-            session = WebSocketSession(
-                self.journal, record, unacknowledged=self.settings.unacknowledged, input_filter=check
-            )
-            await self.journal.create(record)
-            try:
-                await session.start(self._make_transport(), invocation)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await self.journal.forget(record.id)
-                raise
-        finally:
-            self._starting_count -= 1
         assert self._tasks is not None
-        self._sessions[session.id] = session
-        self._tasks.start_soon(session.run)
-        _log.info("session %s started for a client", session.id)
-        return session
+        key = (owner, client)
+        async with self._client_locks.setdefault(key, anyio.Lock()):
+            if (known := self._by_client.get(key)) is not None:
+                return known
+            async with self._reserve_child():
+                _check_resume(owner, launch.argv)
+                invocation = await run_blocking(self.policy.admit, launch)
+                # Only what cannot hold keys is kept.
+                arguments = [argument for argument in launch.argv if argument.startswith(_PUBLIC_FLAGS)]
+                kept = {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(launch.env)}
+                session = WebSocketSession(
+                    self.journal,
+                    _make_record("wire", client, kept, owner),
+                    unacknowledged=self.settings.unacknowledged,
+                    input_filter=InputFilter(self.policy),
+                )
+                await self._start_session(session, lambda: session.start(self._make_transport(), invocation))
+            self._by_client[key] = session
+            self._tasks.start_soon(session.run)
+            return session
 
     async def start_rest_session(self, given: Mapping[str, Any], owner: str = "") -> RestSession:
         """Start a session that the host itself drives.
@@ -333,57 +369,63 @@ class Host:
             RefusedRequestError: the host refuses the request.
             PilothouseError: the child could not be started.
         """
-        self._check_capacity()
-        self._starting_count += 1
-        try:
-            options = self._make_options(given)
+        async with self._reserve_child():
+            options = self.make_options(given)
             rendered = render(options, {})
             _check_resume(owner, rendered.argv)
             await run_blocking(self._admit_invocation, options, rendered)
             # If in doubt, only the names are kept: all of `env` and `headers` counts as secret.
             secret = mask(dict(given)) != dict(given) or bool(invocation_secrets(rendered))
-            kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
-            record = _make_record("hosted", "", kept, owner)
-            session = self._make_rest_session(record, options)
-            await self.journal.create(record)
-            try:
-                await session.start()
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await session.stop(STOPPED)
-                    await self.journal.forget(record.id)
-                raise
-        finally:
-            self._starting_count -= 1
-        self._sessions[session.id] = session
-        _log.info("session %s started", session.id)
-        return session
+            told: dict[str, Any] = {"names": sorted(given)} if secret else {"options": dict(given)}
+            kept = {"cwd": rendered.cwd, **told}
+            session = self._make_rest_session(_make_record("hosted", "", kept, owner), options)
+            await self._start_session(session, session.start)
+            return session
 
-    def _make_options(self, given: Mapping[str, Any]) -> Options:
+    def make_options(self, given: Mapping[str, Any]) -> Options:
+        """Make the options of a session that this host drives.
+
+        Args:
+            given: options, as in a configuration file.
+
+        Raises:
+            OptionsError: an option is invalid, or only the host decides it.
+        """
         for name in _HOST_ONLY_OPTIONS:
             if name in given:
                 raise OptionsError(f"option {name!r} belongs to the host", option=name)
         options = read_config_table(given, self.policy.roots[0], lambda name: f"options.{name}")
         root = self.policy.roots[0]
         # A session of this process would turn partial messages on; clients that want them say so. Verbatim prompts
-        # read no file: otherwise `@/path` would, wherever that file is.
-        below = Options.layer(cli=self.policy.cli, cwd=root, partial_messages=False, verbatim_prompts=True)
+        # read no file: otherwise `@/path` would, wherever that file is. Prompts are in the output for whoever looks on.
+        below = Options.layer(
+            cli=self.policy.cli, cwd=root, partial_messages=False, verbatim_prompts=True, replay_user_messages=True
+        )
         if self.policy.limits.verbatim_prompts and not options.verbatim_prompts and "verbatim_prompts" in given:
             raise OptionsError(
                 "option 'verbatim_prompts': this host sends every prompt as it is", option="verbatim_prompts"
             )
         return Options.stack(below, options)
 
-    def _make_rest_session(self, record: SessionRecord, options: Options | None) -> RestSession:
+    def _make_rest_session(self, record: JournaledSession, options: Options | None) -> RestSession:
         def admit(invocation: Invocation) -> Invocation:
             assert options is not None
             return self._admit_invocation(options, invocation)
 
-        return RestSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
+        return RestSession(
+            self.journal,
+            record,
+            options,
+            admit=admit,
+            make_transport=self._make_transport,
+            ask_seconds=self.settings.ask_seconds,
+        )
 
     def _admit_invocation(self, options: Options, invocation: Invocation) -> Invocation:
-        given = (invocation.argv, invocation.trailing_args, invocation.files, options.to_env(), invocation.cwd)
-        return self.policy.admit(LaunchRequest(*given, initialize=invocation.initialize))
+        launch = LaunchMessage(
+            invocation.argv, invocation.files, invocation.trailing_args, dict(options.to_env()), invocation.cwd
+        )
+        return self.policy.admit(launch, invocation.initialize)
 
     async def send_prompt(self, session: RestSession, prompt: Prompt) -> Query:
         """Start running a prompt in a session that the host drives; does not wait for the result.
@@ -399,7 +441,11 @@ class Host:
             raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
         if not session.has_child:
             self._check_capacity()
-        query = await session.send_prompt(prompt)
+        title = make_title(prompt)
+        if not session.record.start.get("title"):
+            session.record.start = {**session.record.start, "title": title}
+            self.journal.update_later(session.id, start=session.record.start)
+        query = await session.send_prompt(prompt, title)
         assert self._tasks is not None
         self._tasks.start_soon(session.run_query, query)
         return query
@@ -408,12 +454,13 @@ class Host:
         """End a session's child and forget the session. Idempotent."""
         self._drop(session)
         await session.stop("closed")
+        self.journal.add_event(session.record, "closed", {"session": session.id})
         session.output.finish()
         await self.journal.forget(session.id)
 
     def _drop(self, session: ServerSession) -> None:
         self._sessions.pop(session.id, None)
-        self._by_client.pop((session.record.owner, session.record.client), None)
+        self._by_client = {key: known for key, known in self._by_client.items() if known is not session}
 
 
 def _check_resume(owner: str, argv: Sequence[str]) -> None:
@@ -430,13 +477,19 @@ def _check_resume(owner: str, argv: Sequence[str]) -> None:
             )
 
 
-def _make_record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> SessionRecord:
+def make_title(prompt: Prompt) -> str:
+    """Return the first line of a prompt's text, cut to what fits into a list."""
+    if isinstance(prompt, str):
+        texts = [prompt]
+    else:  # what can be read only once is left to the session
+        blocks = prompt if isinstance(prompt, Sequence) else ()
+        found = [cast("Mapping[str, Any]", block) for block in blocks if isinstance(block, Mapping)]
+        texts = [str(block.get("text", "")) for block in found]
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    return lines[0][:MAX_TITLE_CHARS] if lines else ""
+
+
+def _make_record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> JournaledSession:
     now = time.time()
     start = {**start, "owner": owner} if owner else start
-    return SessionRecord(uuid.uuid4().hex, kind, "live", client, now, now, start)
-
-
-def _make_public_start(request: LaunchRequest, invocation: Invocation) -> dict[str, Any]:
-    """Return the parts of a client's request that cannot hold keys."""
-    arguments = [argument for argument in request.argv if argument.startswith(_PUBLIC_FLAGS)]
-    return {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(request.env)}
+    return JournaledSession(uuid.uuid4().hex, kind, "live", client, now, now, start)

@@ -1,29 +1,26 @@
 """The journal of a host: its sessions and every byte of their output, in one SQLite file.
 
-`SqliteWorker` owns the thread and the transactions, `OutputJournal` the tables, and `OutputLog` the output of one
-session: written to the journal first, then read by the attached clients. WAL with `synchronous=NORMAL`: committed
-data survives the death of this process; a power cut loses at most what was committed since the last checkpoint.
+`SqliteWorker` owns the transactions, `OutputJournal` the tables, and `OutputLog` the output of one session: written to
+the journal first, then read by the attached clients. WAL with `synchronous=NORMAL`: committed data survives the death
+of this process; a power cut loses at most what was committed since the last checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import queue
 import sqlite3
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import anyio
 import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse.transports import ExitInfo
 from pilothouse.transports.concurrency import LoopCondition, run_blocking
 
@@ -32,8 +29,14 @@ Work = Callable[[sqlite3.Connection], T]
 
 MAX_BATCH = 512
 """Maximum calls in one transaction, so that the first of them does not wait for long."""
-CLOSE_SECONDS = 10.0
-"""Seconds to write queued calls and the last checkpoint."""
+LOCK_SECONDS = 1.0
+"""Seconds to wait for another process that uses the file."""
+_PRAGMAS = """PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA synchronous = NORMAL;
+PRAGMA journal_size_limit = 67108864;
+BEGIN IMMEDIATE; -- takes the lock, which is then kept
+COMMIT;
+"""
 
 
 class JournalError(PilothouseError):
@@ -41,151 +44,113 @@ class JournalError(PilothouseError):
 
 
 class SqliteWorker:
-    """Runs functions on a SQLite connection, in a thread of its own. Used from one asyncio event loop.
+    """Runs functions on a SQLite connection, in batches, in a thread of its own. Used from one asyncio event loop.
 
     Args:
         path: the file; it and its directory are created, for this user alone.
-        schema: statements that create the tables, each harmless when they exist.
+        tables: statements that create the tables, as for `sqlite_files.prepare_database`.
         version: of the tables, stored as `user_version`.
     """
 
-    def __init__(self, path: Path, schema: str, version: int) -> None:
+    def __init__(self, path: Path, tables: str, version: int) -> None:
         self.path = path
-        self._schema = schema
+        self._tables = tables
         self._version = version
-        self._queue: queue.SimpleQueue[tuple[Work[Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: list[tuple[Work[Any], asyncio.Future[Any]]] = []
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "pilothouse journal")
+        self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Open the file and start the thread.
+        """Open the file.
 
         Raises:
             UsageError: another process uses the file, a newer version made it, or it is not a database.
             JournalError: the file cannot be created or opened.
         """
-        self._loop = asyncio.get_running_loop()
-        connection = await run_blocking(self._connect)
-        self._thread = threading.Thread(
-            target=self._run_thread, args=(connection,), name="pilothouse journal", daemon=True
-        )
-        self._thread.start()
+        self._connection = await run_blocking(self._connect)
 
     async def close(self) -> None:
         """Write what is queued, and close the file. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            await run_blocking(thread.join, CLOSE_SECONDS)
+        connection, self._connection = self._connection, None
+        if self._writing is not None:
+            await self._writing
+        if connection is not None:
+            await run_blocking(connection.close)
+        self._thread.shutdown(wait=False)
 
     def call(self, work: Work[T]) -> asyncio.Future[T]:
         """Queue `work`; the future gets its result once it is committed, or `JournalError`.
 
         Args:
-            work: called with the connection, in the thread. It may be called again, after a first try was rolled
-                back.
+            work: called with the connection, in a thread. It may be called again, after a first try was rolled back.
         """
-        assert self._loop is not None
-        future: asyncio.Future[T] = self._loop.create_future()
-        if self._thread is None:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._connection is None:
             future.set_exception(JournalError("the journal is closed"))
-        else:
-            self._queue.put((work, future))
+            return future
+        self._queue.append((work, future))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_queued(self._connection))
         return future
 
-    # In threads.
+    async def _write_queued(self, connection: sqlite3.Connection) -> None:
+        while self._queue:
+            batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
+            works = [work for work, _ in batch]
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, _run_batch, connection, works)
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():  # the waiting task was cancelled
+                    continue
+                if isinstance(outcome, JournalError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+        self._writing = None
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
+            create_private_file(self.path)
+            return open_database(
+                self.path,
+                self._tables,
+                application=0,
+                version=self._version,
+                patience=LOCK_SECONDS,
+                settings=_PRAGMAS,
+            )
+        except SqliteFileError as error:
+            problem = f"the journal {self.path} was made by a newer pilothouse" if error.is_ours else None
+            raise UsageError(f"{problem or f'{self.path} is not a journal'}; give another --journal") from None
         except (OSError, sqlite3.Error) as error:
-            raise JournalError(f"the journal {self.path} cannot be opened: {error}") from None
-        try:
-            self._prepare(connection)
-        except sqlite3.DatabaseError as error:
-            connection.close()
             if "locked" in str(error):
-                raise UsageError(
-                    f"the journal {self.path} is in use by another host; give this one another --journal"
-                ) from None
-            if isinstance(error, sqlite3.OperationalError):
-                raise JournalError(f"the journal {self.path} cannot be opened: {error}") from None
-            raise UsageError(f"{self.path} is not a journal: {error}; give another --journal") from None
-        except UsageError:
-            connection.close()
+                problem = f"the journal {self.path} is in use by another host; give this one another --journal"
+                raise UsageError(problem) from None
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                raise UsageError(f"{self.path} is not a journal: {error}; give another --journal") from None
+            raise JournalError(f"the journal {self.path} cannot be opened: {error}") from None
+
+
+def _run_batch(connection: sqlite3.Connection, works: list[Work[Any]]) -> list[Any]:
+    """Run a batch as one transaction; if that fails, run each call alone, so that only the faulty ones fail.
+
+    Returns:
+        For each call its result, or a `JournalError`.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            results = [work(connection) for work in works]
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA journal_size_limit=67108864")
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > self._version:
-            raise UsageError(f"the journal {self.path} was made by a newer pilothouse; give another --journal")
-        connection.execute("BEGIN IMMEDIATE")  # takes the lock and keeps it
-        for statement in self._schema.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={self._version}")
-        connection.execute("COMMIT")
-
-    def _run_thread(self, connection: sqlite3.Connection) -> None:
-        going = True
-        while going:
-            batch: list[tuple[Work[Any], asyncio.Future[Any]]] = []
-            item = self._queue.get()
-            while item is not None:
-                batch.append(item)
-                if len(batch) >= MAX_BATCH or self._queue.empty():
-                    break
-                item = self._queue.get()
-            going = item is not None
-            if batch:
-                self._deliver_outcomes(_run_batch(connection, batch))
-        connection.close()
-
-    def _deliver_outcomes(self, outcomes: list[tuple[asyncio.Future[Any], Any, JournalError | None]]) -> None:
-        assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed, so no task waits
-            self._loop.call_soon_threadsafe(_resolve_futures, outcomes)
-
-
-def _run_batch(
-    connection: sqlite3.Connection, batch: list[tuple[Work[Any], asyncio.Future[Any]]]
-) -> list[tuple[asyncio.Future[Any], Any, JournalError | None]]:
-    """Run a batch as one transaction; if that fails, run each call alone, so that only the faulty ones fail."""
-    try:
-        results = _run_transaction(connection, [work for work, _ in batch])
-    except Exception as error:  # noqa: BLE001 - the waiting task must get the error, and the thread goes on
-        if len(batch) == 1:
-            return [(batch[0][1], None, JournalError(f"the journal could not be written: {error}"))]
-        return [outcome for item in batch for outcome in _run_batch(connection, [item])]
-    return [(future, result, None) for (_, future), result in zip(batch, results, strict=True)]
-
-
-def _run_transaction(connection: sqlite3.Connection, works: list[Work[Any]]) -> list[Any]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        results = [work(connection) for work in works]
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # a full disk may have rolled it back already
-            connection.execute("ROLLBACK")
-        raise
+    except Exception as error:  # noqa: BLE001 - the waiting task must get the error
+        if len(works) == 1:
+            return [JournalError(f"the journal could not be written: {error}")]
+        return [outcome for work in works for outcome in _run_batch(connection, [work])]
     return results
-
-
-def _resolve_futures(outcomes: list[tuple[asyncio.Future[Any], Any, JournalError | None]]) -> None:
-    for future, result, error in outcomes:
-        if future.done():  # the waiting task is gone
-            continue
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(cast("BaseException", error))
 
 
 SessionKind = Literal["wire", "hosted"]
@@ -206,13 +171,15 @@ CREATE TABLE IF NOT EXISTS output (number INTEGER PRIMARY KEY, session TEXT NOT 
 CREATE UNIQUE INDEX IF NOT EXISTS output_place ON output (session, place, size)
 """
 _VERSION = 1
-_COLUMNS = (
-    "id, kind, state, client, created, changed, start, conversation, output_end, output_start, acknowledged, "
-    "input_end, input_ended, ending"
-)
+_ASK_TABLE = """CREATE TABLE IF NOT EXISTS ask (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+    session TEXT NOT NULL, description BLOB NOT NULL)"""
+_EVENT_TABLE = """CREATE TABLE IF NOT EXISTS event (number INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL,
+    owner TEXT NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL)"""
+KEPT_EVENTS = 10_000
+"""Events of the host that are kept."""
 
 
-class SessionRecord(Struct):
+class JournaledSession(Struct):
     """The journal's record of one session.
 
     Args:
@@ -253,6 +220,10 @@ class SessionRecord(Struct):
         return str(self.start.get("owner", ""))
 
 
+_COLUMNS = ", ".join(JournaledSession.__struct_fields__)
+_MARKS = ", ".join("?" * len(JournaledSession.__struct_fields__))
+
+
 class OutputJournal:
     """The sessions of a host on disk. Used from one asyncio event loop.
 
@@ -261,6 +232,10 @@ class OutputJournal:
         keep_bytes: bytes of a session that are kept although its client has them, for other readers.
         keep_seconds: how long an ended session is kept.
         keep_total: bytes of output in all; above it, ended sessions are removed, the oldest first.
+
+    Attributes:
+        last_event: number of the last event of the host.
+        is_over: whether no more events will come.
     """
 
     def __init__(self, path: Path, *, keep_bytes: int, keep_seconds: float, keep_total: int) -> None:
@@ -268,21 +243,26 @@ class OutputJournal:
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
         self._keep_total = keep_total
+        self.last_event = 0
+        self.is_over = False
+        self._events_changed = LoopCondition()
 
-    async def open(self) -> list[SessionRecord]:
+    async def open(self) -> list[JournaledSession]:
         """Open the journal and return its sessions; sessions still live in it are marked as ended."""
         await self._database.open()
+        await self._run(_ASK_TABLE, ())  # journals of earlier versions have none
+        await self._run(_EVENT_TABLE, ())
+        self.last_event = await self._database.call(_find_last_event)
         return await self._database.call(_recover_records)
 
     async def close(self) -> None:
         """Write what is queued and close the file. Idempotent."""
         await self._database.close()
 
-    def create(self, record: SessionRecord) -> asyncio.Future[None]:
+    def create(self, record: JournaledSession) -> asyncio.Future[None]:
         """Store a new session."""
-        row = _make_row(record)
-        marks = ", ".join("?" * len(row))
-        return self._run(f"INSERT INTO session ({_COLUMNS}) VALUES ({marks})", row)  # noqa: S608 - constants
+        values = _encode_fields(msgspec.structs.asdict(record))
+        return self._run(f"INSERT INTO session ({_COLUMNS}) VALUES ({_MARKS})", tuple(values.values()))  # noqa: S608
 
     def append(self, session: str, place: int, data: bytes) -> asyncio.Future[None]:
         """Store the next bytes of a session's output; `place` is the offset of the first of them."""
@@ -301,10 +281,8 @@ class OutputJournal:
         return self._database.call(work)
 
     def update(self, session: str, **values: Any) -> asyncio.Future[None]:
-        """Change fields of a session, named as in `SessionRecord`."""
-        fields = {**values, "changed": time.time()}
-        if isinstance(ending := fields.get("ending"), ExitInfo):
-            fields["ending"] = msgspec.json.encode(msgspec.structs.replace(ending, error=None))
+        """Change fields of a session, named as in `JournaledSession`."""
+        fields = _encode_fields({**values, "changed": time.time()})
         names = ", ".join(f"{name} = ?" for name in fields)
         return self._run(f"UPDATE session SET {names} WHERE id = ?", (*fields.values(), session))  # noqa: S608 - names of ours
 
@@ -376,6 +354,68 @@ class OutputJournal:
 
         return self._database.call(work)
 
+    def add_ask(self, session: str, ask: str, description: Mapping[str, Any]) -> asyncio.Future[None]:
+        """Store an ask that waits."""
+        values = (ask, session, msgspec.json.encode(description))
+        return self._run("INSERT OR REPLACE INTO ask (id, session, description) VALUES (?, ?, ?)", values)
+
+    def remove_ask(self, ask: str) -> asyncio.Future[None]:
+        """Remove an ask that is settled."""
+        return self._run("DELETE FROM ask WHERE id = ?", (ask,))
+
+    def remove_ask_later(self, ask: str) -> None:
+        """Remove an ask without waiting; a failure will show with the next write."""
+        self.remove_ask(ask).add_done_callback(_consume_error)
+
+    def read_asks(self) -> asyncio.Future[list[tuple[str, str, Mapping[str, Any]]]]:
+        """Return the asks that wait, in the order in which they came: session, id, description."""
+
+        def work(connection: sqlite3.Connection) -> list[tuple[str, str, Mapping[str, Any]]]:
+            rows = connection.execute("SELECT session, id, description FROM ask ORDER BY number").fetchall()
+            return [(session, ask, msgspec.json.decode(description)) for session, ask, description in rows]
+
+        return self._database.call(work)
+
+    def add_event(self, record: JournaledSession, kind: str, data: Mapping[str, Any]) -> None:
+        """Store an event of a session, and wake who waits for it; a failure will show with the next write."""
+        row = (record.id, record.owner, kind, msgspec.json.encode(data))
+
+        def work(connection: sqlite3.Connection) -> int:
+            statement = "INSERT INTO event (session, owner, kind, data) VALUES (?, ?, ?, ?)"
+            number = connection.execute(statement, row).lastrowid or 0
+            connection.execute("DELETE FROM event WHERE number <= ?", (number - KEPT_EVENTS,))
+            return number
+
+        def tell(future: asyncio.Future[int]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self.last_event = max(self.last_event, future.result())
+                self._events_changed.notify_all()
+
+        self._database.call(work).add_done_callback(tell)
+
+    def finish_events(self) -> None:
+        """End the waiting for events."""
+        self.is_over = True
+        self._events_changed.notify_all()
+
+    async def wait_for_event(self, after: int) -> None:
+        """Wait until there is an event after a number, or none will come."""
+        await self._events_changed.wait_until(lambda: self.last_event > after or self.is_over)
+
+    def read_events(self, after: int, owner: str) -> asyncio.Future[list[tuple[int, str, bytes]]]:
+        """Return the next events: number, kind, data.
+
+        Args:
+            after: the number before the first one.
+            owner: whose events; "": all.
+        """
+
+        def work(connection: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
+            statement = "SELECT number, kind, data FROM event WHERE number > ? AND ? IN ('', owner) ORDER BY number"
+            return connection.execute(f"{statement} LIMIT {MAX_BATCH}", (after, owner)).fetchall()
+
+        return self._database.call(work)
+
     def _run(self, statement: str, values: tuple[Any, ...]) -> asyncio.Future[None]:
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(statement, values)
@@ -383,40 +423,44 @@ class OutputJournal:
         return self._database.call(work)
 
 
-def _recover_records(connection: sqlite3.Connection) -> list[SessionRecord]:
+def _recover_records(connection: sqlite3.Connection) -> list[JournaledSession]:
     ending = msgspec.json.encode(ExitInfo(detail=RESTARTED_DETAIL))
     connection.execute("UPDATE session SET state = 'ended', ending = ? WHERE state = 'live'", (ending,))
     rows = connection.execute(f"SELECT {_COLUMNS} FROM session ORDER BY created").fetchall()  # noqa: S608 - constants
     return [_read_row(row) for row in rows]
 
 
+def _find_last_event(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
+    return 0 if row is None else row[0]
+
+
 def _delete_session(connection: sqlite3.Connection, session: str) -> None:
     connection.execute("DELETE FROM output WHERE session = ?", (session,))
+    connection.execute("DELETE FROM ask WHERE session = ?", (session,))
     connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
 
-def _make_row(record: SessionRecord) -> tuple[Any, ...]:
-    values = msgspec.structs.asdict(record)
-    values["start"] = msgspec.json.encode(record.start)
-    values["ending"] = None if record.ending is None else msgspec.json.encode(record.ending)
-    return tuple(values[name] for name in _COLUMNS.split(", "))
+def _encode_fields(values: dict[str, Any]) -> dict[str, Any]:
+    if "start" in values:
+        values["start"] = msgspec.json.encode(values["start"])
+    if isinstance(ending := values.get("ending"), ExitInfo):
+        values["ending"] = msgspec.json.encode(msgspec.structs.replace(ending, error=None))
+    return values
 
 
-def _read_row(row: tuple[Any, ...]) -> SessionRecord:
-    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+def _read_row(row: tuple[Any, ...]) -> JournaledSession:
+    values = dict(zip(JournaledSession.__struct_fields__, row, strict=True))
     values["start"] = msgspec.json.decode(values["start"])
     values["input_ended"] = bool(values["input_ended"])
     if values["ending"] is not None:
         values["ending"] = msgspec.json.decode(values["ending"], type=ExitInfo)
-    return SessionRecord(**values)
+    return JournaledSession(**values)
 
 
 def _consume_error(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
         future.exception()
-
-
-__all__ = ["RESTARTED_DETAIL", "JournalError", "OutputJournal", "SessionKind", "SessionRecord", "SessionRecordState"]
 
 
 TAIL_BYTES = 512 * 1024
@@ -440,17 +484,19 @@ class OutputLog:
         journal: stores the bytes.
         record: of the session; its counts are updated here.
         acknowledged: whether a client acknowledges what it has received, so that the rest must be kept.
+
+    Attributes:
+        is_finished: whether no more output will come, as things are now.
     """
 
-    def __init__(self, journal: OutputJournal, record: SessionRecord, *, acknowledged: bool) -> None:
+    def __init__(self, journal: OutputJournal, record: JournaledSession, *, acknowledged: bool) -> None:
         self._journal = journal
         self._record = record
         self._is_acknowledged = acknowledged
-        self._tail: deque[tuple[int, bytes]] = deque()
-        self._tail_size = 0
+        self._tail = bytearray()  # the last bytes
         self._condition = LoopCondition()
-        self._is_finished = acknowledged and record.state == "ended"
         self._pruned_below = record.output_start
+        self.is_finished = acknowledged and record.state == "ended"
 
     @property
     def end(self) -> int:
@@ -462,20 +508,14 @@ class OutputLog:
         """Offset of the first byte that is still kept."""
         return self._record.output_start
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether no more output will come, as things are now."""
-        return self._is_finished
-
     async def ends_line(self) -> bool:
         """Return whether the last byte ends a line.
 
         Raises:
             JournalError: it cannot be read.
         """
-        if not self._tail and self.end:
-            return await self._journal.read(self._record.id, self.end - 1, 1) in (b"\n", b"")
-        return not self._tail or self._tail[-1][1].endswith(b"\n")
+        last = bytes(self._tail[-1:]) or await self._journal.read(self._record.id, self.end - 1, 1)
+        return last in (b"\n", b"")
 
     async def append(self, data: bytes) -> None:
         """Store the next bytes and wake the readers.
@@ -483,21 +523,19 @@ class OutputLog:
         Raises:
             JournalError: the bytes could not be stored; no reader has seen them.
         """
-        place = self.end
         with anyio.CancelScope(shield=True):  # else the bytes could be written, and the next ones get the same offset
-            await self._journal.append(self._record.id, place, data)
-            self._record.output_end = place + len(data)
-        self._tail.append((place, data))
-        self._tail_size += len(data)
-        while self._tail_size - len(self._tail[0][1]) >= TAIL_BYTES:
-            self._tail_size -= len(self._tail.popleft()[1])
+            await self._journal.append(self._record.id, self.end, data)
+            self._record.output_end += len(data)
+        self._tail += data
+        if len(self._tail) > 2 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
         self._condition.notify_all()
         if not self._is_acknowledged:
             await self._prune(self.end)
 
     async def wait_for_space(self, limit: int) -> None:
         """Wait until fewer than `limit` bytes must be kept for the client."""
-        await self._condition.wait_until(lambda: self.end - self._record.acknowledged < limit or self._is_finished)
+        await self._condition.wait_until(lambda: self.end - self._record.acknowledged < limit or self.is_finished)
 
     async def read(self, place: int, limit: int) -> bytes:
         """Return the bytes from `place` on, as soon as there are any; b"" once there will be none.
@@ -506,12 +544,12 @@ class OutputLog:
             OutputPrunedError: the bytes are not kept any more.
             JournalError: the bytes cannot be read.
         """
-        await self._condition.wait_until(lambda: self.end > place or self._is_finished)
+        await self._condition.wait_until(lambda: self.end > place or self.is_finished)
         if place >= self.end:
             return b""
-        for first, data in self._tail:
-            if first <= place < first + len(data):
-                return data[place - first : place - first + limit]
+        at = place - self.end + len(self._tail)
+        if at >= 0:
+            return bytes(self._tail[at : at + limit])
         self.check_available(place)
         found = await self._journal.read(self._record.id, place, limit)
         if not found:
@@ -536,7 +574,7 @@ class OutputLog:
 
     def finish(self) -> None:
         """End the stream: nothing more will come."""
-        self._is_finished = True
+        self.is_finished = True
         self._condition.notify_all()
 
     async def _prune(self, below: int) -> None:

@@ -1,6 +1,6 @@
 """Decides what clients of a host may do: at the start of a session, and with each line of input.
 
-`Capabilities` are found first, then `HostPolicy` and `InputFilter` decide. The host is no sandbox: whoever holds the
+`Capabilities` are found first, then `HostPolicy` and `InputFilter` decide. The host is not a sandbox: whoever holds the
 token may let Claude Code run commands. It keeps a session below its roots, and keeps what only the host decides.
 Follows symbolic links on disk: call it off the event loop.
 """
@@ -21,12 +21,10 @@ from pilothouse.options import Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.secrets import secret_values
-from pilothouse.options.table import TABLE
-from pilothouse.options.targets import (
-    ConfigFlag,
+from pilothouse.options.table import (
+    TABLE,
     Flag,
     JsonFlag,
-    ListFlag,
     PathFlag,
     RepeatedFlag,
     SplitTarget,
@@ -36,6 +34,7 @@ from pilothouse.options.targets import (
     TextFlag,
 )
 from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
+from pilothouse.remote.messages import LaunchMessage
 
 # Variables with an address, a proxy, or a certificate that makes one trusted.
 _REDIRECTING = re.compile(r"URL|URI|HOST|PROXY|SOCKET|ENDPOINT|RESOURCE|DOMAIN|CERT|_CA(_|$)|_BASE$|GATEWAY")
@@ -166,32 +165,27 @@ _PROGRAM_DIRECTORIES = ("plugin-dir", "plugin-dir-no-mcp")
 FlagUse = Literal["switch", "value", "path", "settings", "servers", "agents"]
 
 
-def _iterate_flag_uses(target: Target) -> Iterator[tuple[str, FlagUse]]:
-    """Yield the flags of a target, each with the use of its value."""
+def _list_flag_uses(target: Target) -> dict[str, FlagUse]:
+    """Return the flags of a target, each with the use of its value."""
     match target:
         case SplitTarget(targets=targets):
-            for part in targets:
-                yield from _iterate_flag_uses(part)
+            return {name: use for part in targets for name, use in _list_flag_uses(part).items()}
         case Switch(name) | SwitchOrFlag(name):
-            yield name, "switch"
+            return {name: "switch"}
         case PathFlag(name) | RepeatedFlag(name):
-            yield name, "path"
+            return {name: "path"}
         case TextFlag(name, file_flag):
-            yield name, "value"
-            if file_flag:
-                yield file_flag, "path"
+            return {name: "value", file_flag: "path"} if file_flag else {name: "value"}
         case JsonFlag(name, switches=switches):
-            yield name, "value"
-            for switch in switches:
-                yield switch, "switch"
-        case Flag(name) | ListFlag(name) | ConfigFlag(name):
-            yield name, "value"
+            return {name: "value", **dict.fromkeys(switches, "switch")}
+        case Flag(name):
+            return {name: "value"}
         case _:
-            pass
+            return {}
 
 
 ALLOWED_FLAGS: dict[str, FlagUse] = {
-    **{name: use for row in TABLE.values() for name, use in _iterate_flag_uses(row.target)},
+    **{name: use for row in TABLE.values() for name, use in _list_flag_uses(row.target).items()},
     **{argument.removeprefix("--"): "switch" for argument in (*COMMON_ARGS, *STDIN_ARGS) if argument.startswith("--")},
     "p": "switch",
     "resume": "switch",  # without a value: the latest conversation
@@ -214,6 +208,16 @@ class RefusedRequestError(PilothouseError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def forbid(message: str) -> RefusedRequestError:
+    """Build the refusal of what this host does not allow."""
+    return RefusedRequestError("forbidden", message)
+
+
+def reject(message: str) -> RefusedRequestError:
+    """Build the refusal of what is not a valid request."""
+    return RefusedRequestError("bad_request", message)
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
@@ -269,9 +273,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
             RefusedRequestError: the mode is too high.
         """
         if permits_more(mode, self.permission_mode):
-            raise RefusedRequestError(
-                "forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}"
-            )
+            raise forbid(f"{where}: this host takes permission modes up to {self.permission_mode!r}")
 
     def check_capabilities(self, found: Capabilities, where: str) -> None:
         """Refuse powers of a client's settings, servers or agents that the limits forbid.
@@ -282,33 +284,9 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         for mode in sorted(found.modes):
             self.check_mode(mode, where)
         if found.programs and not self.programs:
-            raise RefusedRequestError(
-                "forbidden", f"{where}: this host takes no {', '.join(sorted(found.programs))} of clients"
-            )
+            raise forbid(f"{where}: this host takes no {', '.join(sorted(found.programs))} of clients")
         if found.has_servers and not self.mcp_servers:
-            raise RefusedRequestError("forbidden", f"{where}: this host takes no MCP servers of clients")
-
-
-class LaunchRequest(Struct, frozen=True):
-    """A client's request to start a child; see `Invocation`.
-
-    Args:
-        argv: arguments, without those of `files`.
-        tail: arguments that come last.
-        files: values that are passed in private files.
-        env: variables that the client set itself; None unsets one.
-        cwd: the working directory on the host; None: the first root.
-        isolated: whether the child has a HOME of its own.
-        initialize: the handshake's request, where the host itself sends it.
-    """
-
-    argv: tuple[str, ...]
-    tail: tuple[str, ...] = ()
-    files: tuple[PrivateFile, ...] = ()
-    env: Mapping[str, str | None] = {}
-    cwd: str | None = None
-    isolated: bool = False
-    initialize: Mapping[str, Any] | None = None
+            raise forbid(f"{where}: this host takes no MCP servers of clients")
 
 
 class HostPolicy(Struct, frozen=True):
@@ -320,6 +298,7 @@ class HostPolicy(Struct, frozen=True):
         env: patterns of the names of variables that clients may set.
         base: base environment of the children, with the key.
         limits: what clients may do.
+        explicit_names: variables of `base` that children elsewhere get too, besides those that clients set.
     """
 
     cli: str
@@ -327,62 +306,60 @@ class HostPolicy(Struct, frozen=True):
     env: tuple[str, ...]
     base: Mapping[str, str]
     limits: ClientLimits = ClientLimits()
+    explicit_names: tuple[str, ...] = ()
 
-    def admit(self, request: LaunchRequest) -> Invocation:
+    def admit(self, launch: LaunchMessage, initialize: Mapping[str, Any] | None = None) -> Invocation:
         """Turn a client's request into an invocation: paths resolved, files that were named by their path read.
+
+        Args:
+            launch: how the client wants the child started.
+            initialize: body of the handshake's request, where the host itself sends it.
 
         Raises:
             RefusedRequestError: a part is refused; says which, and what would be accepted.
         """
-        cwd = self._resolve_directory(request.cwd)
-        if not {"--print", "-p"} & {*request.argv, *request.tail}:
-            raise RefusedRequestError(
-                "forbidden", "the arguments have no --print: this host starts no interactive session"
-            )
+        if launch.user is not None:
+            raise forbid("user: this host runs children as its own user")
+        cwd = self.roots[0]
+        if launch.cwd is not None:
+            cwd = self.resolve_path(launch.cwd, cwd, "cwd")
+            if not os.path.isdir(cwd):  # noqa: PTH112
+                raise reject(f"cwd: there is no directory {launch.cwd!a} on this host")
+        if not {"--print", "-p"} & {*launch.argv, *launch.tail}:
+            raise forbid("the arguments have no --print: this host starts no interactive session")
         found = Capabilities()
-        found.add_variables(request.env)
-        argv, files = self._check_arguments(request.argv, cwd, found)
-        for file in request.files:
+        found.add_variables(launch.env)
+        argv, files = self._check_arguments(launch.argv, cwd, found)
+        for file in launch.files:
             if file.flag == "managed-settings":
-                raise RefusedRequestError(
-                    "bad_request", "--managed-settings: the CLI reads none from a file; send it as JSON"
-                )
+                text = "--managed-settings: the CLI reads none from a file; send it as JSON"
+                raise reject(text)
             files.append(self._check_file(file, found))
-        self._check_tail(request.tail)
-        self.inspect_initialize(request.initialize or {}, found)
+        self._check_tail(launch.tail)
+        self.inspect_initialize(initialize or {}, found)
         self.limits.check_capabilities(found, "the session")
         if self.limits.managed_settings is not None:
             # As an argument: the CLI ignores a file for this flag.
             argv.append(f"--managed-settings={encode_json(self.limits.managed_settings).decode()}")
+        env = self._make_environment(launch.env, found)
         return Invocation(
             cli=self.cli,
             argv=tuple(argv),
-            trailing_args=request.tail,
+            trailing_args=launch.tail,
             files=tuple(files),
-            env=self._make_environment(request.env, found),
+            env=env,
+            explicit_env={name: env.get(name) for name in (*self.explicit_names, *launch.env)},
             cwd=cwd,
-            is_isolated=request.isolated,
+            is_isolated=launch.isolated,
         )
 
-    # Directories and paths.
-
-    def _resolve_directory(self, requested: str | None) -> str:
-        if requested is None:
-            return self.roots[0]
-        path = self._resolve_path(requested, self.roots[0], "cwd")
-        if not os.path.isdir(path):  # noqa: PTH112
-            raise RefusedRequestError("bad_request", f"cwd: there is no directory {requested!a} on this host")
-        return path
-
-    def _resolve_path(self, path: str, cwd: str, where: str) -> str:
+    def resolve_path(self, path: str, cwd: str, where: str) -> str:
         """Return the path without links, so that the CLI gets exactly the path that was checked."""
         if path != path.strip() or path.startswith("~") or not path.isprintable():
-            raise RefusedRequestError(
-                "forbidden", f"{where}: {path[:200]!a} is not a plain path: it has blanks around it, ~, or controls"
-            )
+            raise forbid(f"{where}: {path[:200]!a} is not a plain path: it has blanks around it, ~, or controls")
         real = os.path.realpath(os.path.join(cwd, path))  # noqa: PTH118 - Path has no realpath of its own
         if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.roots):
-            raise RefusedRequestError("forbidden", f"{where}: {path[:200]!a} is not below {' or '.join(self.roots)}")
+            raise forbid(f"{where}: {path[:200]!a} is not below {' or '.join(self.roots)}")
         return real
 
     # Arguments and files.
@@ -396,11 +373,9 @@ class HostPolicy(Struct, frozen=True):
         for argument in argv:
             is_value = before in _SEPARATE and not argument.startswith("-")
             if not _FLAG.fullmatch(argument) and not is_value:
-                raise RefusedRequestError(
-                    "forbidden", f"argument {argument[:80]!a}: this host takes --flag and --flag=value alone"
-                )
+                raise forbid(f"argument {argument[:80]!a}: this host takes --flag and --flag=value alone")
             if len(argument) > MAX_ARGUMENT_CHARS or "\0" in argument:
-                raise RefusedRequestError("bad_request", f"argument {argument[:80]!a}… is too long, or has a NUL in it")
+                raise reject(f"argument {argument[:80]!a}… is too long, or has a NUL in it")
             if not is_value:
                 name, equals, value = argument.lstrip("-").partition("=")
                 made = self._check_flag(argument, name, value if equals else None, cwd, found)
@@ -416,23 +391,21 @@ class HostPolicy(Struct, frozen=True):
         if name in self.limits.flags:
             return argument
         if (use := ALLOWED_FLAGS.get(name)) is None:
-            raise RefusedRequestError(
-                "forbidden", f"--{name}: this host does not take it; its operator may: --allow-flag {name}"
-            )
+            raise forbid(f"--{name}: this host does not take it; its operator may: --allow-flag {name}")
         if name == "resume" and not _RESUMED.fullmatch(value or ""):
-            raise RefusedRequestError("forbidden", "--resume: this host takes the id of a conversation, not a path")
+            raise forbid("--resume: this host takes the id of a conversation, not a path")
         if value is None and use != "switch":
-            raise RefusedRequestError("bad_request", f"--{name}: expected --{name}=value")
+            raise reject(f"--{name}: expected --{name}=value")
         if name == "permission-mode":
             found.modes.add(value or "")
         elif name == "allow-dangerously-skip-permissions":
             found.modes.add(MODES_BY_PERMISSIVENESS[-1])
         elif name == "managed-settings-in-initialize" and self.limits.managed_settings is not None:
-            raise RefusedRequestError("forbidden", f"--{name}: the managed settings of this host apply")
+            raise forbid(f"--{name}: the managed settings of this host apply")
         elif name in _PROGRAM_DIRECTORIES:
             found.programs.add("plugins")
         if use == "path":
-            return f"--{name}={self._resolve_path(value or '', cwd, f'--{name}')}"
+            return f"--{name}={self.resolve_path(value or '', cwd, f'--{name}')}"
         if use in ("settings", "servers", "agents"):
             file = self._check_file(PrivateFile(name, ".json", self._read_content(name, value or "", cwd)), found)
             return f"--{name}={file.content.decode()}" if name == "managed-settings" else file
@@ -442,12 +415,12 @@ class HostPolicy(Struct, frozen=True):
         """Return the JSON text of an argument, or of the file that the argument names."""
         if value.startswith(("{", "[")) and _parse_json(value.encode("utf-8", "surrogatepass")) is not None:
             return value.encode("utf-8", "surrogatepass")
-        path = self._resolve_path(value, cwd, f"--{name}")
+        path = self.resolve_path(value, cwd, f"--{name}")
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - it is resolved
                 content = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
-            raise RefusedRequestError("bad_request", f"--{name}: {value[:200]!a}: {error.strerror}") from None
+            raise reject(f"--{name}: {value[:200]!a}: {error.strerror}") from None
         if len(content) > MAX_FILE_BYTES:
             raise RefusedRequestError("too_large", f"--{name}: {value[:200]!a} is longer than {MAX_FILE_BYTES:,} bytes")
         return content
@@ -455,29 +428,25 @@ class HostPolicy(Struct, frozen=True):
     def _check_file(self, file: PrivateFile, found: Capabilities) -> PrivateFile:
         """Check a file. JSON is re-encoded, so that every reader parses it as this host did."""
         if not _FILE_FLAG.fullmatch(file.flag) or not _SUFFIX.fullmatch(file.suffix):
-            raise RefusedRequestError(
-                "bad_request", f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written"
-            )
+            raise reject(f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written")
         use = ALLOWED_FLAGS.get(file.flag)
         if file.flag in self.limits.flags:
             return file
         if use == "path" and file.flag.endswith("-file"):
             return file
         if use not in ("settings", "servers", "agents"):
-            raise RefusedRequestError("forbidden", f"--{file.flag}: this host does not take it as a file")
+            raise forbid(f"--{file.flag}: this host does not take it as a file")
         value = _parse_json(file.content)
         if not isinstance(value, dict):
-            raise RefusedRequestError("bad_request", f"--{file.flag}: expected a JSON object")
-        self._inspect(file.flag, use, cast("dict[str, Any]", value), found)
-        return PrivateFile(file.flag, ".json", encode_json(value))
-
-    def _inspect(self, name: str, use: FlagUse, value: Mapping[str, Any], found: Capabilities) -> None:
+            raise reject(f"--{file.flag}: expected a JSON object")
+        content = cast("dict[str, Any]", value)
         if use == "servers":
-            found.add_servers(value.get("mcpServers"))
+            found.add_servers(content.get("mcpServers"))
         elif use == "agents":
-            found.add_agents(value)
+            found.add_agents(content)
         else:
-            self.inspect_settings(name, value, found)
+            self.inspect_settings(file.flag, content, found)
+        return PrivateFile(file.flag, ".json", encode_json(value))
 
     def inspect_settings(self, name: str, value: Mapping[str, Any], found: Capabilities) -> None:
         """Add the powers of a client's settings.
@@ -491,9 +460,9 @@ class HostPolicy(Struct, frozen=True):
             RefusedRequestError: the host does not accept such settings, or the variables in them.
         """
         if name == "managed-settings" and self.limits.managed_settings is not None:
-            raise RefusedRequestError("forbidden", "--managed-settings: those of this host apply")
+            raise forbid("--managed-settings: those of this host apply")
         if name == "settings" and not self.limits.settings:
-            raise RefusedRequestError("forbidden", "--settings: this host takes no settings of clients")
+            raise forbid("--settings: this host takes no settings of clients")
         variables = value.get("env")
         if isinstance(variables, Mapping):
             self._check_variables(cast("Mapping[str, Any]", variables), f"--{name}: env")
@@ -514,27 +483,21 @@ class HostPolicy(Struct, frozen=True):
         words = [word for word in tail if word not in ("--print", "-p", "--")]
         guarded = "--" in tail
         if len(words) > 1 or (words and words[0].startswith("-") and not guarded) or any("\0" in w for w in words):
-            raise RefusedRequestError("forbidden", "tail: this host takes --print and one prompt")
+            raise forbid("tail: this host takes --print and one prompt")
         if any(_WORD.fullmatch(word) for word in words):
-            raise RefusedRequestError(
-                "forbidden", "tail: a prompt of one word could be a command of the CLI; send it through stdin"
-            )
+            raise forbid("tail: a prompt of one word could be a command of the CLI; send it through stdin")
         if words and self.limits.verbatim_prompts:
-            raise RefusedRequestError(
-                "forbidden", "tail: this host takes prompts through stdin, where they can be sent as they are"
-            )
+            raise forbid("tail: this host takes prompts through stdin, where they can be sent as they are")
 
     # Variables.
 
     def _check_variables(self, requested: Mapping[str, Any], where: str) -> None:
         for name, value in requested.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.env) or name == TOKEN_VARIABLE:
-                raise RefusedRequestError(
-                    "forbidden", f"{where}: this host does not take {name[:80]!a}, but {', '.join(self.env) or 'none'}"
-                )
+                raise forbid(f"{where}: this host does not take {name[:80]!a}, but {', '.join(self.env) or 'none'}")
             text = "" if value is None else str(value)
             if not name or "=" in name or "\0" in name + text or len(text) > MAX_ARGUMENT_CHARS:
-                raise RefusedRequestError("bad_request", f"{where}: {name[:80]!a} cannot be set to that")
+                raise reject(f"{where}: {name[:80]!a} cannot be set to that")
 
     def needs_own_key(self, found: Capabilities) -> bool:
         """Return whether a client must bring its own key, because the host's could leak to the client's address."""
@@ -559,39 +522,13 @@ def _parse_json(content: bytes) -> Any:
 
 
 ALLOWED_TYPES = frozenset({"user", "control_request", "control_response", "control_cancel_request", "keep_alive"})
-ALLOWED_REQUESTS = frozenset(
-    {
-        "apply_flag_settings",
-        "background_tasks",
-        "cancel_async_message",
-        "end_session",
-        "get_binary_version",
-        "get_context_usage",
-        "get_hooks_listing",
-        "get_session_cost",
-        "get_settings",
-        "get_task_output",
-        "get_usage",
-        "initialize",
-        "interrupt",
-        "list_models",
-        "list_permission_rules",
-        "mcp_message",
-        "mcp_read_resource",
-        "mcp_reconnect",
-        "mcp_set_servers",
-        "mcp_status",
-        "mcp_toggle",
-        "reload_output_styles",
-        "reload_skills",
-        "rename_session",
-        "rewind_files",
-        "set_max_thinking_tokens",
-        "set_model",
-        "set_permission_mode",
-        "stop_task",
-    }
-)
+ALLOWED_REQUESTS = frozenset({
+    "apply_flag_settings", "background_tasks", "cancel_async_message", "end_session", "get_binary_version",
+    "get_context_usage", "get_hooks_listing", "get_session_cost", "get_settings", "get_task_output", "get_usage",
+    "initialize", "interrupt", "list_models", "list_permission_rules", "mcp_message", "mcp_read_resource",
+    "mcp_reconnect", "mcp_set_servers", "mcp_status", "mcp_toggle", "reload_output_styles", "reload_skills",
+    "rename_session", "rewind_files", "set_max_thinking_tokens", "set_model", "set_permission_mode", "stop_task",
+})  # fmt: skip
 # Values from other sources: a tool's input or result may look like anything.
 _UNCHECKED_FIELDS = frozenset({"updatedInput", "mcp_response"})
 # A line without these holds no control frame, however its names are escaped.
@@ -665,7 +602,7 @@ class InputFilter:
 
     def _check_body(self, subtype: str, request: Mapping[str, Any]) -> None:
         if self._is_limited and subtype not in ALLOWED_REQUESTS:
-            raise RefusedRequestError("forbidden", f"this host does not take control requests {subtype[:80]!r}")
+            raise forbid(f"this host does not take control requests {subtype[:80]!r}")
         found = Capabilities()
         self._policy.inspect_initialize(request, found)
         if isinstance(settings := request.get("settings"), Mapping):
@@ -677,9 +614,7 @@ class InputFilter:
             found.programs.add("plugins")
         self._limits.check_capabilities(found, subtype)
         if self._policy.needs_own_key(found):
-            raise RefusedRequestError(
-                "forbidden", f"{subtype}: give the address of the API and its key when the session starts"
-            )
+            raise forbid(f"{subtype}: give the address of the API and its key when the session starts")
 
     def _check_response(self, frame: Mapping[str, Any]) -> None:
         for update in _iterate_mappings(frame):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -17,10 +17,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pilothouse.errors import PilothouseError, ProcessError, SessionClosedError, UsageError
+from pilothouse.errors import AskSettledError, PilothouseError, ProcessError, SessionClosedError, UsageError
+from pilothouse.permissions import Ask
+from pilothouse.server import reports
+from pilothouse.server.asks import check_permanent_changes
 from pilothouse.server.auth import HEALTH_PATH, HTTP_STATUSES, find_request_owner, make_error_body
 from pilothouse.server.host import Host
-from pilothouse.server.journal import JournalError, OutputPrunedError
+from pilothouse.server.journal import KEPT_EVENTS, JournalError, OutputPrunedError
 from pilothouse.server.policy import RefusedRequestError
 from pilothouse.server.sessions import RestSession, ServerSession
 
@@ -110,6 +113,35 @@ async def stream_events(session: ServerSession, place: int, heartbeat: float) ->
         session.mark_used()
 
 
+async def stream_host_events(host: Host, owner: str, place: int) -> AsyncGenerator[bytes, None]:
+    """Yield the events of all sessions of an owner after a number, until the host is shut down.
+
+    Args:
+        host: the host.
+        owner: whose sessions; "": all.
+        place: number of the last event that the client has.
+    """
+    journal = host.journal
+    try:
+        while True:
+            last = journal.last_event
+            rows = await journal.read_events(place, owner)
+            for number, kind, data in rows:
+                place = number
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (number, kind.encode(), data)
+            if rows:
+                continue
+            if journal.is_over:
+                return
+            place = max(place, last)  # those of other owners
+            with anyio.move_on_after(host.settings.heartbeat) as waiting:
+                await journal.wait_for_event(place)
+            if waiting.cancelled_caught:
+                yield HEARTBEAT_COMMENT
+    except JournalError as error:
+        yield _encode_named_event("error", place, {"message": str(error)})
+
+
 def _encode_event(end: int, line: bytes | None) -> bytes:
     if line is None:
         return _encode_named_event("oversize", end, {"message": f"a message is longer than {MAX_LINE_BYTES:,} bytes"})
@@ -143,6 +175,7 @@ _ERROR_CODES: tuple[tuple[type[PilothouseError], str], ...] = (
     (OutputPrunedError, "pruned"),
     (JournalError, "journal"),
     (SessionClosedError, "busy"),
+    (AskSettledError, "settled"),
     (UsageError, "bad_request"),
     (ProcessError, "start_failed"),
 )
@@ -161,6 +194,25 @@ class PromptBody(msgspec.Struct, forbid_unknown_fields=True):
     prompt: str | list[dict[str, Any]]
 
 
+class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request that changes settings of a session."""
+
+    model: str | None = None
+    permission_mode: str | None = None
+
+
+class AskBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request that settles an ask."""
+
+    decision: Literal["allow", "deny", "answer"]
+    reason: str = ""
+    interrupt: bool = False
+    input: dict[str, Any] | None = None
+    answers: Any = None
+    always: bool = False
+    minutes: float | None = None
+
+
 def make_routes(host: Host) -> list[Route]:
     """Return the routes of a host."""
     table: tuple[tuple[str, str, RouteHandler], ...] = (
@@ -170,8 +222,20 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/sessions/{id}", "GET", _get),
         ("/v1/sessions/{id}", "DELETE", _close),
         ("/v1/sessions/{id}/prompt", "POST", _prompt),
+        ("/v1/sessions/{id}/prompts/{prompt}", "DELETE", _withdraw_prompt),
         ("/v1/sessions/{id}/interrupt", "POST", _interrupt),
+        ("/v1/sessions/{id}/settings", "POST", _change_settings),
         ("/v1/sessions/{id}/events", "GET", _events),
+        ("/v1/asks", "GET", _list_asks),
+        ("/v1/events", "GET", _host_events),
+        ("/v1/transcripts", "GET", reports.handle_transcripts),
+        ("/v1/transcripts/{id}", "GET", reports.handle_transcript),
+        ("/v1/transcripts/{id}", "POST", _change_transcript),
+        ("/v1/transcripts/{id}", "DELETE", reports.handle_transcript_removal),
+        ("/v1/usage", "GET", reports.handle_usage),
+        ("/v1/fleet", "GET", reports.handle_fleet),
+        ("/v1/policy", "GET", reports.handle_policy),
+        ("/v1/sessions/{id}/asks/{ask}", "POST", _settle_ask),
     )
     return [Route(path, _make_endpoint(host, answer), methods=[method]) for path, method, answer in table]
 
@@ -208,7 +272,7 @@ async def _health(host: Host, request: Request) -> Response:
 async def _list(host: Host, request: Request) -> Response:
     owner = find_request_owner(request)
     seen = [session.describe() for session in host.sessions if owner in ("", session.record.owner)]
-    return JSONResponse({"sessions": seen, "draining": host.is_draining})
+    return JSONResponse({"sessions": seen, "draining": host.is_draining, "events_from": host.journal.last_event})
 
 
 async def _start(host: Host, request: Request) -> Response:
@@ -229,13 +293,18 @@ async def _close(host: Host, request: Request) -> Response:
 
 
 async def _prompt(host: Host, request: Request) -> Response:
-    session = _find_session(host, request)
-    if not isinstance(session, RestSession):
-        raise RefusedRequestError("busy", "a WebSocket client drives this session; that client sends the prompts")
+    session = _find_rest_session(host, request, "sends the prompts")
     asked = await _read_body(host, request, PromptBody)
     place = session.output.end
-    await host.send_prompt(session, asked.prompt)
-    return JSONResponse({"session": session.id, "events_from": place, "waiting": session.waiting_count}, 202)
+    query = await host.send_prompt(session, asked.prompt)
+    body = {"session": session.id, "prompt": query.id, "events_from": place, "waiting": session.waiting_count}
+    return JSONResponse(body, 202)
+
+
+async def _withdraw_prompt(host: Host, request: Request) -> Response:
+    session = _find_rest_session(host, request, "has its queue")
+    session.withdraw_prompt(request.path_params["prompt"])
+    return Response(status_code=204)
 
 
 async def _interrupt(host: Host, request: Request) -> Response:
@@ -247,13 +316,22 @@ async def _interrupt(host: Host, request: Request) -> Response:
     return Response(status_code=204)
 
 
+async def _change_settings(host: Host, request: Request) -> Response:
+    session = _find_rest_session(host, request, "changes its settings")
+    asked: SettingsBody = await _read_body(host, request, SettingsBody)
+    if asked.permission_mode is not None:
+        host.policy.limits.check_mode(asked.permission_mode, "permission_mode")
+    await session.change_settings(asked.model, asked.permission_mode)
+    return JSONResponse(session.describe())
+
+
+async def _change_transcript(host: Host, request: Request) -> Response:
+    return await reports.change_transcript(host, request, await _read_body(host, request, reports.TranscriptBody))
+
+
 async def _events(host: Host, request: Request) -> Response:
     session = _find_session(host, request)
-    given = request.headers.get("last-event-id") or request.query_params.get("from")
-    try:
-        place = session.output.start if given is None else int(given)
-    except ValueError:
-        raise RefusedRequestError("bad_request", f"Last-Event-ID: expected a number, got {given!a}") from None
+    place = _read_place(request, session.output.start)
     if not 0 <= place <= session.output.end:
         raise RefusedRequestError("bad_request", f"Last-Event-ID: the output ends at {session.output.end}")
     session.output.check_available(place)
@@ -261,8 +339,65 @@ async def _events(host: Host, request: Request) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
+async def _list_asks(host: Host, request: Request) -> Response:
+    owner = find_request_owner(request)
+    seen = [each for each in host.sessions if isinstance(each, RestSession) and owner in ("", each.record.owner)]
+    found = sorted((ask for session in seen for ask in session.asks.describe()), key=lambda ask: ask["asked_at"])
+    return JSONResponse({"asks": found, "events_from": host.journal.last_event})
+
+
+async def _host_events(host: Host, request: Request) -> Response:
+    last = host.journal.last_event
+    place = _read_place(request, last)
+    if not 0 <= place <= last:
+        raise RefusedRequestError("bad_request", f"Last-Event-ID: the last event is {last}")
+    if place < last - KEPT_EVENTS:
+        raise RefusedRequestError("pruned", f"the host keeps the events after {last - KEPT_EVENTS}")
+    stream = stream_host_events(host, find_request_owner(request), place)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+def _read_place(request: Request, default: int) -> int:
+    given = request.headers.get("last-event-id") or request.query_params.get("from")
+    try:
+        return default if given is None else int(given)
+    except ValueError:
+        raise RefusedRequestError("bad_request", f"Last-Event-ID: expected a number, got {given!a}") from None
+
+
+async def _settle_ask(host: Host, request: Request) -> Response:
+    session = _find_rest_session(host, request, "settles its asks")
+    by = find_request_owner(request) or "host"
+    asked: AskBody = await _read_body(host, request, AskBody)
+
+    def decide(ask: Ask) -> None:
+        if asked.decision == "answer":
+            return ask.answer(asked.answers, by=by)
+        if asked.decision == "deny":
+            return ask.deny(asked.reason, interrupt=asked.interrupt, by=by)
+        if asked.always:
+            check_permanent_changes(host.policy, ask)
+        return ask.allow(updated_input=asked.input, always=asked.always, minutes=asked.minutes, by=by)
+
+    ask_id = request.path_params["ask"]
+    await session.asks.settle(ask_id, decide, lambda prompt: host.send_prompt(session, prompt))
+    return JSONResponse({"ask": ask_id, "session": session.id, "by": by})
+
+
 def _find_session(host: Host, request: Request) -> ServerSession:
     return host.get(request.path_params["id"], find_request_owner(request))
+
+
+def _find_rest_session(host: Host, request: Request, does: str) -> RestSession:
+    """Find a session that this host drives.
+
+    Raises:
+        RefusedRequestError: a WebSocket client drives it, and does what is requested.
+    """
+    session = _find_session(host, request)
+    if not isinstance(session, RestSession):
+        raise RefusedRequestError("busy", f"a WebSocket client drives this session; that client {does}")
+    return session
 
 
 async def _read_body(host: Host, request: Request, kind: type[Any]) -> Any:

@@ -14,26 +14,50 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.client import Query, QueryResult
+from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.sessions import Session
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES
-from pilothouse.remote.link import WINDOW_BYTES, CompleteLines, ReceiveWindow
-from pilothouse.server.journal import JournalError, OutputJournal, OutputLog, SessionRecord
-from pilothouse.server.policy import ControlRequestRefusedError, InputFilter
+from pilothouse.remote.link import CompleteLines, Link, ReceiveWindow, SendBuffer
+from pilothouse.server.asks import HostAsks
+from pilothouse.server.journal import JournaledSession, JournalError, OutputJournal, OutputLog
+from pilothouse.server.policy import ControlRequestRefusedError, InputFilter, RefusedRequestError
 from pilothouse.transports import ExitInfo, Transport
+from pilothouse.transports.concurrency import LoopCondition
 from pilothouse.transports.wrapper import TransportWrapper
 
-_SESSION_ID_FIELD = b'"session_id":'
-_UUID_BYTES = re.compile(rb' ?"([0-9a-fA-F-]{36})"')
+_log = logging.getLogger("pilothouse.server")
+
+FAILED_SUBTYPE = "query_failed"
+"""Subtype of the system message that the output gets when a prompt has failed."""
+MAX_STDERR_LINES = 256
+"""Lines kept while no client is attached; the oldest are dropped."""
+
+AdmitInvocation = Callable[[Invocation], Invocation]
+
+# These only decide how long the host waits at its end, and what a description says: searching bytes is accurate enough.
+_SESSION_ID_PATTERN = re.compile(rb'"session_id": ?"([0-9a-fA-F-]{36})"')
+_RESULT_PATTERN = re.compile(rb'"type": ?"result"')
+_PATTERN_OVERLAP = len(b'"type": "result"') - 1
+_PROMPT_PATTERN = re.compile(rb'"type": ?"user"')
+_EXIT_FIELDS = ("exit_code", "signal", "detail", "stderr")
+_RESULT_FIELDS = ("is_success", "text", "structured", "turns", "cost_usd", "session_cost_usd", "duration_ms")
+
+
+class AcceptedPrompt(NamedTuple):
+    """A prompt without a result so far."""
+
+    query: Query
+    title: str
+    scope: anyio.CancelScope  # of the task that waits for the result
 
 
 class ServerSession(ABC):
@@ -48,15 +72,12 @@ class ServerSession(ABC):
         last_used: event loop time of the last attachment or activity.
     """
 
-    def __init__(self, journal: OutputJournal, record: SessionRecord) -> None:
+    def __init__(self, journal: OutputJournal, record: JournaledSession) -> None:
         self.journal = journal
         self.record = record
         self.output = OutputLog(journal, record, acknowledged=record.kind == "wire")
         self.attached_count = 0
         self.last_used = anyio.current_time()
-        self._run_scope: anyio.CancelScope | None = None
-        self._ended = anyio.Event()
-        self._stop_reason = ""
 
     @property
     def id(self) -> str:
@@ -74,6 +95,12 @@ class ServerSession(ABC):
         """Whether a turn runs, as far as the host can see."""
 
     @property
+    def state(self) -> str:
+        """The state in a word: "running", "idle", and without a child "dormant" or, if it cannot continue, "ended"."""
+        without_child = "ended" if self.record.kind == "wire" else "dormant"
+        return without_child if not self.has_child else "running" if self.is_busy else "idle"
+
+    @property
     def idle_seconds(self) -> float:
         """Seconds without an attached client and without activity."""
         return 0.0 if self.attached_count else anyio.current_time() - self.last_used
@@ -81,6 +108,10 @@ class ServerSession(ABC):
     def mark_used(self) -> None:
         """Record activity."""
         self.last_used = anyio.current_time()
+
+    def tell_state(self) -> None:
+        """Publish the description of the session as an event of the host."""
+        self.journal.add_event(self.record, "session", self.describe())
 
     @abstractmethod
     async def interrupt(self) -> None:
@@ -92,7 +123,7 @@ class ServerSession(ABC):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description of the session for REST. Times in seconds since the epoch."""
-        record = self.record
+        record, ending = self.record, self.record.ending
         return {
             "id": record.id,
             "kind": record.kind,
@@ -104,55 +135,24 @@ class ServerSession(ABC):
             "attached": self.attached_count,
             "output_bytes": record.output_end,
             "available_from": record.output_start,
-            "ending": None if record.ending is None else _make_exit_fields(record.ending),
+            "ending": None if ending is None else {name: getattr(ending, name) for name in _EXIT_FIELDS},
         }
 
-    @property
-    @abstractmethod
-    def state(self) -> str:
-        """The state in a word: "running", "idle", "dormant", "ended"."""
-
     async def record_output(self, data: bytes) -> None:
-        """Journal the child's output, and find the id of the conversation in it.
+        """Journal the child's output.
 
         Raises:
             JournalError: the output could not be stored.
         """
         await self.output.append(data)
         self.mark_used()
-        found = find_session_id(data) if self.record.kind == "wire" else ""  # the other kind gets it from results
-        if found and found != self.record.conversation:
-            self.record.conversation = found
-            self.journal.update_later(self.id, conversation=found)
 
     async def record_exit(self, exit_info: ExitInfo) -> None:
-        """Journal the ending, and wake the waiting tasks."""
+        """Journal the ending."""
         self.record.state, self.record.ending = "ended", exit_info
         with suppress(JournalError):  # if the journal is the cause, the next start of the host says "restarted"
             await self.journal.update(self.id, state="ended", ending=exit_info)
         self.record.changed = time.time()
-        if self.record.kind == "wire":  # a session that the host drives continues with another child
-            self.output.finish()
-        self._ended.set()
-
-
-def find_session_id(data: bytes) -> str:
-    """Return the last conversation id in a piece of output, "" if there is none."""
-    at = data.rfind(_SESSION_ID_FIELD)
-    found = _UUID_BYTES.match(data, at + len(_SESSION_ID_FIELD)) if at >= 0 else None
-    return found[1].decode() if found else ""
-
-
-def _make_exit_fields(ending: ExitInfo) -> dict[str, Any]:
-    return {"exit_code": ending.exit_code, "signal": ending.signal, "detail": ending.detail, "stderr": ending.stderr}
-
-
-_log = logging.getLogger("pilothouse.server")
-
-FAILED_SUBTYPE = "query_failed"
-"""Subtype of the system message that the output gets when a prompt has failed."""
-
-AdmitInvocation = Callable[[Invocation], Invocation]
 
 
 class JournaledTransport(TransportWrapper):
@@ -161,29 +161,25 @@ class JournaledTransport(TransportWrapper):
     Args:
         inner: the transport to the child; not started.
         admit: checks and completes the invocation; raises if it is refused.
-        record_output: journals bytes.
-        output: the stream of the session.
+        session: journals the output.
     """
 
-    def __init__(
-        self, inner: Transport, admit: AdmitInvocation, record_output: Callable[[bytes], Any], output: OutputLog
-    ) -> None:
+    def __init__(self, inner: Transport, admit: AdmitInvocation, session: ServerSession) -> None:
         super().__init__(inner)
         self._admit = admit
-        self._record_output = record_output
-        self._output = output
+        self._session = session
 
     async def start(self, invocation: Invocation) -> None:
         """See `Transport`."""
-        if not await self._output.ends_line():
-            await self._record_output(b"\n")  # the previous child died in the middle of a line
+        if not await self._session.output.ends_line():
+            await self._session.record_output(b"\n")  # the previous child died in the middle of a line
         await self.inner.start(self._admit(invocation))
 
     async def receive(self) -> bytes:
         """See `Transport`."""
         data = await self.inner.receive()
         if data:
-            await self._record_output(data)
+            await self._session.record_output(data)
         return data
 
 
@@ -196,29 +192,36 @@ class RestSession(ServerSession):
         options: settings of the conversation, without `resume`; None if they are no longer known.
         admit: checks and completes the invocation of each child.
         make_transport: makes the transport to a child.
+        ask_seconds: seconds until an ask that nobody settles is denied.
+
+    Attributes:
+        options: as above.
+        asks: what waits for a person.
+        last_error: why the last prompt failed, if it did.
+        last_result: the outcome of the last prompt that had one.
     """
 
     def __init__(
         self,
         journal: OutputJournal,
-        record: SessionRecord,
+        record: JournaledSession,
         options: Options | None,
         *,
         admit: AdmitInvocation,
         make_transport: Callable[[], Transport],
+        ask_seconds: float,
     ) -> None:
         super().__init__(journal, record)
-        self._options = options
+        self.asks = HostAsks(journal, record, ask_seconds)
+        self.options = options
         self._admit = admit
         self._make_transport = make_transport
         self._session: Session | None = None
-        self._queries: list[Query] = []
+        self._told_conversation: str | None = None
+        self._prompts: dict[str, AcceptedPrompt] = {}  # in their order
         self._lock = anyio.Lock()
         self.last_error: str | None = None
-        self.last_result: Mapping[str, Any] | None = None
-
-    def _make_journaled_transport(self) -> Transport:
-        return JournaledTransport(self._make_transport(), self._admit, self.record_output, self.output)
+        self.last_result: dict[str, Any] | None = None
 
     def prepare(self) -> None:
         """Prepare to start a child, which resumes the conversation if there is one.
@@ -229,17 +232,61 @@ class RestSession(ServerSession):
         """
         if self._session is not None:
             return
-        if self._options is None:
+        options = self.complete_options()
+        if self.record.conversation:
+            changes: dict[str, Any] = dict.fromkeys(("session_id", "continue_conversation", "fork_session"))
+            options = options.with_(**changes, resume=self.record.conversation)
+        self._session = Session(options)
+
+    def complete_options(self) -> Options:
+        """Return the settings of the next child: those of the conversation, the journal, and the asks.
+
+        Raises:
+            SessionClosedError: the settings are no longer known.
+        """
+        if self.options is None:
             raise SessionClosedError(
                 "this session was started with keys, which are not stored, or the host no longer accepts its "
                 "settings: start another one, with "
                 f"resume={self.record.conversation!r}"
             )
-        options = self._options.with_(transport=self._make_journaled_transport)
-        if self.record.conversation:
-            changes: dict[str, Any] = dict.fromkeys(("session_id", "continue_conversation", "fork_session"))
-            options = options.with_(**changes, resume=self.record.conversation)
-        self._session = Session(options)
+
+        def make() -> Transport:
+            return JournaledTransport(self._make_transport(), self._admit, self)
+
+        options = self.options.with_(transport=make)
+        if options.permission_prompts != "none" and options.permission_prompt_tool_name is None:
+            options = options.with_(asks=self.asks.asks, can_use_tool=self.asks.recall)
+        return options
+
+    async def change_settings(self, model: str | None, permission_mode: str | None) -> None:
+        """Change settings of the child that runs, and of those to come.
+
+        Args:
+            model: None: as it is.
+            permission_mode: None: as it is.
+
+        Raises:
+            SessionClosedError: the settings are no longer known.
+            PilothouseError: the child refuses the change; then nothing is changed.
+        """
+        self.complete_options()
+        assert self.options is not None
+        asked = {"model": model, "permission_mode": permission_mode}
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        options = self.options.with_(**changes)
+        async with self._lock:
+            if self._session is not None:
+                if model is not None:
+                    await self._session.set_model(model)
+                if permission_mode is not None:
+                    await self._session.set_permission_mode(permission_mode)
+            self.options = options
+            if "options" in self.record.start:
+                given = {**self.record.start["options"], **changes}
+                self.record.start = {**self.record.start, "options": given}
+                await self.journal.update(self.id, start=self.record.start)
+        self.tell_state()
 
     async def start(self) -> None:
         """Start the child now.
@@ -260,56 +307,107 @@ class RestSession(ServerSession):
     @property
     def waiting_count(self) -> int:
         """Number of prompts without a result so far."""
-        return len(self._queries)
+        return len(self._prompts)
 
-    async def send_prompt(self, prompt: Prompt) -> Query:
+    @property
+    def queued_prompts(self) -> list[dict[str, str]]:
+        """The prompts behind the first one: the id and the first line of each."""
+        return [{"id": key, "title": prompt.title} for key, prompt in list(self._prompts.items())[1:]]
+
+    def withdraw_prompt(self, prompt_id: str) -> None:
+        """Take a prompt out of the queue.
+
+        Raises:
+            RefusedRequestError: no prompt with this id waits ("unknown_prompt"), or it is being answered ("busy").
+        """
+        prompt = self._prompts.get(prompt_id)
+        if prompt is None:
+            raise RefusedRequestError("unknown_prompt", f"no prompt {prompt_id[:80]!a} waits in this session")
+        if prompt.query.state not in ("new", "queued"):
+            raise RefusedRequestError("busy", "the prompt is being answered: interrupt the session to stop it")
+        prompt.scope.cancel()
+
+    async def send_prompt(self, prompt: Prompt, title: str) -> Query:
         """Accept a prompt. The caller must pass the returned query to `run_query`.
+
+        Args:
+            prompt: the prompt.
+            title: what the queue shows of it.
 
         Raises:
             UsageError: the prompt cannot be sent.
-            SessionClosedError: see `begin`.
+            SessionClosedError: see `prepare`.
         """
         async with self._lock:  # if the child is just being ended, wait; then another one starts
             self.prepare()
             assert self._session is not None
             query = self._session.query(prompt)
-        self._queries.append(query)
+        self._prompts[query.id] = AcceptedPrompt(query, title, anyio.CancelScope())
         self.mark_used()
+        self.tell_state()
         return query
 
     async def run_query(self, query: Query) -> None:
         """Run a prompt to its result. A failure is reported in the output and kept in `last_error`."""
+        with self._prompts[query.id].scope:
+            await self._run_query(query)
+
+    async def _run_query(self, query: Query) -> None:
         try:
             await self._mark_live()
             result = await query
-            await self._set_conversation(result.session_id)
-            self.last_result, self.last_error = (
-                _make_result_fields(result),
-                None if result.error is None else str(result.error),
-            )
+            # With a result the conversation is saved and can be resumed; not before.
+            if result.session_id and result.session_id != self.record.conversation:
+                self.record.conversation = result.session_id
+                await self.journal.update(self.id, conversation=result.session_id)
+            self.last_result = {name: getattr(result, name) for name in _RESULT_FIELDS}
+            self.last_result["denied"] = [str(denial.tool_name) for denial in result.permission_denials]
+            self.last_error = None if result.error is None else str(result.error)
         except Exception as error:  # noqa: BLE001 - no task waits for this one: the output reports it
-            await self._record_failure(query, error)
+            if not isinstance(error, PilothouseError):
+                _log.error("a prompt of session %s failed", self.id, exc_info=error)
+            await self._record_failure(error)
         finally:
-            self._queries.remove(query)
+            del self._prompts[query.id]
             self.mark_used()
+            self.tell_state()
 
-    async def _record_failure(self, query: Query, error: Exception) -> None:
-        if not isinstance(error, PilothouseError):
-            _log.error("a prompt of session %s failed", self.id, exc_info=error)
-        self.last_error = str(error) if isinstance(error, PilothouseError) else type(error).__name__
-        line: dict[str, Any] = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error}
-        line["error_type"] = type(error).__name__
+    async def record_output(self, data: bytes) -> None:
+        """Journal the child's output, and tell the id of the conversation once it is known."""
+        await super().record_output(data)
+        if self._conversation != self._told_conversation:
+            self.tell_state()
+
+    @property
+    def _conversation(self) -> str | None:
+        return self.record.conversation or (None if self._session is None else self._session.id)
+
+    async def describe_health(self) -> dict[str, Any]:
+        """Return what the child has loaded: MCP servers with their states, hooks, and what no option asked for."""
+        if self._session is None:
+            return {"mcp_servers": [], "isolation": None}
+        try:
+            servers = await self._session.mcp.status()
+        except PilothouseError as error:
+            servers, problem = [], str(error)
+        else:
+            problem = None
+        shown = [
+            {"name": each.name, "status": each.status, "error": each.error, "tools": len(each.tools)}
+            for each in servers
+        ]
+        isolation = self._session.info.isolation_report()
+        return {"mcp_servers": shown, "mcp_problem": problem, "isolation": isolation and msgspec.to_builtins(isolation)}
+
+    async def _record_failure(self, error: Exception) -> None:
+        kind = type(error).__name__
+        self.last_error = str(error) if isinstance(error, PilothouseError) else kind
+        line = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error, "error_type": kind}
         try:
             start = b"" if await self.output.ends_line() else b"\n"
             await self.record_output(start + msgspec.json.encode(line) + b"\n")
         except PilothouseError as full:
             _log.error("session %s: %s", self.id, full)
-
-    async def _set_conversation(self, conversation: str | None) -> None:
-        # With a result the conversation is saved and can be resumed; not before.
-        if conversation and conversation != self.record.conversation:
-            self.record.conversation = conversation
-            await self.journal.update(self.id, conversation=conversation)
 
     async def interrupt(self) -> None:
         """Interrupt the current turn; returns at once if none runs."""
@@ -320,14 +418,13 @@ class RestSession(ServerSession):
         """End the child. The next prompt starts another."""
         async with self._lock:
             if self._session is not None:
+                self.asks.is_stopping = True
                 await self._session.close()
+                self.asks.is_stopping = False
             if self.record.state == "live":
                 await self.record_exit(ExitInfo(detail=reason))
             self._session = None
-
-    def finish_output(self) -> None:
-        """End the output for its readers, because the session is removed."""
-        self.output.finish()
+            self.tell_state()
 
     @property
     def has_child(self) -> bool:
@@ -337,42 +434,20 @@ class RestSession(ServerSession):
     @property
     def is_busy(self) -> bool:
         """Whether a prompt is running or queued."""
-        return bool(self._queries) or (self._session is not None and self._session.state in ("starting", "running"))
-
-    @property
-    def state(self) -> str:
-        """The state in a word: "dormant", "running" or "idle"."""
-        return "dormant" if self._session is None else "running" if self.is_busy else "idle"
+        return bool(self._prompts) or (self._session is not None and self._session.state in ("starting", "running"))
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description of the session for REST."""
+        self._told_conversation = self._conversation
         return {
             **super().describe(),
+            "conversation": self._conversation,
             "waiting": self.waiting_count,
+            "queued": self.queued_prompts,
+            "asks": len(self.asks),
             "last_result": self.last_result,
             "error": self.last_error,
         }
-
-
-def _make_result_fields(result: QueryResult) -> dict[str, Any]:
-    return {
-        "is_success": result.is_success,
-        "text": result.text,
-        "structured": result.structured,
-        "denied": [str(denial.tool_name) for denial in result.permission_denials],
-        "turns": result.turns,
-        "cost_usd": result.cost_usd,
-        "duration_ms": result.duration_ms,
-    }
-
-
-MAX_STDERR_LINES = 256
-"""Lines kept while no client is attached; the oldest are dropped."""
-
-# This only decides how long the host waits at its end, so searching the bytes is accurate enough.
-_RESULT_PATTERN = re.compile(rb'"type": ?"result"')
-_PATTERN_OVERLAP = len(b'"type": "result"') - 1
-_PROMPT_PATTERN = re.compile(rb'"type": ?"user"')
 
 
 class WebSocketSession(ServerSession):
@@ -385,39 +460,37 @@ class WebSocketSession(ServerSession):
         input_filter: checks the client's lines; None where no input will come.
 
     Attributes:
+        link: byte counts of the attached client; without one, those of the last.
+        changed: notified when there is something to send: standard error, an acknowledgement, the end.
+        client_scope: cancelled when another connection takes over; None without a connection.
         stderr: the last lines of standard error that were not sent to a client.
-        receive_window: byte counts of the client's input.
-        on_change: called for a new line of standard error, the end of the input, and the end of the child.
-        on_delivered: called with the number of bytes that the child has received.
-        replace: ends the attached connection, because another one takes its place; None without a connection.
-        is_ending_sent: whether the attached client was sent the ending.
     """
 
     def __init__(
         self,
         journal: OutputJournal,
-        record: SessionRecord,
+        record: JournaledSession,
         *,
         unacknowledged: int,
         input_filter: InputFilter | None = None,
     ) -> None:
         super().__init__(journal, record)
+        self.link = Link(receive_window=ReceiveWindow(record.input_end))
+        self.changed = LoopCondition()
+        self.client_scope: anyio.CancelScope | None = None
         self.stderr: deque[str] = deque(maxlen=MAX_STDERR_LINES)
-        self.on_change: Callable[[], None] = _do_nothing
-        self.on_delivered: Callable[[int], None] = self.mark_delivered
-        self.replace: Callable[[], None] | None = None
-        self.is_ending_sent = False
         self._unacknowledged = unacknowledged
         self._transport: Transport | None = None
-        self._input: deque[bytes] = deque()
-        self.receive_window = ReceiveWindow(record.input_end, window=WINDOW_BYTES)
-        self._ends_at: int | None = None
-        self._lines = CompleteLines()
-        self._written_bytes = record.input_end
-        self._is_input_broken = False
-        self._input_changed = anyio.Event()
+        self._run_scope: anyio.CancelScope | None = None
+        self._ended = anyio.Event()
+        self._stop_reason = ""
         self._is_running_turn = False
+        self._input: deque[bytes] = deque()
+        self._input_changed = LoopCondition()
         self._input_filter = input_filter
+        self._lines = CompleteLines()
+        self._written_bytes = record.input_end  # handed to the child, or held in `_lines`
+        self._is_input_broken = False
         self._queued_responses: list[bytes] = []
         self._output_lock = anyio.Lock()
         if record.state == "ended":
@@ -435,7 +508,7 @@ class WebSocketSession(ServerSession):
 
         def on_line(line: str) -> None:
             self.stderr.append(line)
-            self.on_change()
+            self.changed.notify_all()
 
         await transport.start(replace(invocation, on_stderr=on_line))
 
@@ -458,7 +531,8 @@ class WebSocketSession(ServerSession):
                     _log.warning("session %s: %s", self.id, error)
                 self._transport = None
                 await self.record_exit(ExitInfo(detail=self._stop_reason) if self._stop_reason else ending)
-                self.on_change()
+                self.output.finish()
+                self._ended.set()
 
     async def _run_transport(self, transport: Transport) -> ExitInfo:
         ending = ExitInfo()
@@ -494,13 +568,12 @@ class WebSocketSession(ServerSession):
         async with self._output_lock:
             if data:
                 await self.record_output(data)
+                if (found := find_session_id(data)) not in ("", self.record.conversation):
+                    self.record.conversation = found
+                    self.journal.update_later(self.id, conversation=found)
             if self._queued_responses and await self.output.ends_line():
                 answers, self._queued_responses = b"".join(self._queued_responses), []
                 await self.record_output(answers)
-
-    def mark_delivered(self, count: int) -> None:
-        """Count bytes that the child has received, while no client is attached."""
-        self.receive_window.mark_delivered(count)
 
     async def stop(self, reason: str) -> None:
         """End the child, and wait until it has exited and the journal has recorded that. Idempotent."""
@@ -509,68 +582,72 @@ class WebSocketSession(ServerSession):
             self._run_scope.cancel()
         await self._ended.wait()
 
-    # Attaching.
-
-    def on_detached(self) -> None:
-        """Reset the callbacks, because no client is attached any more."""
-        self.replace = None
-        self.on_change = _do_nothing
-        self.on_delivered = self.mark_delivered
-
     # Input of the client.
 
+    def attach(self, client: str, begin: int, heartbeat: float, scope: anyio.CancelScope) -> Link:
+        """Attach a connection, which replaces the present one.
+
+        Args:
+            client: its id. From another client than before, input continues with the line that was incomplete.
+            begin: offset in the output at which it continues.
+            heartbeat: seconds of silence after which it is pinged.
+            scope: of the connection.
+        """
+        if client != self.record.client:
+            self._input.clear()
+            self._written_bytes -= len(self._lines.flush())
+            self.record.client, self.record.input_end = client, self._written_bytes
+            self.journal.update_later(self.id, client=client, input_end=self.record.input_end)
+            self.link.receive_window = ReceiveWindow(self.record.input_end)
+        self.link = Link(SendBuffer(begin), self.link.receive_window, heartbeat_seconds=heartbeat)
+        self.link.start_connection(begin, anyio.current_time())
+        if self.client_scope is not None:
+            self.client_scope.cancel()
+        self.client_scope = scope
+        return self.link
+
     def accept(self, data: bytes) -> None:
-        """Take the client's next bytes, which `inbound` has numbered."""
+        """Take the client's next bytes, which the link has numbered."""
         if self.has_child:
             self._input.append(data)
             self._is_running_turn = self._is_running_turn or bool(_PROMPT_PATTERN.search(data))
-            self._wake()
+            self._input_changed.notify_all()
         self.mark_used()
 
-    def end_input(self, at: int) -> None:
-        """End the input after byte `at`, which `inbound` has checked."""
-        if self.has_child and not self.record.input_ended:
-            self._ends_at = at
-            self._wake()
-
-    def reset_input(self) -> None:
-        """Prepare for another client: drop the incomplete line of the previous one. It comes again as a whole."""
-        self._input.clear()
-        self._ends_at = None
-        self._written_bytes -= self._lines.drop()
-        self.record.input_end = self._written_bytes
-        self.journal.update_later(self.id, input_end=self.record.input_end)
-        self.receive_window = ReceiveWindow(self.record.input_end, window=WINDOW_BYTES)
-
-    def _wake(self) -> None:
-        self._input_changed.set()
-        self._input_changed = anyio.Event()
+    def end_input(self) -> None:
+        """End the input where the link says."""
+        self._input_changed.notify_all()
 
     async def _input_loop(self, transport: Transport) -> None:
         while True:
             while self._input:
                 await self._write_chunk(transport, self._input.popleft())
-            if self._ends_at == self.receive_window.received and not self.record.input_ended:
+            if self._can_end_input:
                 self.record.input_ended = True
                 await self._write(transport, self._lines.flush())
                 await self.journal.update(self.id, input_ended=True)
                 await transport.end_input()
-                self.on_change()
-            await self._input_changed.wait()
+            await self._input_changed.wait_until(lambda: bool(self._input) or self._can_end_input)
+
+    @property
+    def _can_end_input(self) -> bool:
+        window = self.link.receive_window
+        return window.end == window.received and not self.record.input_ended
 
     async def _write_chunk(self, transport: Transport, data: bytes) -> None:
-        inbound = self.receive_window
+        window = self.link.receive_window
         self._written_bytes += len(data)
         await self._write(transport, self._lines.feed(data))
         if self._lines.held_bytes > DEFAULT_MAX_LINE_BYTES:
             raise ProtocolError(f"a line of input is longer than {DEFAULT_MAX_LINE_BYTES:,} bytes")
-        if inbound is not self.receive_window:  # another client took over while the child was slow to read
+        if window is not self.link.receive_window:  # another client took over while the child was slow to read
             return
-        # Journaled before the client is told, so that the client never has to resend data that it has dropped.
-        await self.journal.update(self.id, input_end=inbound.received + len(data))
-        if inbound is self.receive_window:
-            self.on_delivered(len(data))
-            self.record.input_end = inbound.received
+        # Journaled before it is acknowledged, so that the client never has to resend data that it has dropped.
+        await self.journal.update(self.id, input_end=window.received + len(data))
+        if window is self.link.receive_window:
+            self.link.mark_delivered(len(data), anyio.current_time())
+            self.record.input_end = window.received
+            self.changed.notify_all()
 
     async def _write(self, transport: Transport, lines: bytes) -> None:
         whole = [line + b"\n" for line in lines.split(b"\n")]
@@ -621,11 +698,9 @@ class WebSocketSession(ServerSession):
         """Whether a prompt was sent and its result has not come."""
         return self.has_child and self._is_running_turn
 
-    @property
-    def state(self) -> str:
-        """The state in a word: "ended", "running" or "idle"."""
-        return "ended" if not self.has_child else "running" if self._is_running_turn else "idle"
 
-
-def _do_nothing() -> None:
-    """Do nothing: the callback while no client is attached."""
+def find_session_id(data: bytes) -> str:
+    """Return the last conversation id in a piece of output, "" if there is none."""
+    at = data.rfind(b'"session_id":')
+    found = _SESSION_ID_PATTERN.match(data, at) if at >= 0 else None
+    return found[1].decode() if found else ""

@@ -1,18 +1,16 @@
-"""The protocol of a session store, and `ScopedStore`, which treats all projects as one.
+"""The contract of a session store: keys, leases, `StoreBackend`; session summaries; and `ScopedStore`.
 
-Owns the checks of leases and appends that all stores share, and session summaries.
+`backend.py` has the rules that the stores of this package share.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, NotRequired, Protocol, Self, TypedDict, cast
 
-from pilothouse.errors import LeaseLostError, SessionLeasedError, StoreConflictError, UsageError
+from pilothouse.errors import UsageError
 from pilothouse.transcripts.session_info import extract_prompt, parse_milliseconds
 
 Entry = dict[str, Any]  # one line of a transcript: any JSON object
@@ -101,89 +99,6 @@ class Lease(NamedTuple):
     ttl: float
 
 
-class LeaseState(NamedTuple):
-    """The lease record of a session as the store has it now. The default is for a session without a record."""
-
-    owner: str | None = None  # None: released, or never taken
-    token: int = 0
-    seconds_left: float = 0.0  # by the store's clock; zero or less: expired
-
-    @property
-    def is_held(self) -> bool:
-        """Whether an unexpired lease exists."""
-        return self.owner is not None and self.seconds_left > 0
-
-
-class EntryBatch(NamedTuple):
-    """The validated entries of one append.
-
-    Attributes:
-        entries: the entries, without repeated uuids.
-        after: number of entries that the writer expects in the store; None: not checked.
-        id: distinguishes this write from others at the same position; empty without `after`.
-    """
-
-    entries: list[Entry]
-    after: int | None
-    id: str
-
-    @classmethod
-    def parse(cls, entries: Sequence[Any], after: int | None) -> EntryBatch:
-        """Validate the arguments of `append`.
-
-        Raises:
-            UsageError: an entry is not a dict with string keys that JSON can represent, or `after` is negative.
-        """
-        if after is not None and after < 0:
-            raise UsageError(f"`after` is a number of entries, not {after}")
-        seen: set[str] = set()
-        kept: list[Entry] = []
-        for entry in entries:
-            if not isinstance(entry, dict):
-                raise UsageError(f"an entry of a transcript is a dict, not {type(entry).__name__}")
-            uuid = get_entry_uuid(cast("Entry", entry))
-            if uuid is None or uuid not in seen:
-                kept.append(cast("Entry", entry))
-            if uuid is not None:
-                seen.add(uuid)
-        return cls(kept, after, _make_batch_id(kept, after))
-
-    def is_stored(self, transcript: TranscriptKey, count: int, last: str | None) -> bool:
-        """Return whether this very batch is the last one stored.
-
-        Args:
-            transcript: for the error.
-            count: number of entries in the store.
-            last: the id of the last stored batch with `after`; None or empty if there was none.
-
-        Raises:
-            StoreConflictError: the store has another number of entries than `after`.
-        """
-        if self.after is None:
-            return False
-        if self.id == last and count >= self.after:
-            return True
-        if count != self.after:
-            raise StoreConflictError(
-                f"session {transcript.session} holds {count} entries in the store where {self.after} were expected: "
-                "another writer changed it. Load it again before you write.",
-                session_id=transcript.session,
-                expected=self.after,
-                found=count,
-            )
-        return False
-
-
-def _make_batch_id(entries: list[Entry], after: int | None) -> str:
-    if after is None:
-        return ""
-    try:
-        text = json.dumps([after, entries], sort_keys=True, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"an entry of a transcript cannot be represented as JSON: {error}") from None
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
 def get_entry_uuid(entry: Entry) -> str | None:
     """Return the uuid of an entry, if it has one (titles, tags and modes have none)."""
     uuid = entry.get("uuid")
@@ -221,54 +136,6 @@ def _find_fault(part: object, *, may_have_folders: bool) -> str | None:
     if any(not segment or segment in RESERVED_NAMES for segment in part.split("/")):
         return "would leave its folder"
     return None
-
-
-def check_write_allowed(transcript: TranscriptKey, state: LeaseState, lease: Lease | None) -> None:
-    """Check that a write, or the deletion of a session, is allowed with this lease.
-
-    Raises:
-        LeaseLostError: the lease is not the newest, was released, or belongs to another session.
-        SessionLeasedError: no lease was given, and another writer holds one.
-    """
-    if lease is not None:
-        check_lease_current(transcript, state, lease)
-    elif state.is_held:
-        raise _make_leased_error(transcript, state)
-
-
-def check_lease_free(transcript: TranscriptKey, state: LeaseState, owner: str) -> None:
-    """Check that no other owner holds a lease.
-
-    Raises:
-        SessionLeasedError: another owner holds it; the error has its name and the remaining time.
-    """
-    if state.is_held and state.owner != owner:
-        raise _make_leased_error(transcript, state)
-
-
-def check_lease_current(transcript: TranscriptKey, state: LeaseState, lease: Lease) -> None:
-    """Check that a lease is the newest of its session.
-
-    Raises:
-        LeaseLostError: a newer one exists, it was released, or it belongs to another session.
-    """
-    if lease.transcript != transcript.main or lease.token != state.token or lease.owner != state.owner:
-        taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was released"
-        raise LeaseLostError(
-            f"session {transcript.session} is no longer leased to {lease.owner}: {taken}. Nothing was written.",
-            session_id=transcript.session,
-            holder=state.owner,
-        )
-
-
-def _make_leased_error(transcript: TranscriptKey, state: LeaseState) -> SessionLeasedError:
-    return SessionLeasedError(
-        f"session {transcript.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if "
-        "it is renewed. Close it there, or wait.",
-        session_id=transcript.session,
-        holder=state.owner or "",
-        seconds_left=state.seconds_left,
-    )
 
 
 def implements(store: object, call: OptionalCall) -> bool:
@@ -462,6 +329,9 @@ def _iterate_texts(message: object) -> list[str]:
     return [block["text"] for block in found if block.get("type") == "text" and isinstance(block.get("text"), str)]
 
 
+# ruff: noqa: D102 - `StoreBackend` says what each call does
+
+
 class ScopedStore(StoreBackend):
     """A part of another store, under a fixed name instead of the path of the working directory.
 
@@ -486,45 +356,34 @@ class ScopedStore(StoreBackend):
     async def append(
         self, key: SessionKey, entries: list[Entry], *, after: int | None = None, lease: Lease | None = None
     ) -> int:
-        """See `StoreBackend.append`."""
         return await self._store.append(self._key(key), entries, after=after, lease=lease)
 
     async def load(self, key: SessionKey) -> list[Entry] | None:
-        """See `StoreBackend.load`."""
         return await self._store.load(self._key(key))
 
     async def count(self, key: SessionKey) -> int:
-        """See `StoreBackend.count`."""
         return await self._store.count(self._key(key))
 
     async def list_sessions(self, project_key: str) -> list[StoredSession]:
-        """See `StoreBackend.list_sessions`; `project_key` is ignored."""
         return await self._store.list_sessions(self._project)
 
     async def list_session_summaries(self, project_key: str) -> list[StoredSummary]:
-        """See `StoreBackend.list_session_summaries`; `project_key` is ignored."""
         return await self._store.list_session_summaries(self._project)
 
     async def list_subkeys(self, key: SessionKey) -> list[str]:
-        """See `StoreBackend.list_subkeys`."""
         return await self._store.list_subkeys(self._key(key))
 
     async def delete(self, key: SessionKey) -> None:
-        """See `StoreBackend.delete`."""
         await self._store.delete(self._key(key))
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
-        """See `StoreBackend.acquire`. The lease belongs to the inner store."""
         return await self._store.acquire(self._key(key), owner, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
-        """See `StoreBackend.renew`."""
         return await self._store.renew(lease, ttl)
 
     async def release(self, lease: Lease) -> None:
-        """See `StoreBackend.release`."""
         await self._store.release(lease)
 
     async def aclose(self) -> None:
-        """See `StoreBackend.aclose`."""
         await self._store.aclose()

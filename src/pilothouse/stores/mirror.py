@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 from weakref import WeakSet
 
 import anyio
@@ -41,7 +41,7 @@ class MirrorFrame(NamedTuple):
 
 
 class MirrorFrameSplitter:
-    """Splits the output of the CLI into mirror frames and other output.
+    """Splits the output of the CLI into mirror frames and other output, which is passed on in whole lines.
 
     Args:
         limit: maximum size of a frame in bytes; a longer line is passed on, so that the line reader reports it.
@@ -49,11 +49,11 @@ class MirrorFrameSplitter:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held_chunks: list[bytes] = []  # the start of a line that may be a frame
+        self._held: list[bytes] = []  # the start of a line
         self._held_size = 0
         self._frames: list[MirrorFrame] = []
         self.is_mid_line = False
-        """Whether the last byte passed on was not the end of a line."""
+        """Whether the last byte passed on was not the end of a line, because the line is too long."""
 
     def take_frames(self) -> list[MirrorFrame]:
         """Return the frames since the last call."""
@@ -61,65 +61,36 @@ class MirrorFrameSplitter:
         return found
 
     def feed(self, chunk: bytes) -> bytes:
-        """Remove the frames from a chunk of output; return the rest."""
-        if not self._held_chunks and _FRAME_TYPE not in chunk:
-            return self._pass_through(chunk)
-        if self.is_mid_line or self._held_chunks:
-            end = chunk.find(b"\n") + 1
-            if not end:
-                return chunk if self.is_mid_line else self._hold(chunk)
-            first, chunk = chunk[:end], chunk[end:]
-            shown = [first if self.is_mid_line else self._filter_line(self._release_held() + first)]
-            self.is_mid_line = False
-        else:
-            shown = []
+        """Remove the frames from a chunk of output; return the rest, up to the end of the last line."""
         cut = chunk.rfind(b"\n") + 1
-        whole, tail = chunk[:cut], chunk[cut:]
-        if _FRAME_TYPE in whole:
-            shown += [self._filter_line(line + b"\n") for line in whole[:-1].split(b"\n")]
-        else:
-            shown.append(whole)
-        if tail:
-            shown.append(self._hold(tail))
-        return b"".join(shown)
-
-    def _pass_through(self, chunk: bytes) -> bytes:
-        """The fast path without copies: no frame in the chunk, except possibly the start of one at its end."""
-        cut = chunk.rfind(b"\n") + 1
-        if not cut:
-            return chunk if self.is_mid_line else self._hold(chunk)
-        self.is_mid_line = cut < len(chunk) and not _may_be_frame(chunk[cut : cut + _MAX_START_BYTES])
-        if self.is_mid_line or cut == len(chunk):
-            return chunk
-        return chunk[:cut] + self._hold(chunk[cut:])
+        shown = b""
+        if cut:
+            lines = self.flush() + chunk[:cut]
+            if self.is_mid_line:
+                end = lines.index(b"\n") + 1
+                shown, lines, self.is_mid_line = lines[:end], lines[end:], False
+            if _FRAME_TYPE in lines:
+                ended = (line + b"\n" for line in lines[:-1].split(b"\n"))
+                lines = b"".join(line for line in ended if not self._take_frame(line))
+            shown += lines
+        self._held.append(chunk[cut:])
+        self._held_size += len(chunk) - cut
+        if self.is_mid_line or self._held_size > self._limit:
+            self.is_mid_line = True
+            shown += self.flush()
+        return shown
 
     def flush(self) -> bytes:
-        """Return what was held back when the output ended: a partial line."""
-        return self._release_held()
-
-    def _hold(self, part: bytes) -> bytes:
-        self._held_chunks.append(part)
-        self._held_size += len(part)
-        undecided = self._held_size - len(part) < _MAX_START_BYTES
-        if (undecided and not _may_be_frame(b"".join(self._held_chunks))) or self._held_size > self._limit:
-            self.is_mid_line = True
-            return self._release_held()
-        return b""
-
-    def _release_held(self) -> bytes:
-        held, self._held_chunks, self._held_size = b"".join(self._held_chunks), [], 0
+        """Return the start of a line that is held back."""
+        held, self._held, self._held_size = b"".join(self._held), [], 0
         return held
 
-    def _filter_line(self, line: bytes) -> bytes:
-        if _may_be_frame(line) and len(line) <= self._limit and (frame := _parse_frame(line)) is not None:
+    def _take_frame(self, line: bytes) -> bool:
+        start = line[:_MAX_START_BYTES].translate(None, b" \t\r\n")
+        frame = _parse_frame(line) if start.startswith(_FRAME_START) and len(line) <= self._limit else None
+        if frame is not None:
             self._frames.append(frame)
-            return b""
-        return line
-
-
-def _may_be_frame(line: bytes) -> bool:
-    head = line[:_MAX_START_BYTES].translate(None, b" \t\r\n")[: len(_FRAME_START)]
-    return _FRAME_START.startswith(head)
+        return frame is not None
 
 
 def _parse_frame(line: bytes) -> MirrorFrame | None:
@@ -157,43 +128,65 @@ RENEWALS_PER_TTL = 3
 RELEASE_SECONDS = 5.0
 
 
-def make_owner_name() -> str:
-    """Make a unique name for a lease holder, with its host and process id."""
-    return f"{platform.node() or 'a host'}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+class SessionWriter:
+    """Appends to sessions of a store; with leases and compare-and-append, if the store has them.
 
-
-class LeaseKeeper:
-    """The leases of one holder.
+    `async with` releases the leases at the end.
 
     Args:
-        store: the store of the leases.
+        store: the store.
         ttl: seconds until a lease expires unless it is renewed.
 
     Attributes:
         store: the same store.
+        has_leases: whether the store has leases.
         owner: name of the holder, shown to others.
     """
 
-    def __init__(self, store: StoreBackend, ttl: float) -> None:
+    def __init__(self, store: SessionStore, ttl: float) -> None:
         self.store = store
+        self.has_leases = isinstance(store, StoreBackend)
+        self.owner = f"{platform.node() or 'a host'}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._backend = cast("StoreBackend", store)
         self._ttl = ttl
         self._leases: dict[TranscriptKey, Lease] = {}
-        self.owner = make_owner_name()
+        self._counts: dict[TranscriptKey, int] = {}
 
-    async def get_lease(self, transcript: TranscriptKey) -> Lease:
-        """Return the lease of a transcript's session; acquire it if needed.
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.release()
+
+    def set_count(self, transcript: TranscriptKey, count: int) -> None:
+        """Set the number of stored entries of a transcript."""
+        self._counts[transcript] = count
+
+    async def acquire(self, transcript: TranscriptKey) -> Lease | None:
+        """Return the lease of a transcript's session, acquired if needed; None if the store has none.
 
         Raises:
             SessionLeasedError: another owner holds it.
             StoreError: the store failed.
         """
-        lease = self._leases.get(transcript.main)
-        if lease is None:
-            lease = self._leases[transcript.main] = await self.store.acquire(
-                transcript.main.session_key, self.owner, self._ttl
-            )
+        main = transcript.main
+        if self.has_leases and main not in self._leases:
+            self._leases[main] = await self._backend.acquire(main.session_key, self.owner, self._ttl)
             log.info("session %s is leased to %s", transcript.session, self.owner)
-        return lease
+        return self._leases.get(main)
+
+    async def append(self, transcript: TranscriptKey, entries: list[Entry]) -> None:
+        """Append entries. Raises what the store raises."""
+        if not self.has_leases:
+            await self.store.append(transcript.session_key, entries)
+            return
+        lease = await self.acquire(transcript)
+        if transcript not in self._counts:
+            self._counts[transcript] = await self._backend.count(transcript.session_key)
+        self._counts[transcript] = await self._backend.append(
+            transcript.session_key, entries, after=self._counts[transcript], lease=lease
+        )
 
     async def renew_leases(self) -> None:
         """Renew the leases until cancelled. If the store does not respond, the next round tries again.
@@ -201,20 +194,17 @@ class LeaseKeeper:
         Raises:
             LeaseLostError: another owner has taken over a session.
         """
-        while True:
+        while self.has_leases:
             await anyio.sleep(self._ttl / RENEWALS_PER_TTL)
             for transcript, lease in list(self._leases.items()):
                 with anyio.move_on_after(self._ttl / RENEWALS_PER_TTL):
-                    await self._renew(transcript, lease)
-
-    async def _renew(self, transcript: TranscriptKey, lease: Lease) -> None:
-        try:
-            self._leases[transcript] = await self.store.renew(lease)
-        except LeaseLostError:
-            del self._leases[transcript]
-            raise
-        except Exception as error:  # noqa: BLE001 - the store may work again at the next round
-            log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
+                    try:
+                        self._leases[transcript] = await self._backend.renew(lease)
+                    except LeaseLostError:
+                        del self._leases[transcript]
+                        raise
+                    except Exception as error:  # noqa: BLE001 - the store may work again at the next round
+                        log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
 
     async def release(self) -> None:
         """Release all leases, as far as the store responds within `RELEASE_SECONDS`. Call it shielded."""
@@ -222,7 +212,7 @@ class LeaseKeeper:
         with anyio.move_on_after(RELEASE_SECONDS):
             for lease in leases.values():
                 try:
-                    await self.store.release(lease)
+                    await self._backend.release(lease)
                 except Exception as error:  # noqa: BLE001 - the others are still released
                     log.warning("the lease of session %s could not be released: %s", lease.transcript.session, error)
 
@@ -251,10 +241,9 @@ class MirrorWriter:
     """Writes entries passed to `enqueue` to the store.
 
     Args:
-        store: the destination.
+        sessions: the destination.
         on_lost: called with transcripts whose entries could not be written, and the reason.
         eager: whether to write at once instead of in batches.
-        lease_keeper: the leases for writing; None for a store without leases.
 
     Attributes:
         store, loop: the destination, and the event loop of this object.
@@ -262,29 +251,21 @@ class MirrorWriter:
         last_error: the error of the last round of attempts, until one succeeds.
     """
 
-    def __init__(
-        self, store: SessionStore, on_lost: OnLost, *, eager: bool = False, lease_keeper: LeaseKeeper | None = None
-    ) -> None:
-        self.store = store
+    def __init__(self, sessions: SessionWriter, on_lost: OnLost, *, eager: bool = False) -> None:
+        self.store = sessions.store
         self.loop: object = anyio.lowlevel.current_token().native_token
         self._on_lost = on_lost
         self._is_eager = eager
-        self._lease_keeper = lease_keeper
-        self._counts: dict[TranscriptKey, int] = {}
+        self._sessions = sessions
         self._waiting: dict[TranscriptKey, list[Entry]] = {}
         self._waiting_entries = self._waiting_bytes = 0
-        self._batch: tuple[TranscriptKey, list[Entry], int] | None = (
-            None  # retried unchanged until its outcome is known
-        )
+        # Retried unchanged until its outcome is known: transcript, entries, bytes.
+        self._batch: tuple[TranscriptKey, list[Entry], int] | None = None
         self._lock = anyio.Lock()
         self._arrived_event = anyio.Event()
         self._due_event = anyio.Event()
         self.fatal_error: Exception | None = None
         self.last_error: str | None = None
-
-    def set_count(self, transcript: TranscriptKey, count: int) -> None:
-        """Set the number of stored entries of a transcript."""
-        self._counts[transcript] = count
 
     def enqueue(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> None:
         """Add entries to write; `size` is their size in bytes."""
@@ -348,9 +329,8 @@ class MirrorWriter:
             transcript = next(iter(self._waiting))
             entries = self._waiting[transcript]
             batch, left = entries[:BATCH_ENTRIES], entries[BATCH_ENTRIES:]
-            size = (
-                self._waiting_bytes * len(batch) // self._waiting_entries
-            )  # an estimate is enough to limit the backlog
+            # An estimate is enough to limit the backlog.
+            size = self._waiting_bytes * len(batch) // self._waiting_entries
             if left:
                 self._waiting[transcript] = left
             else:
@@ -366,7 +346,7 @@ class MirrorWriter:
             try:
                 # A write is never cancelled: afterwards it would be unknown whether it reached the store.
                 with anyio.fail_after(ATTEMPT_SECONDS, shield=True):
-                    await self._append(transcript, entries)
+                    await self._sessions.append(transcript, entries)
             except FATAL_ERRORS as error:
                 self._stop_writing(error)
                 return True
@@ -374,12 +354,11 @@ class MirrorWriter:
                 self._report_lost(transcript, len(entries), str(error))
                 return True
             except TimeoutError:
-                if self._lease_keeper is None:  # the write may have succeeded, and a retry would store it twice
-                    self._report_lost(
-                        transcript, len(entries), f"the store did not answer within {ATTEMPT_SECONDS:g} s"
-                    )
+                reason = f"the store did not answer within {ATTEMPT_SECONDS:g} s"
+                if not self._sessions.has_leases:  # the write may have succeeded, and a retry would store it twice
+                    self._report_lost(transcript, len(entries), reason)
                     return True
-                self.last_error = f"the store did not answer within {ATTEMPT_SECONDS:g} s"
+                self.last_error = reason
             except Exception as error:  # noqa: BLE001 - stores are user code
                 self.last_error = f"{type(error).__name__}: {error}"
             else:
@@ -393,23 +372,15 @@ class MirrorWriter:
         self._on_lost(transcript, f"not stored yet, and tried again later: {self.last_error}")
         return False
 
-    async def _append(self, transcript: TranscriptKey, entries: list[Entry]) -> None:
-        if self._lease_keeper is None:
-            await self.store.append(transcript.session_key, entries)
-            return
-        store, lease = self._lease_keeper.store, await self._lease_keeper.get_lease(transcript)
-        if transcript not in self._counts:
-            self._counts[transcript] = await store.count(transcript.session_key)
-        self._counts[transcript] = await store.append(
-            transcript.session_key, entries, after=self._counts[transcript], lease=lease
-        )
-
     def _stop_writing(self, error: Exception) -> None:
         log.error("session store: %s", error)
         self.fatal_error = error
+        self._clear_waiting()
+        self._batch = None
+
+    def _clear_waiting(self) -> None:
         self._waiting.clear()
         self._waiting_entries = self._waiting_bytes = 0
-        self._batch = None
 
     def _report_lost(self, transcript: TranscriptKey, count: int, reason: str) -> None:
         log.error("%d entries of session %s are lost to the store: %s", count, transcript.session, reason)
@@ -418,8 +389,7 @@ class MirrorWriter:
     def _discard_waiting(self) -> None:
         for transcript, entries in self._waiting.items():
             self._report_lost(transcript, len(entries), f"too much waits to be written ({self.last_error})")
-        self._waiting.clear()
-        self._waiting_entries = self._waiting_bytes = 0
+        self._clear_waiting()
 
     async def close(self, timeout: float) -> None:
         """Write the rest within `timeout` seconds; report what was not written as lost. Call it shielded."""

@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import uuid
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -19,11 +20,11 @@ from msgspec.structs import replace
 from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.stores.base import SessionStore, StoreBackend, TranscriptKey, implements
+from pilothouse.stores.base import SessionStore, TranscriptKey, implements
 from pilothouse.stores.mirror import (
-    LeaseKeeper,
     MirrorFrameSplitter,
     MirrorWriter,
+    SessionWriter,
     flush_mirrors,
     parse_transcript_path,
 )
@@ -35,6 +36,9 @@ from pilothouse.transports import Health, Transport
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
 from pilothouse.transports.wrapper import TransportWrapper
+
+if TYPE_CHECKING:
+    from pilothouse.transports.command import CommandTransport
 
 log = logging.getLogger("pilothouse.stores")
 
@@ -77,10 +81,10 @@ class MirroredTransport(TransportWrapper):
         super().__init__(inner)
         self._options = options
         self._store = store
-        self._lease_keeper = LeaseKeeper(store, options.session_lease) if isinstance(store, StoreBackend) else None
+        self._sessions = SessionWriter(store, options.session_lease)
         self._reader = StoreReader(store, options.load_timeout)
         eager = options.session_store_flush == "eager"
-        self._writer = MirrorWriter(store, self._queue_error_line, eager=eager, lease_keeper=self._lease_keeper)
+        self._writer = MirrorWriter(self._sessions, self._queue_error_line, eager=eager)
         self._splitter = MirrorFrameSplitter(options.max_line_bytes)
         self._error_lines: deque[bytes] = deque()  # lines added for the reader
         self._receive_scope: anyio.CancelScope | None = None
@@ -117,6 +121,8 @@ class MirroredTransport(TransportWrapper):
 
     async def _prepare(self, invocation: Invocation) -> Invocation:
         asked, cwd = self._options, invocation.cwd or os.getcwd()  # noqa: PTH109 - needs a string
+        if (far := _find_command(self.inner)) is not None:
+            cwd = far.find_directory(invocation.cwd) or cwd
         self._project = await run_blocking(project_key, cwd)
         self._project_directory_name = invocation.env.get(PROJECT_DIRECTORY_VARIABLE)
         if asked.resume is not None or asked.continue_conversation:
@@ -126,8 +132,7 @@ class MirroredTransport(TransportWrapper):
         return invocation
 
     async def _acquire_lease(self, transcript: TranscriptKey) -> None:
-        if self._lease_keeper is not None:
-            await self._reader.call(self._lease_keeper.get_lease(transcript), "acquire()")
+        await self._reader.call(self._sessions.acquire(transcript), "acquire()")
 
     async def _prepare_resume(self, invocation: Invocation, cwd: str) -> Invocation:
         if _is_remote(self.inner):
@@ -139,7 +144,13 @@ class MirroredTransport(TransportWrapper):
             await self._acquire_lease(transcript)
         await flush_mirrors(self._store, self._options.load_timeout)
         session = await self._reader.read_session(transcript)
-        if session is None:
+        far = _find_command(self.inner)
+        if session is not None and far is not None:
+            self._set_counts(session)
+            far.transcripts = await run_blocking(_read_transcripts, session)
+        elif far is not None:
+            log.info("session %s is not in the store: it may be on the other side", transcript.session)
+        elif session is None:
             await self._import_from_disk(invocation, transcript, cwd)
         else:
             if not self._options.fork_session:
@@ -163,10 +174,9 @@ class MirroredTransport(TransportWrapper):
         return TranscriptKey(self._project, asked)
 
     def _set_counts(self, session: RestoredSession) -> None:
-        if isinstance(self._store, StoreBackend):
-            self._writer.set_count(session.transcript, len(session.entries))
-            for subpath, entries in session.subpaths.items():
-                self._writer.set_count(session.transcript._replace(subpath=subpath), len(entries))
+        self._sessions.set_count(session.transcript, len(session.entries))
+        for subpath, entries in session.subpaths.items():
+            self._sessions.set_count(session.transcript._replace(subpath=subpath), len(entries))
 
     async def _import_from_disk(self, invocation: Invocation, transcript: TranscriptKey, cwd: str) -> None:
         """Import a session that the store does not have from disk, where the process finds it too."""
@@ -177,7 +187,7 @@ class MirroredTransport(TransportWrapper):
             )
         if not self._options.fork_session:  # a fork writes all of it again, into its own transcript
             log.info("session %s is on disk and not in the store: it is brought there", transcript.session)
-            await import_file(path, transcript, self._store, self._lease_keeper)
+            await import_file(path, transcript, self._sessions)
 
     async def _write_session(self, invocation: Invocation, session: RestoredSession, cwd: str) -> Invocation:
         try:
@@ -218,8 +228,7 @@ class MirroredTransport(TransportWrapper):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_guarded, self.inner.serve)
             tasks.start_soon(run_guarded, self._writer.run)
-            if self._lease_keeper is not None:
-                tasks.start_soon(run_guarded, self._lease_keeper.renew_leases)
+            tasks.start_soon(run_guarded, self._sessions.renew_leases)
         if failures:
             self._has_raised_error = True
             raise failures[0]
@@ -334,8 +343,7 @@ class MirroredTransport(TransportWrapper):
             await self._writer.close(CLOSE_SECONDS)
         finally:
             try:
-                if self._lease_keeper is not None:
-                    await self._lease_keeper.release()
+                await self._sessions.release()
             finally:
                 if private is not None:
                     await run_blocking(private.remove)
@@ -345,6 +353,21 @@ def _is_remote(transport: Transport) -> bool:
     """Whether the process runs on another machine, and finds its sessions on its own disk."""
     module = sys.modules.get("pilothouse.remote.transport")  # not loaded: not a WebSocket
     return module is not None and isinstance(transport, module.WebSocketTransport)
+
+
+def _find_command(transport: Transport) -> CommandTransport | None:
+    """Return the transport if its process finds sessions on the disk of another side, and can be given them."""
+    module = sys.modules.get("pilothouse.transports.command")  # not loaded: a local process
+    is_one = module is not None and isinstance(transport, module.CommandTransport)
+    return cast("CommandTransport", transport) if is_one else None
+
+
+def _read_transcripts(session: RestoredSession) -> dict[str, bytes]:
+    """Return the files of a session, by their paths below the folder `projects`."""
+    with tempfile.TemporaryDirectory(prefix="pilothouse-session-") as directory:
+        write_session(Path(directory), session)
+        projects = Path(directory, "projects")
+        return {str(path.relative_to(projects)): path.read_bytes() for path in projects.rglob("*") if path.is_file()}
 
 
 def _find_config_directory(invocation: Invocation) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -25,34 +25,27 @@ from urllib.request import url2pathname
 from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.backend import (
     FORMAT,
+    BlockingBackend,
+    Change,
+    ChangeRequest,
     ConcurrentChangeError,
-    LeaseDecision,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    decode_entry,
-    describe_newer_format,
+    EntriesAdded,
+    LeaseChanged,
+    LeaseState,
+    StoredState,
+    TranscriptRecord,
+    check_format,
+    check_package,
     digest_key,
     encode_entry,
     encode_uuid,
     find_address_secrets,
     find_setting_secrets,
-    plan_append,
-    read_entries,
+    make_damage_error,
     read_entry,
     redact_address,
 )
-from pilothouse.stores.base import (
-    Entry,
-    EntryBatch,
-    Lease,
-    LeaseState,
-    StoredSession,
-    StoredSummary,
-    TranscriptKey,
-    check_write_allowed,
-    get_entry_uuid,
-)
+from pilothouse.stores.base import Entry, TranscriptKey, get_entry_uuid
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Storage
@@ -105,49 +98,43 @@ class ObjectBucket:
     """
 
     def __init__(self, storage: Storage, lock: Path | None) -> None:
+        import obstore
+
+        self._obstore: Any = obstore
         self._storage = storage
         self._lock = lock
 
     def get(self, path: str) -> StoredObject | None:
         """Return an object, or None."""
-        import obstore
-
         try:
-            got = obstore.get(self._storage, path)
+            got = self._obstore.get(self._storage, path)
             return StoredObject(bytes(got.bytes()), _get_version(got.meta))
         except FileNotFoundError:
             return None
 
     def read_start(self, path: str, size: int, wanted: int) -> bytes | None:
         """Return the first bytes of an object of this size; None if it is gone."""
-        import obstore
-
         with suppress(FileNotFoundError):
-            return bytes(obstore.get_range(self._storage, path, start=0, length=min(size, wanted)))
+            return bytes(self._obstore.get_range(self._storage, path, start=0, length=min(size, wanted)))
         return None
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object, replacing an existing one."""
-        import obstore
-
-        obstore.put(self._storage, path, data, use_multipart=False)
+        self._obstore.put(self._storage, path, data, use_multipart=False)
 
     def stream(self, path: str, chunks: Iterator[bytes]) -> None:
         """Write an object in chunks; if a chunk raises, nothing is written."""
-        import obstore
-
-        obstore.put(self._storage, path, chunks)
+        self._obstore.put(self._storage, path, chunks)
 
     def compare_and_swap(self, path: str, data: bytes, version: dict[str, str] | None) -> bool:
         """Write an object if it still has this version (None: does not exist); return whether it was written."""
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         if self._lock is not None and version is not None:
             return self._compare_and_swap_file(path, data, version)
         try:
             mode: Any = "create" if version is None else version
-            obstore.put(self._storage, path, data, mode=mode, use_multipart=False)
+            self._obstore.put(self._storage, path, data, mode=mode, use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
         except FileNotFoundError:
@@ -159,12 +146,10 @@ class ObjectBucket:
         return True
 
     def _compare_and_swap_file(self, path: str, data: bytes, version: dict[str, str]) -> bool:
-        import obstore
-
         assert self._lock is not None
         with _hold_file_lock(self._lock):
             try:
-                if _get_version(obstore.head(self._storage, path)) != version:
+                if _get_version(self._obstore.head(self._storage, path)) != version:
                     return False
             except FileNotFoundError:
                 return False
@@ -173,30 +158,24 @@ class ObjectBucket:
 
     def list(self, prefix: str) -> Iterator[ObjectEntry]:
         """Yield the objects directly below a path."""
-        import obstore
-
-        for rows in cast("Any", obstore).list(self._storage, prefix, chunk_size=1000):
+        for rows in self._obstore.list(self._storage, prefix, chunk_size=1000):
             for row in rows:
                 mtime = int(row["last_modified"].timestamp() * 1000)
                 yield ObjectEntry(row["path"].rpartition("/")[2], row["size"], mtime, row["e_tag"] or "")
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects; missing ones are not an error."""
-        import obstore
-
         for path in paths:
             with suppress(FileNotFoundError):
-                obstore.delete(self._storage, path)
+                self._obstore.delete(self._storage, path)
 
     def read_clock(self) -> float:
         """Return the Unix time in seconds by the storage's clock: that of an object written now.
 
         Services return whole seconds, rounded down.
         """
-        import obstore
-
         self.put("clock", b"")
-        return obstore.head(self._storage, "clock")["last_modified"].timestamp()
+        return self._obstore.head(self._storage, "clock")["last_modified"].timestamp()
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
         """Create an object if it does not exist; return whether it was created.
@@ -214,10 +193,9 @@ class ObjectBucket:
 
 def open_bucket(url: str, config: Mapping[str, str], client_options: Mapping[str, Any]) -> ObjectBucket:
     """Open the bucket, or create the directory, at a URL."""
-    try:
-        from obstore import store
-    except ImportError as error:
-        raise StoreError("an object storage needs obstore: pip install 'pilothouse[objects]'") from error
+    check_package("an object storage", "obstore", "objects")
+    from obstore import store
+
     if _first_used_in.setdefault("process", os.getpid()) != os.getpid():
         raise StoreError(
             "this process was forked from one that had used an ObjectStore, and obstore does not work in a fork. Start "
@@ -255,12 +233,6 @@ def describe_object_failure(error: Exception) -> str | None:
     if isinstance(error, exceptions.BaseError | OSError):
         return f"{advice} ({text})" if advice else text
     return None
-
-
-def validate_url(url: str) -> None:
-    """Check that the text is a URL. Raises `UsageError`."""
-    if not urlsplit(url).scheme or "://" not in url:
-        raise UsageError("an ObjectStore needs a URL: s3://bucket/prefix, gs://…, az://…, file:///directory, memory://")
 
 
 def _get_version(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -301,21 +273,16 @@ class TranscriptLog:
     """One transcript: sealed parts (name and number of entries), then the tail."""
 
     count: int = 0
-    last_batch: str = ""
+    last: str = ""
     parts: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     tail: list[str] = field(default_factory=list[str])
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the tail has to be sealed."""
-        return sum(map(len, self.tail)) > SEAL_BYTES
-
 
 @dataclass
-class StoredSessionRecord:
-    """A session. `ends` is in Unix seconds by the store's clock; `owner` is None without a lease."""
+class SessionRecord:
+    """A session. `expires_at` is in Unix seconds by the store's clock; `owner` is None without a lease."""
 
-    transcript: TranscriptKey
+    key: TranscriptKey
     owner: str | None = None
     token: int = 0
     expires_at: float = 0.0
@@ -323,23 +290,30 @@ class StoredSessionRecord:
     logs: dict[str, TranscriptLog] = field(default_factory=dict[str, TranscriptLog])
     commits: list[str] = field(default_factory=list[str])
 
+    def get_transcript(self, subpath: str) -> TranscriptRecord:
+        """Return the record of one transcript."""
+        log = self.logs.get(subpath) or TranscriptLog()
+        has_summary = not subpath and self.summary is not None
+        summary = encode_entry(self.summary) if has_summary else None
+        return TranscriptRecord(log.count, log.last, summary, tuple(log.parts))
+
     def to_bytes(self) -> bytes:
         """Encode the record, with a new commit id after the last ones."""
-        self.commits = [*self.commits[1 - MAX_COMMIT_IDS :], secrets.token_hex(8)]
+        self.commits = [*self.commits[1 - MAX_COMMIT_IDS :], token_hex(8)]
         listed = {
             "format": FORMAT,
             "commits": self.commits,
-            "session": self.transcript.session,
+            "session": self.key.session,
             "lease": [self.owner, self.token, self.expires_at],
             "summary": self.summary,
         }
-        logs = {name: [log.count, log.last_batch, log.parts, len(log.tail)] for name, log in self.logs.items()}
+        logs = {name: [log.count, log.last, log.parts, len(log.tail)] for name, log in self.logs.items()}
         lines = [encode_entry(listed), json.dumps(logs), *(line for log in self.logs.values() for line in log.tail), ""]
         data = "\n".join(lines).encode("ascii")
         return data if has_main_transcript(len(data)) == ("" in self.logs) else data + b"\n"
 
 
-def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
+def parse_record(key: TranscriptKey, data: bytes) -> SessionRecord:
     """Decode a record.
 
     Raises:
@@ -347,30 +321,23 @@ def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
     """
     try:
         first, second, *lines = data.decode("ascii").split("\n")
-        listed, logs = decode_entry(first), decode_entry(second)
-        if listed["format"] > FORMAT:
-            raise StoreError(describe_newer_format(listed["format"]))
-        owner, token, ends = listed["lease"]
-        record = StoredSessionRecord(transcript, owner, token, ends, listed["summary"], commits=listed["commits"])
+        listed, logs = read_entry(first), read_entry(second)
+        check_format(listed["format"])
+        owner, token, expires_at = listed["lease"]
+        record = SessionRecord(key, owner, token, expires_at, listed["summary"], commits=listed["commits"])
         at = 0
         for name, (count, last, parts, length) in logs.items():
-            record.logs[name] = TranscriptLog(
-                count, last, [(part, size) for part, size in parts], lines[at : at + length]
-            )
+            tail = lines[at : at + length]
+            record.logs[name] = TranscriptLog(count, last, [(part, size) for part, size in parts], tail)
             at += length
         if at > len(lines):
             raise ValueError("it ends too early")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"the record of session {transcript.session} is damaged ({error}); restore an older version of the object",
-            session_id=transcript.session,
+            f"the record of session {key.session} is damaged ({error}); restore an older version of the object",
+            session_id=key.session,
         ) from error
     return record
-
-
-def parse_record_head(line: bytes) -> Entry:
-    """Decode the first line of a record: `session`, `summary`."""
-    return read_entry(line)
 
 
 def has_main_transcript(size: int) -> bool:
@@ -389,7 +356,7 @@ _HEAD_BYTES = 8192  # read of a record when only its first line is needed
 _UNSAFE_BYTES = re.compile(rb"[^a-z0-9_-]")
 
 
-class ObjectStore(ThreadedBackend):
+class ObjectStore(BlockingBackend):
     """Sessions in object storage, for any number of hosts. Needs the extra `objects`.
 
     Works on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
@@ -402,19 +369,27 @@ class ObjectStore(ThreadedBackend):
         config: keys, region, endpoint and more, as obstore names them; it also reads the usual environment variables.
             Never shown.
         client_options: proxies, certificates and more, as obstore names them.
+
+    Raises:
+        StoreError: the extra is not installed.
+        UsageError: the URL has no scheme.
     """
 
     def __init__(
         self, url: str, *, config: Mapping[str, str] | None = None, client_options: Mapping[str, Any] | None = None
     ) -> None:
-        validate_url(url)
+        if not urlsplit(url).scheme or "://" not in url:
+            raise UsageError(
+                "an ObjectStore needs a URL: s3://bucket/prefix, gs://…, az://…, file:///directory, memory://"
+            )
+        check_package("an ObjectStore", "obstore", "objects")
         super().__init__(redact_address(url), find_address_secrets(url) | find_setting_secrets(config or {}))
         self._url = url
         self._config = dict(config or {})
         self._client_options = dict(client_options or {})
         self._bucket: ObjectBucket | None = None
         self._part_uuids: OrderedDict[str, frozenset[str]] = OrderedDict()
-        self._summaries: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._heads: dict[str, tuple[str, dict[str, Any]]] = {}
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
@@ -425,9 +400,7 @@ class ObjectStore(ThreadedBackend):
                 bucket = open_bucket(self._url, self._config, self._client_options)
                 if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
                     found = bucket.get("format")
-                    version = read_entry(found.data)["format"] if found else 0
-                    if version > FORMAT:
-                        raise StoreError(describe_newer_format(version))
+                    check_format(read_entry(found.data)["format"] if found else 0)
                 self._bucket = bucket
             return self._bucket
 
@@ -435,7 +408,7 @@ class ObjectStore(ThreadedBackend):
         with self._lock:
             self._bucket = None
             self._part_uuids.clear()
-            self._summaries.clear()
+            self._heads.clear()
 
     def _reset_after_fork(self) -> None:
         self._bucket = None
@@ -443,143 +416,141 @@ class ObjectStore(ThreadedBackend):
     def _describe_failure(self, error: Exception) -> str | None:
         return describe_object_failure(error)
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    # --- records and parts ------------------------------------------------------------------------------------------
 
-    def _read(self, transcript: TranscriptKey) -> tuple[StoredSessionRecord, dict[str, str] | None]:
-        found = self._ensure_connected().get(_record_path(transcript))
-        return (
-            (parse_record(transcript.main, found.data), found.version)
-            if found
-            else (StoredSessionRecord(transcript.main), None)
-        )
+    def _read_session(self, key: TranscriptKey) -> tuple[SessionRecord, dict[str, str] | None]:
+        """Return the record of a session and its version."""
+        found = self._ensure_connected().get(_record_path(key))
+        return (parse_record(key.main, found.data), found.version) if found else (SessionRecord(key.main), None)
 
-    def _write(self, record: StoredSessionRecord, version: dict[str, str] | None) -> bool:
+    def _write_session(self, record: SessionRecord, version: dict[str, str] | None) -> bool:
         """Write a record unless another writer was faster; return whether it was written."""
-        bucket, path = self._ensure_connected(), _record_path(record.transcript)
+        bucket, path = self._ensure_connected(), _record_path(record.key)
         if bucket.compare_and_swap(path, record.to_bytes(), version):
             return True
         # A retry after a lost response is rejected: check whether the stored record is this one.
         found = bucket.get(path)
-        return found is not None and record.commits[-1] in parse_record(record.transcript, found.data).commits
+        return found is not None and record.commits[-1] in parse_record(record.key, found.data).commits
 
-    def _lease(self, record: StoredSessionRecord) -> LeaseState:
-        if record.owner is None:  # no lease: no need for the clock
-            return LeaseState(None, record.token)
-        return LeaseState(record.owner, record.token, record.expires_at - self._ensure_connected().read_clock())
+    def _read_parts(self, key: TranscriptKey, names: list[str], version: dict[str, str] | None) -> list[list[bytes]]:
+        """Return the lines of the parts that a record of this version names, read in parallel."""
+        bucket, folder = self._ensure_connected(), _parts_path(key)
 
-    # --- entries ----------------------------------------------------------------------------------------------------
-
-    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        return self._retry_change(lambda: self._try_append(transcript_key, batch, lease))
-
-    def _try_append(self, transcript: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
-        record, version = self._read(transcript)
-        log = record.logs.get(transcript.subpath) or TranscriptLog()
-        # With a lease only its token counts: no need for the clock.
-        state = LeaseState(record.owner, record.token) if lease else self._lease(record)
-        uuids = collect_uuids(batch)
-        held = self._read_log_uuids(transcript, log, version) if uuids and log.count else frozenset[str]()
-        write = plan_append(
-            transcript, batch, lease, TranscriptState(log.count, log.last_batch, held, record.summary, state)
-        )
-        if write is None:
-            return log.count
-        log.count, log.last_batch = write.count, batch.id
-        log.tail += [row.text for row in write.rows]
-        sealed = self._seal(transcript, log) if log.is_full else None
-        record.logs[transcript.subpath] = log
-        if write.summary is not None:
-            record.summary = write.summary
-        if self._write(record, version):
-            return write.count
-        if sealed and all(sealed != name for log in self._read(transcript)[0].logs.values() for name, _ in log.parts):
-            self._ensure_connected().delete([_parts_path(transcript) + sealed])
-        return None
-
-    def _seal(self, transcript: TranscriptKey, log: TranscriptLog) -> str:
-        name = token_hex(16)
-        self._ensure_connected().put(_parts_path(transcript) + name, "\n".join(log.tail).encode("ascii"))
-        log.parts.append((name, len(log.tail)))
-        log.tail = []
-        return name
-
-    def _read_log_uuids(
-        self, transcript: TranscriptKey, log: TranscriptLog, version: dict[str, str] | None
-    ) -> frozenset[str]:
-        """Return the uuids of a log. Each part is read once: after a resume its uuids are cached."""
-        missing = [name for name, _ in log.parts if name not in self._part_uuids]
-        if missing:
-            self._read_parts(transcript, missing, version)
-        return _collect_entry_uuids(read_entries(log.tail)).union(*(self._part_uuids[name] for name, _ in log.parts))
-
-    def _read_parts(
-        self, transcript: TranscriptKey, names: list[str], version: dict[str, str] | None
-    ) -> list[list[Entry]]:
-        """Read in parallel the parts that a record of this version names."""
-        bucket, folder = self._ensure_connected(), _parts_path(transcript)
-
-        def read(name: str) -> list[Entry]:
+        def read(name: str) -> list[bytes]:
             if (found := bucket.get(folder + name)) is not None:
-                return read_entries(found.data.split(b"\n"))
-            if self._read(transcript)[1] != version:
+                return found.data.split(b"\n")
+            if self._read_session(key)[1] != version:
                 raise ConcurrentChangeError
-            raise StoreError(
-                f"session {transcript.session} has lost entries: {folder}{name} is gone. Objects of "
-                "the store were removed by hand, or by a rule of the bucket.",
-                session_id=transcript.session,
+            raise make_damage_error(
+                key, f"has lost entries: {folder}{name} is gone, by hand or by a rule of the bucket"
             )
 
         with ThreadPoolExecutor(_MAX_PARALLEL_READS) as threads:
-            parts = list(threads.map(read, names))
+            return list(threads.map(read, names))
+
+    def _find_uuids(
+        self, key: TranscriptKey, log: TranscriptLog, wanted: Sequence[str], version: dict[str, str] | None
+    ) -> frozenset[str]:
+        """Return which uuids a log has. Each part is read once: it never changes."""
+        if not wanted or not log.count:
+            return frozenset()
+        names = [name for name, _ in log.parts]
+        if missing := [name for name in names if name not in self._part_uuids]:
+            parts = self._read_parts(key, missing, version)
+            self._keep_part_uuids(missing, ([read_entry(line) for line in part] for part in parts))
+        known = _collect_entry_uuids(read_entry(line) for line in log.tail)
+        return known.union(*(self._part_uuids[name] for name in names)).intersection(wanted)
+
+    def _keep_part_uuids(self, names: list[str], parts: Iterable[Iterable[Entry]]) -> None:
         with self._lock:
             self._part_uuids.update(zip(names, map(_collect_entry_uuids, parts), strict=True))
             while len(self._part_uuids) > max(_MAX_CACHED_PARTS, len(names)):
                 self._part_uuids.popitem(last=False)
-        return parts
 
-    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
-        return self._retry_change(lambda: self._try_load(transcript_key)) or None
+    def _seal(self, key: TranscriptKey, log: TranscriptLog) -> str:
+        name = token_hex(16)
+        self._ensure_connected().put(_parts_path(key) + name, "\n".join(log.tail).encode("ascii"))
+        log.parts.append((name, len(log.tail)))
+        log.tail = []
+        return name
 
-    def _try_load(self, transcript: TranscriptKey) -> list[Entry]:
-        record, version = self._read(transcript)
-        log = record.logs.get(transcript.subpath) or TranscriptLog()
-        parts = self._read_parts(transcript, [name for name, _ in log.parts], version)
-        return [*(entry for part in parts for entry in part), *read_entries(log.tail)]
+    # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _count(self, transcript_key: TranscriptKey) -> int:
-        log = self._read(transcript_key)[0].logs.get(transcript_key.subpath)
-        return log.count if log else 0
+    def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[str | bytes]]:
+        session, version = self._read_session(key)
+        record, log = session.get_transcript(key.subpath), session.logs.get(key.subpath)
+        if not entries or log is None:
+            return record, ()
+        parts = self._read_parts(key, [name for name, _ in log.parts], version)
+        return record, [*(line for part in parts for line in part), *log.tail]
 
-    # --- lists ------------------------------------------------------------------------------------------------------
+    def _decode(self, record: TranscriptRecord, texts: Sequence[str | bytes]) -> list[Entry]:
+        entries = super()._decode(record, texts)
+        ends = list(accumulate(size for _, size in record.parts))
+        self._keep_part_uuids(
+            [name for name, _ in record.parts],
+            (entries[end - size : end] for end, (_, size) in zip(ends, record.parts, strict=True)),
+        )
+        return entries
 
-    def _list_sessions(self, project: str) -> list[StoredSession]:
+    def _change(self, request: ChangeRequest) -> Change | None:
+        key = request.key
+        session, version = self._read_session(key)
+        clock = cache(self._ensure_connected().read_clock)
+        needs_clock = request.needs_clock and session.owner is not None
+        lease = LeaseState(session.owner, session.token, session.expires_at - clock() if needs_clock else 0.0)
+        log = session.logs.get(key.subpath) or TranscriptLog()
+        uuids = self._find_uuids(key, log, request.uuids, version)
+        change = request.decide(StoredState(lease, session.get_transcript(key.subpath), uuids))
+        if change is None:
+            return None
+        if isinstance(change, EntriesAdded):
+            log.count, log.last = change.record[:2]
+            log.tail += [row.text for row in change.rows]
+            session.logs[key.subpath] = log
+            if change.record.summary is not None:
+                session.summary = read_entry(change.record.summary)
+            sealed = self._seal(key, log) if sum(map(len, log.tail)) > SEAL_BYTES else ""
+            if not self._write_session(session, version):
+                self._remove_unused_part(key, sealed)
+                raise ConcurrentChangeError
+            return change
+        gone: list[str] = []
+        if isinstance(change, LeaseChanged):
+            session.owner, session.token = change.owner, change.token
+            session.expires_at = clock() + change.ttl if change.ttl else 0.0
+        else:
+            names = [name for name in session.logs if key.subpath in ("", name)]
+            if not names:
+                return None
+            gone = [part for name in names for part, _ in session.logs.pop(name).parts]
+            session.summary = session.summary if key.subpath else None
+        if not self._write_session(session, version):
+            raise ConcurrentChangeError
+        self._ensure_connected().delete(_parts_path(key) + name for name in gone)
+        return change
+
+    def _remove_unused_part(self, key: TranscriptKey, name: str) -> None:
+        logs = self._read_session(key)[0].logs.values() if name else ()
+        if name and all(name != part for log in logs for part, _ in log.parts):
+            self._ensure_connected().delete([_parts_path(key) + name])
+
+    def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
+        listed = self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
+        rows = [row for row in listed if has_main_transcript(row.size)]
+        if summaries:
+            with ThreadPoolExecutor(_MAX_PARALLEL_READS) as threads:
+                found = threads.map(partial(self._read_head, project), rows)
+                pairs = [(row, head) for row, head in zip(rows, found, strict=True) if head]
+            return [(head["session"], row.mtime, encode_entry(head["summary"] or {})) for row, head in pairs]
         # Names contain the session ids, except those that are too long for a name.
-        rows = [
-            row
-            for row in self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
-            if has_main_transcript(row.size)
-        ]
-        named = ((row, _decode_name(row.name) or self._read_record_head(project, row).get("session")) for row in rows)
-        return [{"session_id": session, "mtime": row.mtime} for row, session in named if session]
+        named = ((row, _decode_name(row.name) or self._read_head(project, row).get("session")) for row in rows)
+        return [(session, row.mtime, None) for row, session in named if session]
 
-    def _list_summaries(self, project: str) -> list[StoredSummary]:
-        rows = [
-            row
-            for row in self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
-            if has_main_transcript(row.size)
-        ]
-        with ThreadPoolExecutor(_MAX_PARALLEL_READS) as threads:
-            firsts = list(threads.map(partial(self._read_record_head, project), rows))
-        return [
-            {"session_id": first["session"], "mtime": row.mtime, "data": first["summary"] or {}}
-            for row, first in zip(rows, firsts, strict=True)
-            if first
-        ]
-
-    def _read_record_head(self, project: str, row: ObjectEntry) -> dict[str, Any]:
+    def _read_head(self, project: str, row: ObjectEntry) -> dict[str, Any]:
         """Return the part of a record for lists; cached, so that a second list reads only changed records."""
         path = f"sessions/{_encode_name(project)}/{row.name}"
-        known = self._summaries.get(path)
+        known = self._heads.get(path)
         if known and row.etag and known[0] == row.etag:
             return known[1]
         data = self._ensure_connected().read_start(path, row.size, _HEAD_BYTES)
@@ -588,45 +559,16 @@ class ObjectStore(ThreadedBackend):
             data = found.data if found else None
         if data is None:
             return {}
-        first = parse_record_head(data.partition(b"\n")[0])
+        first = read_entry(data.partition(b"\n")[0])
         kept = {"session": first["session"], "summary": first["summary"]}
-        self._summaries[path] = (row.etag, kept)
+        self._heads[path] = (row.etag, kept)
         return kept
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        return [subpath for subpath in self._read(main)[0].logs if subpath]
-
-    # --- deleting and leases ----------------------------------------------------------------------------------------
-
-    def _delete(self, transcript_key: TranscriptKey) -> None:
-        parts = self._retry_change(lambda: self._try_delete(transcript_key))
-        self._ensure_connected().delete(_parts_path(transcript_key) + name for name in parts)
-
-    def _try_delete(self, transcript: TranscriptKey) -> list[str] | None:
-        record, version = self._read(transcript)
-        check_write_allowed(transcript, self._lease(record), None)
-        gone = [name for name in record.logs if not transcript.subpath or name == transcript.subpath]
-        if not gone:
-            return []
-        logs = [record.logs.pop(name) for name in gone]
-        if not transcript.subpath:
-            record.summary = None
-        return [name for log in logs for name, _ in log.parts] if self._write(record, version) else None
-
-    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
-        def attempt() -> int | None:
-            record, version = self._read(main)
-            now = self._ensure_connected().read_clock() if ttl else 0.0
-            if (change := decide(LeaseState(record.owner, record.token, record.expires_at - now))) is None:
-                return 0
-            record.owner, record.token = change
-            record.expires_at = now + ttl
-            return record.token if self._write(record, version) else None
-
-        return self._retry_change(attempt)
+        return [subpath for subpath in self._read_session(main)[0].logs if subpath]
 
 
-def _collect_entry_uuids(entries: list[Entry]) -> frozenset[str]:
+def _collect_entry_uuids(entries: Iterable[Entry]) -> frozenset[str]:
     return frozenset(encode_uuid(uuid) for entry in entries if (uuid := get_entry_uuid(entry)) is not None)
 
 

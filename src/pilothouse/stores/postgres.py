@@ -7,7 +7,7 @@ journal of a fleet uses `PostgresServer` too. Knows nothing of transcripts.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, cast
@@ -15,34 +15,28 @@ from typing import TYPE_CHECKING, Any, cast
 from pilothouse.errors import PilothouseError, StoreError, UsageError
 from pilothouse.stores.backend import (
     FORMAT,
-    LeaseDecision,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
+    BlockingBackend,
+    Change,
+    ChangeRequest,
+    EntriesAdded,
+    LeaseChanged,
+    LeaseState,
+    StoredState,
+    TranscriptRecord,
+    check_format,
+    check_package,
     decode_owner,
-    describe_newer_format,
     digest_key,
-    encode_entry,
     encode_owner,
     find_address_secrets,
-    plan_append,
-    read_entries,
-    read_entry,
     redact_address,
 )
-from pilothouse.stores.base import (
-    Entry,
-    EntryBatch,
-    Lease,
-    LeaseState,
-    StoredSession,
-    StoredSummary,
-    TranscriptKey,
-    check_write_allowed,
-)
+from pilothouse.stores.base import TranscriptKey
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from psycopg import Connection, Cursor
+
+    Run = Callable[..., Cursor[Any]]
 
 MAX_CONNECTIONS = 8
 CONNECT_SECONDS = 10
@@ -76,13 +70,10 @@ _TABLES_EXIST = (
     "WHERE nspname = %s AND relname = 'format'"
 )
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-_LEASE = (
-    "SELECT owner, token, extract(epoch FROM ends - clock_timestamp())::float8 FROM {schema}.leases WHERE main = %s"
-)
 _APPEND = f"""
 WITH written AS (
-    INSERT INTO {{schema}}.transcripts (place, main, scope, project, session, subpath, count, last, mtime, summary)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {_NOW}, %s)
+    INSERT INTO {{schema}}.transcripts (place, main, scope, project, session, subpath, count, last, summary, mtime)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, {_NOW})
     ON CONFLICT (place) DO UPDATE SET count = excluded.count, last = excluded.last, mtime = excluded.mtime,
         summary = excluded.summary
     RETURNING id)
@@ -126,20 +117,20 @@ class PostgresServer:
 
     Raises:
         UsageError: the schema is not a plain name.
+        PilothouseError: the driver is not installed; of the type `error_type`.
     """
 
     def __init__(
         self, owner: str, conninfo: str, schema: str, advice: Mapping[str, str], error_type: type[PilothouseError]
     ) -> None:
+        check_package(f"a {owner}", "psycopg", "postgres", error_type)
         if not schema.isascii() or not schema.isidentifier():
             raise UsageError(f"the schema of a {owner} is a plain name, such as pilothouse")
         self.display_name = redact_address(conninfo) or "PostgreSQL"
         self.secrets = find_address_secrets(conninfo)
-        self._owner = owner
         self.conninfo = conninfo
         self._schema = schema
         self._advice = {**_SERVER_ADVICE, **advice}
-        self._error_type = error_type
 
     def connect(self, response_seconds: int, **defaults: Any) -> Connection[Any]:
         """Open a connection.
@@ -148,11 +139,9 @@ class PostgresServer:
             response_seconds: seconds after which a connection without a response is lost.
             **defaults: parameters of libpq that apply unless the address has them.
         """
-        try:
-            import psycopg
-            from psycopg.conninfo import conninfo_to_dict, make_conninfo
-        except ImportError as error:
-            raise self._error_type(f"a {self._owner} needs psycopg: pip install 'pilothouse[postgres]'") from error
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
         given = conninfo_to_dict(self.conninfo)
         if given.get("password"):
             self.secrets |= {str(given["password"])}
@@ -207,7 +196,7 @@ def make_lock_number(*parts: str) -> int:
     return int.from_bytes(digest_key(*parts)[:8], signed=True)
 
 
-class PostgresStore(ThreadedBackend):
+class PostgresStore(BlockingBackend):
     """Sessions in PostgreSQL 12 or newer, for any number of hosts. Needs the extra `postgres`.
 
     The tables are created on first use, in their own schema. Works on asyncio and trio. Leases expire by the clock of
@@ -218,6 +207,10 @@ class PostgresStore(ThreadedBackend):
             variables (`PGPASSWORD`, `PGSERVICE`, …) supply missing parts. Only the host and database are ever shown.
         schema: the schema for the tables.
         max_connections: maximum number of connections. They are opened when needed and kept.
+
+    Raises:
+        StoreError: the extra is not installed.
+        UsageError: an argument is not valid.
     """
 
     def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MAX_CONNECTIONS) -> None:
@@ -235,17 +228,22 @@ class PostgresStore(ThreadedBackend):
     # --- connections ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _transaction(self, main: TranscriptKey | None = None) -> Generator[_StoreTransaction]:
-        """Open a transaction; with `main` it locks that session, which need not exist, against other writers."""
+    def _transaction(self, main: TranscriptKey | None = None) -> Generator[Run]:
+        """Open a transaction; with `main` it locks that session, which need not exist, against other writers.
+
+        Yields a function that runs a statement. `{schema}` in it is replaced; values are passed separately.
+        """
+
+        def run(statement: str, *values: object) -> Cursor[Any]:
+            return connection.execute(self._server.format(statement), values)
+
         with self._slots:
             connection = self._take_connection()
             try:
                 with connection.transaction():
-                    transaction = _StoreTransaction(connection, self._server)
                     if main is not None:
-                        lock = make_lock_number(self._schema, *main[:2])
-                        transaction.execute("SELECT pg_advisory_xact_lock(%s)", lock)
-                    yield transaction
+                        run("SELECT pg_advisory_xact_lock(%s)", make_lock_number(self._schema, *main[:2]))
+                    yield run
             finally:
                 self._return_connection(connection)
 
@@ -261,8 +259,7 @@ class PostgresStore(ThreadedBackend):
             connection = self._connect()
         try:
             if not self._is_made:
-                if (version := self._server.ensure_tables(connection, _TABLES, self._schema)) > FORMAT:
-                    raise StoreError(describe_newer_format(version))
+                check_format(self._server.ensure_tables(connection, _TABLES, self._schema))
                 self._is_made = True
         except BaseException:
             connection.close()
@@ -311,104 +308,72 @@ class PostgresStore(ThreadedBackend):
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        with self._transaction(transcript_key.main) as run:
-            found = run.row(
-                "SELECT count, last, summary, ARRAY(SELECT uuid FROM {schema}.entries "
-                "WHERE transcript = id AND uuid = ANY(%s)) FROM {schema}.transcripts WHERE place = %s",
-                collect_uuids(batch),
-                digest_key(*transcript_key),
-            )
-            count, last, summary, held = found or (0, "", None, [])
-            kept = TranscriptState(
-                count, last, frozenset(held), summary and read_entry(summary), run.lease(transcript_key.main)
-            )
-            write = plan_append(transcript_key, batch, lease, kept)
-            if write is None:
-                return count
-            folded = None if write.summary is None else encode_entry(write.summary)
-            digests = (digest_key(*transcript_key), digest_key(*transcript_key[:2]), digest_key(transcript_key.project))
-            # Lines instead of arrays: psycopg would check each character of an array, and no row has a line end.
-            uuids, texts = "\n".join(row.uuid or "" for row in write.rows), "\n".join(row.text for row in write.rows)
-            # The ordinality of unnest starts at 1, entry numbers at 0.
-            run.execute(_APPEND, *digests, *transcript_key, write.count, batch.id, folded, count - 1, uuids, texts)
-            return write.count
-
-    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
+    def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[str]]:
         with self._transaction() as run:
-            rows = run.rows(
-                "SELECT body FROM {schema}.entries JOIN {schema}.transcripts ON transcript = id "
-                "WHERE place = %s ORDER BY number",
-                digest_key(*transcript_key),
-            )
-        return read_entries(body for (body,) in rows) or None
+            found = run(
+                "SELECT id, count, last, summary FROM {schema}.transcripts WHERE place = %s", digest_key(*key)
+            ).fetchone()
+            if found is None:
+                return TranscriptRecord(), ()
+            record = TranscriptRecord(*found[1:])
+            rows = "SELECT body FROM {schema}.entries WHERE transcript = %s AND number < %s ORDER BY number"
+            return record, [body for (body,) in run(rows, found[0], record.entry_count)] if entries else ()
 
-    def _count(self, transcript_key: TranscriptKey) -> int:
-        with self._transaction() as run:
-            found = run.row("SELECT count FROM {schema}.transcripts WHERE place = %s", digest_key(*transcript_key))
-        return found[0] if found else 0
+    def _change(self, request: ChangeRequest) -> Change | None:
+        key = request.key
+        with self._transaction(key.main) as run:
+            change = request.decide(_read_state(run, request))
+            if isinstance(change, EntriesAdded):
+                # Lines instead of arrays: psycopg would check each character of an array, and no row has a line end.
+                uuids = "\n".join(row.uuid or "" for row in change.rows)
+                texts = "\n".join(row.text for row in change.rows)
+                digests = digest_key(*key), digest_key(*key[:2]), digest_key(key.project)
+                last = change.record.entry_count - len(change.rows) - 1  # the ordinality of unnest starts at 1
+                run(_APPEND, *digests, *key, *change.record[:3], last, uuids, texts)
+            elif isinstance(change, LeaseChanged):
+                run(
+                    "INSERT INTO {schema}.leases (main, project, session, owner, token, ends) "
+                    "VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s)) ON CONFLICT (main) "
+                    "DO UPDATE SET owner = excluded.owner, token = excluded.token, ends = excluded.ends",
+                    *(digest_key(*key[:2]), *key[:2], encode_owner(change.owner), change.token, change.ttl),
+                )
+            elif change is not None:
+                query = "DELETE FROM {schema}.transcripts WHERE place = %s"
+                if not key.subpath:
+                    query = "DELETE FROM {schema}.transcripts WHERE main = %s"
+                run(query, digest_key(*key[: 3 if key.subpath else 2]))
+            return change
 
-    def _list_sessions(self, project: str) -> list[StoredSession]:
-        query = "SELECT session, mtime FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
+    def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
         with self._transaction() as run:
-            rows = run.rows(query, digest_key(project))
-        return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
-
-    def _list_summaries(self, project: str) -> list[StoredSummary]:
-        query = "SELECT session, mtime, summary FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
-        with self._transaction() as run:
-            rows = run.rows(query, digest_key(project))
-        return [{"session_id": session, "mtime": mtime, "data": read_entry(data)} for session, mtime, data in rows]
+            return run(
+                "SELECT session, mtime, CASE WHEN %s THEN summary END FROM {schema}.transcripts "
+                "WHERE scope = %s AND subpath = ''",
+                summaries,
+                digest_key(project),
+            ).fetchall()
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
         query = "SELECT subpath FROM {schema}.transcripts WHERE main = %s AND subpath <> ''"
         with self._transaction() as run:
-            return [subpath for (subpath,) in run.rows(query, digest_key(*main[:2]))]
-
-    def _delete(self, transcript_key: TranscriptKey) -> None:
-        with self._transaction(transcript_key.main) as run:
-            check_write_allowed(transcript_key, run.lease(transcript_key.main), None)
-            if transcript_key.subpath:
-                run.execute("DELETE FROM {schema}.transcripts WHERE place = %s", digest_key(*transcript_key))
-            else:
-                run.execute("DELETE FROM {schema}.transcripts WHERE main = %s", digest_key(*transcript_key[:2]))
-
-    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
-        with self._transaction(main) as run:
-            if (change := decide(run.lease(main))) is None:
-                return 0
-            owner, token = change
-            run.execute(
-                "INSERT INTO {schema}.leases (main, project, session, owner, token, ends) "
-                "VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s)) "
-                "ON CONFLICT (main) DO UPDATE SET owner = excluded.owner, token = excluded.token, ends = excluded.ends",
-                *(digest_key(*main[:2]), *main[:2], encode_owner(owner), token, ttl),
-            )
-            return token
+            return [subpath for (subpath,) in run(query, digest_key(*main[:2]))]
 
 
-class _StoreTransaction:
-    """Statements in one transaction. `{schema}` is replaced; values are passed separately, never in the text."""
-
-    def __init__(self, connection: Connection[Any], server: PostgresServer) -> None:
-        self._connection = connection
-        self._server = server
-
-    def execute(self, query: str, *values: object) -> None:
-        self._connection.execute(self._server.format(query), values)
-
-    def rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        return iter(self._connection.execute(self._server.format(query), values).fetchall())
-
-    def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        return self._connection.execute(self._server.format(query), values).fetchone()
-
-    def lease(self, main: TranscriptKey) -> LeaseState:
-        found = self.row(_LEASE, digest_key(*main[:2]))
-        if found is None:
-            return LeaseState()
-        owner, token, seconds = found
-        return LeaseState(decode_owner(owner), token, seconds)
+def _read_state(run: Run, request: ChangeRequest) -> StoredState:
+    seconds_left = "extract(epoch FROM ends - clock_timestamp())::float8"
+    query = f"SELECT owner, token, {seconds_left} FROM {{schema}}.leases WHERE main = %s"  # noqa: S608
+    lease = run(query, digest_key(*request.key[:2])).fetchone()
+    found = run(
+        "SELECT count, last, summary, ARRAY(SELECT uuid FROM {schema}.entries "
+        "WHERE transcript = id AND uuid = ANY(%s)) FROM {schema}.transcripts WHERE place = %s",
+        list(request.uuids),
+        digest_key(*request.key),
+    ).fetchone()
+    return StoredState(
+        LeaseState(decode_owner(lease[0]), *lease[1:]) if lease else LeaseState(),
+        TranscriptRecord(*found[:3]) if found else TranscriptRecord(),
+        frozenset(found[3] if found else ()),
+    )
 
 
 def _is_alive(connection: Connection[Any]) -> bool:

@@ -18,37 +18,32 @@ since: two round trips, and no locks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from pilothouse.errors import StoreError
 from pilothouse.stores.backend import (
     FORMAT,
-    LeaseDecision,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
+    BlockingBackend,
+    Change,
+    ChangeRequest,
+    ConcurrentChangeError,
+    EntriesAdded,
+    LeaseChanged,
+    LeaseState,
+    StoredState,
+    TranscriptRecord,
+    check_format,
+    check_package,
     decode_owner,
-    describe_newer_format,
     digest_key,
-    encode_entry,
+    encode_owner,
     find_address_secrets,
-    plan_append,
-    read_entries,
-    read_entry,
+    make_damage_error,
     redact_address,
 )
-from pilothouse.stores.base import (
-    Entry,
-    EntryBatch,
-    Lease,
-    LeaseState,
-    StoredSession,
-    StoredSummary,
-    TranscriptKey,
-    check_write_allowed,
-)
+from pilothouse.stores.base import TranscriptKey
 
 CONNECT_SECONDS = 10.0
 RESPONSE_SECONDS = 60.0
@@ -110,17 +105,25 @@ class _RedisKeys(NamedTuple):
             place=own,
         )
 
+    def list_record_commands(self, key: TranscriptKey) -> list[Command]:
+        """Return the commands that read what `_parse_record` takes."""
+        listed = [self.subpaths, key.subpath] if key.subpath else [self.sessions, key.session]
+        summary: Command = ["HGET", self.summaries, key.session]
+        return [["HMGET", self.meta, "count", "last"], summary, ["LLEN", self.entries], ["HEXISTS", *listed]]
 
-class _ReadResult(NamedTuple):
-    """The result of one read: the state of a session, and the results of further commands."""
+    def list_append_commands(self, key: TranscriptKey, change: EntriesAdded, mtime: int) -> list[Command]:
+        """Return the commands that append entries."""
+        count, last, summary = change.record[:3]
+        commands: list[Command] = [["HSET", self.meta, "count", count, "last", last]]
+        commands += _split_command("RPUSH", self.entries, [row.text for row in change.rows])
+        commands += _split_command("SADD", self.uuids, [row.uuid for row in change.rows if row.uuid is not None])
+        if summary is None:
+            # Redis removes whole keys: the mark in another key shows that the list was lost.
+            return [*commands, ["HSET", self.subpaths, key.subpath, self.place], ["HSET", self.state, "subpaths", 1]]
+        return [*commands, ["HSET", self.sessions, key.session, mtime], ["HSET", self.summaries, key.session, summary]]
 
-    version: str
-    lease: LeaseState
-    now: int  # Unix microseconds, by the server's clock
-    replies: list[Any]
 
-
-class RedisStore(ThreadedBackend):
+class RedisStore(BlockingBackend):
     """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`.
 
     Works on asyncio and trio. Leases expire by the clock of the server. Durability depends on the server's settings:
@@ -130,9 +133,13 @@ class RedisStore(ThreadedBackend):
         url: `redis://user:password@host:6379/0`, `rediss://…` with TLS, or `unix:///path/to/socket`.
         prefix: the prefix of all keys.
         max_connections: maximum number of connections.
+
+    Raises:
+        StoreError: the extra is not installed.
     """
 
     def __init__(self, url: str, *, prefix: str = "pilothouse", max_connections: int = 8) -> None:
+        check_package("a RedisStore", "redis", "redis")
         super().__init__(redact_address(url), find_address_secrets(url))
         self._url = url
         self._prefix = prefix
@@ -147,17 +154,23 @@ class RedisStore(ThreadedBackend):
             if self._client is None:
                 self._check_open()
                 client = self._connect()
-                self._check_format(client)
+                try:
+                    name = f"{self._prefix}:format"
+                    client.set(name, FORMAT, nx=True)
+                    check_format(int(client.get(name)))
+                except TypeError as error:  # the address has a parameter that the package does not know
+                    raise StoreError(f"{self._display_name}: {error}") from None
+                except BaseException:
+                    client.close()
+                    raise
                 self._client = client
             return self._client
 
     def _connect(self) -> Any:
-        try:
-            from redis import BlockingConnectionPool, Redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-        except ImportError as error:
-            raise StoreError("a RedisStore needs the redis package: pip install 'pilothouse[redis]'") from error
+        from redis import BlockingConnectionPool, Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
         limits: dict[str, Any] = {"socket_connect_timeout": CONNECT_SECONDS, "socket_timeout": RESPONSE_SECONDS}
         # No retries by the client: only this store knows whether a write may be repeated.
         limits |= {
@@ -166,16 +179,9 @@ class RedisStore(ThreadedBackend):
             "retry": Retry(NoBackoff(), 0),
         }
         make: Any = BlockingConnectionPool
-        pool = make.from_url(self._url, **limits)
-        return Redis(connection_pool=pool)
-
-    def _check_format(self, client: Any) -> None:
-        name = f"{self._prefix}:format"
-        client.set(name, FORMAT, nx=True)
-        version = int(client.get(name))
-        if version > FORMAT:
-            client.close()
-            raise StoreError(describe_newer_format(version))
+        with suppress(ValueError):  # its text may show the password
+            return Redis(connection_pool=make.from_url(self._url, **limits))
+        raise StoreError(f"{self._display_name}: this is not the address of a Redis server")
 
     def _close(self) -> None:
         with self._lock:
@@ -192,8 +198,6 @@ class RedisStore(ThreadedBackend):
     def _describe_failure(self, error: Exception) -> str | None:
         from redis import exceptions
 
-        if isinstance(error, ValueError) and not isinstance(error, exceptions.RedisError):
-            return "this is not the address of a Redis server" if "URL" in str(error) else None
         if not isinstance(error, exceptions.RedisError | OSError):
             return None
         text = " ".join(str(error).split())
@@ -209,121 +213,105 @@ class RedisStore(ThreadedBackend):
             advice = "the connection to the server failed; try again"
         return f"{advice} ({text})" if advice else f"the server failed: {text}"
 
-    # --- transactions -----------------------------------------------------------------------------------------------
-
-    def _read_state(self, keys: _RedisKeys, *commands: Command) -> _ReadResult:
-        """Read the state of a session, the server's clock and more, atomically."""
-        with self._ensure_connected().pipeline(transaction=True) as pipe:
-            pipe.execute_command("TIME")
-            pipe.execute_command("HMGET", keys.state, "version", "owner", "token", "ends")
-            for question in commands:
-                pipe.execute_command(*question)
-            (seconds, micros), (version, owner, token, ends), *answers = pipe.execute()
-        now = int(seconds) * 1_000_000 + int(micros)
-        lease = LeaseState(decode_owner(owner), int(token or 0), (int(ends or 0) - now) / 1e6)
-        return _ReadResult((version or b"0").decode(), lease, now, answers)
-
-    def _commit(self, keys: _RedisKeys, state: _ReadResult, commands: Sequence[Command]) -> bool:
-        """Write, unless the session has changed since; return whether it was written."""
-        flat: list[str | bytes | int] = []
-        for command in commands:
-            flat += [len(command), *command]
-        return bool(self._ensure_connected().eval(_COMMIT, 1, keys.state, state.version, *flat))
-
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        keys = _RedisKeys.make(self._prefix, transcript_key)
-        return self._retry_change(lambda: self._try_append(keys, transcript_key, batch, lease))
-
-    def _try_append(
-        self, keys: _RedisKeys, transcript: TranscriptKey, batch: EntryBatch, lease: Lease | None
-    ) -> int | None:
-        uuids = collect_uuids(batch)
-        questions: list[Command] = [["HMGET", keys.meta, "count", "last"], ["HGET", keys.summaries, transcript.session]]
-        if uuids:
-            questions.append(["SMISMEMBER", keys.uuids, *uuids])
-        seen = self._read_state(keys, *questions)
-        (count, last), summary, *rest = seen.replies
-        held = frozenset(uuid for uuid, is_held in zip(uuids, rest[0] if rest else (), strict=True) if is_held)
-        known = read_entry(summary) if summary and not transcript.subpath else None
-        kept = TranscriptState(int(count or 0), (last or b"").decode(), held, known, seen.lease)
-        write = plan_append(transcript, batch, lease, kept)
-        if write is None:
-            return kept.count
-        commands: list[Command] = [["HSET", keys.meta, "count", write.count, "last", batch.id]]
-        commands += _split_command("RPUSH", keys.entries, [row.text for row in write.rows])
-        commands += _split_command("SADD", keys.uuids, [row.uuid for row in write.rows if row.uuid is not None])
-        if write.summary is None:
-            commands.append(["HSET", keys.subpaths, transcript.subpath, keys.place])
-        else:
-            commands.append(["HSET", keys.sessions, transcript.session, seen.now // 1000])
-            commands.append(["HSET", keys.summaries, transcript.session, encode_entry(write.summary)])
-        return write.count if self._commit(keys, seen, commands) else None
-
-    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
-        rows = self._ensure_connected().lrange(_RedisKeys.make(self._prefix, transcript_key).entries, 0, -1)
-        return read_entries(rows) or None
-
-    def _count(self, transcript_key: TranscriptKey) -> int:
-        return int(self._ensure_connected().hget(_RedisKeys.make(self._prefix, transcript_key).meta, "count") or 0)
-
-    def _list_sessions(self, project: str) -> list[StoredSession]:
-        found = cast("dict[bytes, bytes]", self._ensure_connected().hgetall(self._list_entries(project).sessions))
-        return [{"session_id": session.decode(), "mtime": int(mtime)} for session, mtime in found.items()]
-
-    def _list_summaries(self, project: str) -> list[StoredSummary]:
-        keys = self._list_entries(project)
+    def _pipe(self, *commands: Command) -> list[Any]:
+        """Run commands at the same moment; return their results."""
         with self._ensure_connected().pipeline(transaction=True) as pipe:
-            pipe.hgetall(keys.sessions)
-            pipe.hgetall(keys.summaries)
-            mtimes, summaries = cast("list[dict[bytes, bytes]]", pipe.execute())
-        return [
-            {"session_id": session.decode(), "mtime": int(mtimes[session]), "data": read_entry(data)}
-            for session, data in summaries.items()
-        ]
+            for command in commands:
+                pipe.execute_command(*command)
+            return pipe.execute()
 
-    def _list_entries(self, project: str) -> _RedisKeys:
-        return _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
+    def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[bytes]]:
+        keys = _RedisKeys.make(self._prefix, key)
+        questions = keys.list_record_commands(key)
+        if entries:
+            questions.append(["LRANGE", keys.entries, 0, -1])
+        found = self._pipe(*questions)
+        replies = _RecordReplies(*found[:4])
+        replies.check(key)
+        return replies.parse(), found[4] if entries else ()
+
+    def _change(self, request: ChangeRequest) -> Change | None:
+        key, keys = request.key, _RedisKeys.make(self._prefix, request.key)
+        questions: list[Command] = [["TIME"], ["HMGET", keys.state, "version", "owner", "token", "ends"]]
+        questions += keys.list_record_commands(key)
+        if request.uuids:
+            questions.append(["SMISMEMBER", keys.uuids, *request.uuids])
+        (seconds, micros), (version, owner, token, ends), *found = self._pipe(*questions)
+        now = int(seconds) * 1_000_000 + int(micros)
+        lease = LeaseState(decode_owner(owner), int(token or 0), (int(ends or 0) - now) / 1e6)
+        known = zip(request.uuids, found[4] if request.uuids else (), strict=True)
+        replies, uuids = _RecordReplies(*found[:4]), frozenset(uuid for uuid, is_stored in known if is_stored)
+        change = request.decide(StoredState(lease, replies.parse(), uuids))
+        if change is None:
+            return None
+        if isinstance(change, EntriesAdded):
+            replies.check(key)
+            commands = keys.list_append_commands(key, change, now // 1000)
+        elif isinstance(change, LeaseChanged):
+            commands = [["HDEL", keys.state, "owner"]]
+            if change.owner is not None:
+                lease_ends = now + int(change.ttl * 1e6)
+                fields = ["owner", encode_owner(change.owner) or "", "token", change.token, "ends", lease_ends]
+                commands = [["HSET", keys.state, *fields]]
+        else:
+            commands = self._list_delete_commands(keys, key)
+        words = [word for command in commands for word in (len(command), *command)]
+        if not self._ensure_connected().eval(_COMMIT, 1, keys.state, version or b"0", *words):
+            raise ConcurrentChangeError
+        return change
+
+    def _list_delete_commands(self, keys: _RedisKeys, key: TranscriptKey) -> list[Command]:
+        commands: list[Command] = [["UNLINK", keys.meta, keys.entries, keys.uuids]]
+        subpaths, _ = self._read_subpaths(keys)
+        unmark: Command = ["HDEL", keys.state, "subpaths"]
+        if key.subpath:
+            commands.append(["HDEL", keys.subpaths, key.subpath])
+            return [*commands, unmark] if subpaths == [key.subpath] else commands
+        for subpath in subpaths:
+            other = _RedisKeys.make(self._prefix, key._replace(subpath=subpath))
+            commands.append(["UNLINK", other.meta, other.entries, other.uuids])
+        listed: list[Command] = [["HDEL", name, key.session] for name in (keys.sessions, keys.summaries)]
+        return [*commands, ["UNLINK", keys.subpaths], unmark, *listed]
+
+    def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
+        keys = _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
+        names = [keys.sessions, keys.summaries] if summaries else [keys.sessions]
+        mtimes, *data = self._pipe(*(["HGETALL", name] for name in names))
+        return [(name.decode(), int(mtime), data[0].get(name) if data else None) for name, mtime in mtimes.items()]
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        return [name.decode() for name in self._read_subpaths(_RedisKeys.make(self._prefix, main))]
+        found, is_marked = self._read_subpaths(_RedisKeys.make(self._prefix, main))
+        if is_marked and not found:
+            raise make_damage_error(main, "has lost the list of its sub-agents")
+        return found
 
-    def _read_subpaths(self, keys: _RedisKeys) -> dict[bytes, bytes]:
-        return cast("dict[bytes, bytes]", self._ensure_connected().hgetall(keys.subpaths))
+    def _read_subpaths(self, keys: _RedisKeys) -> tuple[list[str], bool]:
+        """Return the subpaths of a session, and whether there must be some."""
+        found, mark = self._pipe(["HKEYS", keys.subpaths], ["HGET", keys.state, "subpaths"])
+        return [name.decode() for name in found], mark is not None
 
-    def _delete(self, transcript_key: TranscriptKey) -> None:
-        self._retry_change(lambda: self._try_delete(_RedisKeys.make(self._prefix, transcript_key), transcript_key))
 
-    def _try_delete(self, keys: _RedisKeys, transcript: TranscriptKey) -> bool | None:
-        seen = self._read_state(keys, ["HGETALL", keys.subpaths])
-        check_write_allowed(transcript, seen.lease, None)
-        commands: list[Command] = [["UNLINK", keys.meta, keys.entries, keys.uuids]]
-        if transcript.subpath:
-            commands.append(["HDEL", keys.subpaths, transcript.subpath])
-        else:
-            for subpath in cast("dict[bytes, bytes]", seen.replies[0]):
-                other = _RedisKeys.make(self._prefix, transcript._replace(subpath=subpath.decode()))
-                commands.append(["UNLINK", other.meta, other.entries, other.uuids])
-            commands += [["UNLINK", keys.subpaths], ["HDEL", keys.sessions, transcript.session]]
-            commands.append(["HDEL", keys.summaries, transcript.session])
-        return self._commit(keys, seen, commands) or None
+class _RecordReplies(NamedTuple):
+    """The replies to `_RedisKeys.list_record_commands`."""
 
-    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
-        keys = _RedisKeys.make(self._prefix, main)
+    meta: list[bytes | None]
+    summary: bytes | None
+    length: int
+    is_listed: int
 
-        def attempt() -> int | None:
-            seen = self._read_state(keys)
-            if (change := decide(seen.lease)) is None:
-                return 0
-            owner, token = change
-            command: Command = ["HDEL", keys.state, "owner"]
-            if owner is not None:
-                ends = seen.now + int(ttl * 1e6)
-                command = ["HSET", keys.state, "owner", json.dumps(owner), "token", token, "ends", ends]
-            return token if self._commit(keys, seen, [command]) else None
+    def parse(self) -> TranscriptRecord:
+        count, last = self.meta
+        return TranscriptRecord(
+            int(count or 0), (last or b"").decode(), None if self.summary is None else self.summary.decode()
+        )
 
-        return self._retry_change(attempt)
+    def check(self, key: TranscriptKey) -> None:
+        """Raise `StoreError` if the server has removed keys, as it does when its memory is short."""
+        count = self.meta[0]
+        if self.length != int(count or 0) or bool(self.is_listed) != (count is not None):
+            raise make_damage_error(key, f"has lost entries: {self.length} of {(count or b'?').decode()} are there")
 
 
 def _split_command(verb: str, key: str, words: Sequence[str]) -> list[Command]:

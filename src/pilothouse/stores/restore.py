@@ -173,7 +173,7 @@ class SessionConfigDirectory(PrivateDirectory):
             StoreError: an entry cannot be written as JSON; nothing is left behind.
         """
         try:
-            directory = Path(self._create("pilothouse-session-"))
+            directory = Path(self.create("pilothouse-session-"))
             _copy_setup(env, directory, cwd)
             write_session(directory, session)
             if owner is not None:

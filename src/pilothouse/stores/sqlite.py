@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,28 +16,19 @@ from pilothouse.errors import StoreError, UsageError
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse.stores.backend import (
     FORMAT,
-    LeaseDecision,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    decode_owner,
-    describe_newer_format,
-    encode_entry,
-    encode_owner,
-    plan_append,
-    read_entries,
-    read_entry,
-)
-from pilothouse.stores.base import (
-    Entry,
-    EntryBatch,
-    Lease,
+    BlockingBackend,
+    Change,
+    ChangeRequest,
+    EntriesAdded,
+    LeaseChanged,
     LeaseState,
-    StoredSession,
-    StoredSummary,
-    TranscriptKey,
-    check_write_allowed,
+    StoredState,
+    TranscriptRecord,
+    check_format,
+    decode_owner,
+    encode_owner,
 )
+from pilothouse.stores.base import TranscriptKey
 
 BUSY_SECONDS = 30.0
 """Seconds to wait for other processes that write."""
@@ -73,7 +64,7 @@ _ADVICE = {
 """Advice by prefix of SQLite's error names."""
 
 
-class SqliteStore(ThreadedBackend):
+class SqliteStore(BlockingBackend):
     """Sessions in a SQLite file, for any number of processes of one machine.
 
     The file is created on first use, readable by its owner only. An append is on disk when it returns. Not for
@@ -99,15 +90,15 @@ class SqliteStore(ThreadedBackend):
             self._drop()  # the file was removed or replaced: further writes to the old one would be lost
         if self._connection is None:
             self._check_open()
-            connection, self._inode = self._open()
-            self._connection = connection
+            self._connection = self._open()
+            self._inode = _read_inode(self._path)
         return self._connection
 
-    def _open(self) -> tuple[sqlite3.Connection, int]:
+    def _open(self) -> sqlite3.Connection:
         with suppress(OSError):  # SQLite's error is clearer
             create_private_file(self._path)
         try:
-            connection = open_database(
+            return open_database(
                 self._path,
                 _TABLES,
                 application=_APPLICATION_ID,
@@ -116,9 +107,8 @@ class SqliteStore(ThreadedBackend):
                 settings="PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL",  # an append survives a power cut
             )
         except SqliteFileError as error:
-            foreign = "this database belongs to another program; choose another path"
-            raise StoreError(describe_newer_format(error.version) if error.version > FORMAT else foreign) from None
-        return connection, _read_inode(self._path)
+            check_format(error.version)
+            raise StoreError("this database belongs to another program; choose another path") from None
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -127,7 +117,7 @@ class SqliteStore(ThreadedBackend):
                 connection.close()
 
     @contextmanager
-    def _read_transaction(self) -> Generator[sqlite3.Connection]:
+    def _connected(self) -> Generator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._ensure_connected()
@@ -137,7 +127,7 @@ class SqliteStore(ThreadedBackend):
 
     @contextmanager
     def _write_transaction(self) -> Generator[sqlite3.Connection]:
-        with self._read_transaction() as connection:
+        with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -165,108 +155,82 @@ class SqliteStore(ThreadedBackend):
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
+    def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[str]]:
+        with self._connected() as connection:
+            number, record = _read_record(connection, key)
+            if not entries or number is None:
+                return record, ()
+            rows = connection.execute(
+                "SELECT body FROM entries WHERE transcript = ? AND number < ? ORDER BY number",
+                (number, record.entry_count),
+            )
+            return record, [body for (body,) in rows]
+
+    def _change(self, request: ChangeRequest) -> Change | None:
+        key = request.key
         with self._write_transaction() as connection:
-            found = connection.execute(
-                "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)",
-                transcript_key,
-            ).fetchone()
-            transcript, count, last, summary = found or (None, 0, "", None)
-            held = [
+            number, record = _read_record(connection, key)
+            seen = "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)"
+            uuids = frozenset(
                 uuid
-                for uuid in (collect_uuids(batch) if found else ())
-                if connection.execute(
-                    "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)", (transcript, uuid)
-                ).fetchone()
-            ]
-            kept = TranscriptState(
-                count, last, frozenset(held), summary and read_entry(summary), _read_lease(connection, transcript_key)
+                for uuid in (() if number is None else request.uuids)
+                if connection.execute(seen, (number, uuid)).fetchone()
             )
-            write = plan_append(transcript_key, batch, lease, kept)
-            if write is None:
-                return count
-            folded = None if write.summary is None else encode_entry(write.summary)
-            (transcript,) = connection.execute(
-                "INSERT INTO transcripts (project, session, subpath, count, last, mtime, summary) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project, session, subpath) DO UPDATE SET "
-                "count = excluded.count, last = excluded.last, mtime = excluded.mtime, summary = excluded.summary "
-                "RETURNING id",
-                (*transcript_key, write.count, batch.id, time.time_ns() // 1_000_000, folded),
-            ).fetchone()
-            connection.executemany(
-                "INSERT INTO entries (transcript, number, uuid, body) VALUES (?, ?, ?, ?)",
-                [(transcript, number, row.uuid, row.text) for number, row in enumerate(write.rows, count)],
-            )
-            return write.count
+            change = request.decide(StoredState(_read_lease(connection, key), record, uuids))
+            if isinstance(change, EntriesAdded):
+                _add_entries(connection, key, change, record.entry_count)
+            elif isinstance(change, LeaseChanged):
+                connection.execute(
+                    "REPLACE INTO leases (project, session, owner, token, ends) VALUES (?, ?, ?, ?, ?)",
+                    (*key[:2], encode_owner(change.owner), change.token, time.time() + change.ttl),
+                )
+            elif change is not None:
+                connection.execute(
+                    "DELETE FROM transcripts WHERE (project, session) = (?, ?) AND ? IN ('', subpath)", key
+                )
+            return change
 
-    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
-        with self._read_transaction() as connection:
-            rows = connection.execute(
-                "SELECT body FROM entries WHERE transcript = (SELECT id FROM transcripts "
-                "WHERE (project, session, subpath) = (?, ?, ?)) ORDER BY number",
-                transcript_key,
+    def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
+        with self._connected() as connection:
+            return connection.execute(
+                "SELECT session, mtime, CASE WHEN ? THEN summary END FROM transcripts "
+                "WHERE project = ? AND subpath = ''",
+                (summaries, project),
             ).fetchall()
-        return read_entries(body for (body,) in rows) or None
-
-    def _count(self, transcript_key: TranscriptKey) -> int:
-        with self._read_transaction() as connection:
-            found = connection.execute(
-                "SELECT count FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", transcript_key
-            ).fetchone()
-        return found[0] if found else 0
-
-    def _list_sessions(self, project: str) -> list[StoredSession]:
-        with self._read_transaction() as connection:
-            rows = connection.execute(
-                "SELECT session, mtime FROM transcripts WHERE project = ? AND subpath = ''", (project,)
-            ).fetchall()
-        return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
-
-    def _list_summaries(self, project: str) -> list[StoredSummary]:
-        with self._read_transaction() as connection:
-            rows = connection.execute(
-                "SELECT session, mtime, summary FROM transcripts WHERE project = ? AND subpath = ''", (project,)
-            ).fetchall()
-        return [{"session_id": session, "mtime": mtime, "data": read_entry(data)} for session, mtime, data in rows]
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        with self._read_transaction() as connection:
+        with self._connected() as connection:
             rows = connection.execute(
                 "SELECT subpath FROM transcripts WHERE (project, session) = (?, ?) AND subpath <> ''", main[:2]
             ).fetchall()
         return [subpath for (subpath,) in rows]
 
-    def _delete(self, transcript_key: TranscriptKey) -> None:
-        with self._write_transaction() as connection:
-            check_write_allowed(transcript_key, _read_lease(connection, transcript_key), None)
-            which = (
-                "(project, session, subpath) = (?, ?, ?)" if transcript_key.subpath else "(project, session) = (?, ?)"
-            )
-            connection.execute(
-                f"DELETE FROM transcripts WHERE {which}",  # noqa: S608 - constants
-                transcript_key if transcript_key.subpath else transcript_key[:2],
-            )
 
-    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
-        with self._write_transaction() as connection:
-            if (change := decide(_read_lease(connection, main))) is None:
-                return 0
-            owner, token = change
-            connection.execute(
-                "REPLACE INTO leases (project, session, owner, token, ends) VALUES (?, ?, ?, ?, ?)",
-                (*main[:2], encode_owner(owner), token, time.time() + ttl),
-            )
-            return token
-
-
-def _read_lease(connection: sqlite3.Connection, transcript: TranscriptKey) -> LeaseState:
+def _read_record(connection: sqlite3.Connection, key: TranscriptKey) -> tuple[int | None, TranscriptRecord]:
     found = connection.execute(
-        "SELECT owner, token, ends FROM leases WHERE (project, session) = (?, ?)", transcript[:2]
+        "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", key
     ).fetchone()
-    if found is None:
-        return LeaseState()
-    owner, token, ends = found
-    return LeaseState(decode_owner(owner), token, ends - time.time())
+    return (found[0], TranscriptRecord(*found[1:])) if found else (None, TranscriptRecord())
+
+
+def _read_lease(connection: sqlite3.Connection, key: TranscriptKey) -> LeaseState:
+    found = connection.execute(
+        "SELECT owner, token, ends FROM leases WHERE (project, session) = (?, ?)", key[:2]
+    ).fetchone()
+    return LeaseState(decode_owner(found[0]), found[1], found[2] - time.time()) if found else LeaseState()
+
+
+def _add_entries(connection: sqlite3.Connection, key: TranscriptKey, change: EntriesAdded, count: int) -> None:
+    (transcript,) = connection.execute(
+        "INSERT INTO transcripts (project, session, subpath, count, last, summary, mtime) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (project, session, subpath) DO UPDATE SET "
+        "count = excluded.count, last = excluded.last, summary = excluded.summary, mtime = excluded.mtime RETURNING id",
+        (*key, *change.record[:3], time.time_ns() // 1_000_000),
+    ).fetchone()
+    connection.executemany(
+        "INSERT INTO entries (transcript, number, uuid, body) VALUES (?, ?, ?, ?)",
+        [(transcript, number, *row) for number, row in enumerate(change.rows, count)],
+    )
 
 
 def _read_inode(path: Path) -> int:

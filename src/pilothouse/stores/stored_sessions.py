@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -14,8 +15,17 @@ from pilothouse.errors import LineDecodeError, SessionNotFoundError, StoreError,
 from pilothouse.messages import Message
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
-from pilothouse.stores.base import Entry, SessionStore, StoreBackend, TranscriptKey, fold_summary, implements, parse_key
-from pilothouse.stores.mirror import ATTEMPT_SECONDS, BATCH_BYTES, BATCH_ENTRIES, LeaseKeeper
+from pilothouse.stores.base import (
+    Entry,
+    SessionStore,
+    StoreBackend,
+    TranscriptKey,
+    fold_summary,
+    get_entry_uuid,
+    implements,
+    parse_key,
+)
+from pilothouse.stores.mirror import ATTEMPT_SECONDS, BATCH_BYTES, BATCH_ENTRIES, SessionWriter
 from pilothouse.stores.restore import METADATA_TYPE, RestoredSession, StoreReader, write_session
 from pilothouse.transcripts import (
     ForkSessionResult,
@@ -55,7 +65,8 @@ async def import_session_to_store(
 ) -> int:
     """Import a session from the CLI's files on disk into a store, so that it can be resumed from there.
 
-    The call may be repeated: entries with a uuid are stored once, in any store that follows the protocol.
+    Only entries that the store does not have are added: the call may be repeated, and brings what a host that was
+    killed had not yet written.
 
     Args:
         session_id: the id of the session.
@@ -77,58 +88,72 @@ async def import_session_to_store(
     """
     path = await run_blocking(require_file, session_id, directory, config_dir)
     project = path.parent.name if directory is None else await run_blocking(project_key, directory)
-    leases = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
-    try:
+    async with SessionWriter(store, IMPORT_LEASE_SECONDS) as sessions:
         return await import_file(
             path,
             TranscriptKey(project, session_id),
-            store,
-            leases,
+            sessions,
             include_subagents=include_subagents,
             batch_size=batch_size,
             on_problem=on_problem,
         )
-    finally:
-        if leases is not None:
-            await leases.release()
 
 
 async def import_file(
     path: Path,
     transcript: TranscriptKey,
-    store: SessionStore,
-    lease_keeper: LeaseKeeper | None,
+    sessions: SessionWriter,
     *,
     include_subagents: bool = True,
     batch_size: int = BATCH_ENTRIES,
     on_problem: OnProblem = ignore_problem,
 ) -> int:
-    """Import a session file as `transcript`, with leases that the caller holds."""
+    """Import what the store does not have of a session file, as `transcript`."""
     files = [(transcript, path)]
     if include_subagents:
         files += await run_blocking(_list_subagent_files, path, transcript)
+    reader = StoreReader(sessions.store, DEFAULT_LOAD_TIMEOUT)
     total = 0
-    for at, file in files:
+    for key, file in files:
+        is_missing = _make_missing_filter(await reader.read_entries(key))
         batches = _read_batches(file, batch_size, on_problem)
         while batch := await run_blocking(next, batches, None):
-            await append_batch(store, at, batch, lease_keeper)
             total += len(batch)
+            if missing := [entry for entry in batch if is_missing(entry)]:
+                await append_batch(sessions, key, missing)
     return total
 
 
-async def append_batch(
-    store: SessionStore, transcript: TranscriptKey, batch: list[Entry], lease_keeper: LeaseKeeper | None
-) -> None:
-    """Append entries at the current end of a transcript, with leases that the caller holds."""
+def _make_missing_filter(stored: list[Entry]) -> Callable[[Entry], bool]:
+    """Return a function that says for each entry of a file, in order, whether a transcript of a store lacks it.
+
+    Titles, modes and the like have no uuid, and may be repeated: equal ones are counted.
+    """
+    uuids = {get_entry_uuid(entry) for entry in stored}
+    others = Counter(_make_text(entry) for entry in stored if get_entry_uuid(entry) is None)
+
+    def is_missing(entry: Entry) -> bool:
+        if (uuid := get_entry_uuid(entry)) is not None:
+            return uuid not in uuids
+        others[text := _make_text(entry)] -= 1
+        return others[text] < 0
+
+    return is_missing
+
+
+def _make_text(entry: Entry) -> str:
+    return json.dumps(entry, sort_keys=True)
+
+
+async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch: list[Entry]) -> None:
+    """Append entries at the current end of a transcript.
+
+    Raises:
+        StoreError: the store failed, or did not respond in time.
+    """
     try:
         with anyio.fail_after(ATTEMPT_SECONDS):
-            if isinstance(store, StoreBackend):
-                lease = None if lease_keeper is None else await lease_keeper.get_lease(transcript)
-                await store.append(
-                    transcript.session_key, batch, after=await store.count(transcript.session_key), lease=lease
-                )
-            else:
-                await store.append(transcript.session_key, batch)
+            await sessions.append(transcript, batch)
     except TimeoutError:
         raise StoreError(f"the session store did not answer append() within {ATTEMPT_SECONDS:g} s") from None
 
@@ -168,7 +193,7 @@ def _read_entries(path: Path, on_problem: OnProblem) -> Iterator[tuple[Entry, in
     except (OSError, LineDecodeError):
         return
     if isinstance(metadata, dict):
-        yield {"type": METADATA_TYPE, **metadata}, len(json.dumps(metadata))
+        yield {**metadata, "type": METADATA_TYPE}, len(json.dumps(metadata))
 
 
 T = TypeVar("T")
@@ -325,18 +350,17 @@ class StoredSessions:
             UsageError: there is no such message, or the session is empty.
         """
         transcript = await self._make_transcript_key(session_id)
-        session = await self._read_session(transcript)
-        copy = _SessionCopy()
-        try:
+        session = await self._reader.read_session(transcript)
+        if session is None:
+            raise _make_missing_error(transcript)
+        async with _SessionCopy() as copy:
             config = await to_thread.run_sync(copy.make, session)
             made = await to_thread.run_sync(
                 lambda: fork_session(session_id, None, up_to_message_id, title, config_dir=config)
             )
             fork = TranscriptKey(transcript.project, made.session_id)
-            async with _TemporaryLease(self._store) as leases:
-                await import_file(Path(made.path), fork, self._store, leases)
-        finally:
-            await _remove_copy(copy)
+            async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
+                await import_file(Path(made.path), fork, sessions)
         return ForkSessionResult(made.session_id, messages=made.messages)
 
     async def _read_from_copy(self, session_id: str, work: Callable[[str], Items[T]]) -> Items[T]:
@@ -344,11 +368,8 @@ class StoredSessions:
         session = await self._reader.read_session(transcript)
         if session is None:
             return []
-        copy = _SessionCopy()
-        try:
+        async with _SessionCopy() as copy:
             return await to_thread.run_sync(lambda: work(copy.make(session)))
-        finally:
-            await _remove_copy(copy)
 
     async def _append_change(self, session_id: str, work: Callable[[str], None]) -> None:
         """Append the row to a session that `work` adds to its file; the rest of the file is ignored."""
@@ -360,19 +381,10 @@ class StoredSessions:
         if not is_there:
             raise _make_missing_error(transcript)
         stub = RestoredSession(transcript, [{"type": "stub"}], {})
-        copy = _SessionCopy()
-        try:
+        async with _SessionCopy() as copy:
             rows = await run_blocking(lambda: copy.edit(copy.make(stub), transcript, work))
-        finally:
-            await _remove_copy(copy)
-        async with _TemporaryLease(self._store) as leases:
-            await append_batch(self._store, transcript, rows, leases)
-
-    async def _read_session(self, transcript: TranscriptKey) -> RestoredSession:
-        session = await self._reader.read_session(transcript)
-        if session is None:
-            raise _make_missing_error(transcript)
-        return session
+        async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
+            await append_batch(sessions, transcript, rows)
 
     async def _make_transcript_key(self, session_id: str) -> TranscriptKey:
         if not is_session_id(session_id):
@@ -388,8 +400,15 @@ class StoredSessions:
 class _SessionCopy(PrivateDirectory):
     """A configuration directory that contains one session."""
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await run_blocking(self.remove)
+
     def make(self, session: RestoredSession) -> str:
-        directory = self._create("pilothouse-copy-")
+        directory = self.create("pilothouse-copy-")
         # A store may have any project name.
         write_session(Path(directory), session._replace(transcript=session.transcript._replace(project="copy")))
         return directory
@@ -399,26 +418,6 @@ class _SessionCopy(PrivateDirectory):
         work(directory)
         lines = Path(directory, "projects", "copy", f"{transcript.session}.jsonl").read_bytes().splitlines()[1:]
         return [row for line in lines if (row := load_object(line)) is not None]
-
-
-async def _remove_copy(copy: _SessionCopy) -> None:
-    with anyio.CancelScope(shield=True):
-        await run_blocking(copy.remove)
-
-
-class _TemporaryLease:
-    """Leases for a short change; none if the store has no leases."""
-
-    def __init__(self, store: SessionStore) -> None:
-        self._lease_keeper = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
-
-    async def __aenter__(self) -> LeaseKeeper | None:
-        return self._lease_keeper
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._lease_keeper is not None:
-            with anyio.CancelScope(shield=True):
-                await self._lease_keeper.release()
 
 
 def _make_missing_error(transcript: TranscriptKey) -> SessionNotFoundError:

@@ -55,11 +55,12 @@ class LanguageModel:
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
+        output_type: Any = None,
         **settings: Any,
     ) -> GenerateResult:
         """Send a request and wait for the whole answer; Ctrl-C during the wait also ends the process."""
-        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
-        return get_portal().call(partial(self._model.generate, messages, tools, **asked))
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "output_type": output_type}
+        return get_portal().call(partial(self._model.generate, messages, tools, **asked, **settings))
 
     def stream(
         self,
@@ -68,11 +69,12 @@ class LanguageModel:
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
+        output_type: Any = None,
         **settings: Any,
     ) -> Stream:
         """Send a request and read the answer while it is written."""
-        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
-        return Stream(self._model.stream(messages, tools, **asked))
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "output_type": output_type}
+        return Stream(self._model.stream(messages, tools, **asked, **settings))
 
 
 @user_class

@@ -24,7 +24,7 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from pilothouse.callbacks import CallbackScope, is_in_callback
+from pilothouse.callbacks import is_in_callback, start_callback
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.tracebacks import user_function
 
@@ -91,9 +91,7 @@ class PendingCall(Generic[T]):
         self._work = work
         self._mailbox: SimpleQueue[Any] = SimpleQueue()
         self._context = copy_context()
-        self._scope = (
-            CallbackScope() if is_in_callback() else contextlib.nullcontext()
-        )  # the work does what a callback waits for
+        self._is_for_callback = is_in_callback()
         self._task: asyncio.Task[None] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -169,8 +167,7 @@ class PendingCall(Generic[T]):
 
     async def _run_work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
-            with self._scope:
-                value = await work()
+            value = await (start_callback(work()) if self._is_for_callback else work())
             if not self._is_abandoned:
                 self._value = value
         except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller

@@ -33,6 +33,7 @@ from pilothouse.transports import Health
 
 if TYPE_CHECKING:
     from pilothouse.options import IsolationReport, OptionsBuilder, Settings
+    from pilothouse.permissions import AskView
 
 
 T = TypeVar("T")
@@ -208,6 +209,15 @@ class Session:
     def costs(self) -> SessionCost:
         """Cost so far, by turn and model; without the cost of what was resumed."""
         return self._inner.costs
+
+    @property
+    def asks(self) -> AskView:
+        """The requests of this session that wait for somebody. `stream()` blocks until the next one comes.
+
+        Raises:
+            UsageError: the session was made without the option `asks`.
+        """
+        return self._inner.asks
 
     # Starting and closing.
 

@@ -7,10 +7,10 @@ Owns the format of the Messages API (events, errors, ids, usage). Pure: decides 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pilothouse.testing.script import (
     HTTP_ERRORS,
@@ -108,8 +108,10 @@ def plan_response(answer: Answer, *, stream: bool, model: str, ids: IdFactory) -
         case Hang(parts=parts) if not as_parts(parts):
             return ResponsePlan(before_status=[ServerAction.HANG])
         case Hang(parts=parts):
-            items = [*_make_content_items(_make_events(Reply(parts), model, ids)), ServerAction.HANG]
-            return ResponsePlan(items) if stream else ResponsePlan(before_status=[ServerAction.HANG])
+            items = _encode_events(_take_until_last_delta(list(_make_events(Reply(parts), model, ids))))
+            return (
+                ResponsePlan([*items, ServerAction.HANG]) if stream else ResponsePlan(before_status=[ServerAction.HANG])
+            )
         case Reply():
             return _plan_reply(answer, stream, model, ids)
         case StreamError() | BrokenSse():
@@ -158,56 +160,54 @@ def _make_delay(seconds: float) -> list[ResponseItem]:
     return [seconds] if seconds > 0 else []
 
 
-def _tool_json(part: ToolUse) -> str:
-    return part.input if isinstance(part.input, str) else json.dumps(dict(part.input), ensure_ascii=False)
+class _DeltaShape(NamedTuple):
+    """How a block is streamed: the type and field of its deltas, and the fields that its opening has empty."""
+
+    type: str
+    field: str
+    empty: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockShape:
-    """How to convert a part to a block: its opening, its text, its deltas, its whole form."""
-
-    opening: Callable[[Any], dict[str, Any]]
-    text: Callable[[Any], str]
-    delta: Callable[[str], dict[str, Any]]
-    whole: Callable[[Any], dict[str, Any]]
-    closing: Callable[[Any], list[dict[str, Any]]] = lambda part: []
-
-
-def _tool_whole(part: ToolUse) -> dict[str, Any]:
-    value: Any = {}
-    try:
-        value = json.loads(_tool_json(part))
-    except ValueError:
-        # Outside a stream the API cannot send broken JSON; the text is the closest substitute.
-        value = {"_raw": _tool_json(part)}
-    return {"type": "tool_use", "id": part.id, "name": part.name, "input": value}
-
-
-_SHAPES: dict[type, _BlockShape] = {
-    Text: _BlockShape(
-        opening=lambda part: {"type": "text", "text": ""},
-        text=lambda part: part.text,
-        delta=lambda piece: {"type": "text_delta", "text": piece},
-        whole=lambda part: {"type": "text", "text": part.text},
-    ),
-    Thinking: _BlockShape(
-        opening=lambda part: {"type": "thinking", "thinking": "", "signature": ""},
-        text=lambda part: part.thinking,
-        delta=lambda piece: {"type": "thinking_delta", "thinking": piece},
-        whole=lambda part: {"type": "thinking", "thinking": part.thinking, "signature": part.signature},
-        closing=lambda part: [{"type": "signature_delta", "signature": part.signature}],
-    ),
-    ToolUse: _BlockShape(
-        opening=lambda part: {"type": "tool_use", "id": part.id, "name": part.name, "input": {}},
-        text=_tool_json,
-        delta=lambda piece: {"type": "input_json_delta", "partial_json": piece},
-        whole=_tool_whole,
-    ),
+_SHAPES: dict[type, _DeltaShape] = {
+    Text: _DeltaShape("text_delta", "text", {"text": ""}),
+    Thinking: _DeltaShape("thinking_delta", "thinking", {"thinking": "", "signature": ""}),
+    ToolUse: _DeltaShape("input_json_delta", "partial_json", {"input": {}}),
 }
 
 
+def _find_text(part: Part) -> str:
+    """Return the text that the deltas of a part make up."""
+    match part:
+        case Text(text=text) | Thinking(thinking=text):
+            return text
+        case ToolUse(input=value):
+            return value if isinstance(value, str) else json.dumps(dict(value), ensure_ascii=False)
+        case _:
+            return ""
+
+
+def _make_block(part: Part) -> dict[str, Any]:
+    """Make the whole block of a part."""
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Thinking(thinking=text, signature=signature):
+            return {"type": "thinking", "thinking": text, "signature": signature}
+        case ToolUse(name=name, id=tool_id):
+            text = _find_text(part)
+            try:
+                value = json.loads(text)
+            except ValueError:  # outside a stream the API cannot send broken JSON; the text is the closest substitute
+                value = {"_raw": text}
+            return {"type": "tool_use", "id": tool_id, "name": name, "input": value}
+        case RawBlock(data=data):
+            return dict(data)
+        case Pause():
+            raise TypeError("a pause is not a block")
+
+
 def _make_usage(reply: Reply) -> dict[str, Any]:
-    characters = sum(len(_SHAPES[type(p)].text(p)) for p in reply.content if type(p) in _SHAPES)
+    characters = sum(len(_find_text(part)) for part in reply.content)
     return {
         "input_tokens": INPUT_TOKENS,
         "output_tokens": characters // CHARACTERS_PER_TOKEN + 1,
@@ -238,18 +238,14 @@ def _make_message(reply: Reply, model: str, ids: IdFactory) -> dict[str, Any]:
 
 def _plan_reply(reply: Reply, stream: bool, model: str, ids: IdFactory) -> ResponsePlan:
     if stream:
-        items = _to_items(_make_events(reply, model, ids))
-        return ResponsePlan(list(items), headers=reply.headers, before_status=_make_delay(reply.delay))
+        items = _encode_events(_make_events(reply, model, ids))
+        return ResponsePlan(items, headers=reply.headers, before_status=_make_delay(reply.delay))
     message = _make_message(reply, model, ids)
     message["stop_reason"] = _stop_reason(reply)
     message["stop_sequence"] = reply.stop_sequence
-    message["content"] = [_make_whole_block(part) for part in reply.content if not isinstance(part, Pause)]
+    message["content"] = [_make_block(part) for part in reply.content if not isinstance(part, Pause)]
     pauses = [part.until for part in reply.content if isinstance(part, Pause)]
     return ResponsePlan([encode_json(message)], 200, JSON, reply.headers, [*_make_delay(reply.delay), *pauses])
-
-
-def _make_whole_block(part: Part) -> dict[str, Any]:
-    return dict(part.data) if isinstance(part, RawBlock) else _SHAPES[type(part)].whole(part)
 
 
 def _make_events(reply: Reply, model: str, ids: IdFactory) -> Iterator[ApiEvent | float | Gate]:
@@ -272,31 +268,31 @@ def _make_events(reply: Reply, model: str, ids: IdFactory) -> Iterator[ApiEvent 
 def _block_events(
     part: Text | Thinking | ToolUse | RawBlock, index: int, chunk_delay: float
 ) -> Iterator[ApiEvent | float]:
+    block = _make_block(part)
     if isinstance(part, RawBlock):
-        yield {"type": "content_block_start", "index": index, "content_block": dict(part.data)}
+        yield {"type": "content_block_start", "index": index, "content_block": block}
     else:
         shape = _SHAPES[type(part)]
-        yield {"type": "content_block_start", "index": index, "content_block": shape.opening(part)}
-        deltas = [shape.delta(piece) for piece in split_text(shape.text(part), part.chunks)]
-        for delta in [*deltas, *shape.closing(part)]:
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, **shape.empty}}
+        deltas = [{"type": shape.type, shape.field: piece} for piece in split_text(_find_text(part), part.chunks)]
+        if isinstance(part, Thinking):
+            deltas.append({"type": "signature_delta", "signature": part.signature})
+        for delta in deltas:
             if part.delay or chunk_delay:
                 yield part.delay or chunk_delay
             yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
 
 
-def _to_items(events: Iterator[ApiEvent | float | Gate]) -> Iterator[ResponseItem]:
-    for event in events:
-        yield encode_sse(event) if isinstance(event, dict) else event
+def _encode_events(events: Iterable[ApiEvent | float | Gate]) -> list[ResponseItem]:
+    return [encode_sse(event) if isinstance(event, dict) else event for event in events]
 
 
-def _make_content_items(events: Iterator[ApiEvent | float | Gate]) -> list[ResponseItem]:
-    """Return the items of a stream up to its last delta."""
-    listed = list(events)
+def _take_until_last_delta(events: list[ApiEvent | float | Gate]) -> list[ApiEvent | float | Gate]:
     ends = ("message_delta", "message_stop", "content_block_stop")
-    while listed and isinstance(listed[-1], dict) and listed[-1]["type"] in ends:
-        listed.pop()
-    return list(_to_items(iter(listed)))
+    while events and isinstance(events[-1], dict) and events[-1]["type"] in ends:
+        events.pop()
+    return events
 
 
 def _take_until_delta(events: list[ApiEvent | float | Gate], after: int | None) -> list[ApiEvent | float | Gate]:
@@ -311,15 +307,10 @@ def _take_until_delta(events: list[ApiEvent | float | Gate], after: int | None) 
 def _make_broken_items(answer: StreamError | BrokenSse, events: list[ApiEvent | float | Gate]) -> list[ResponseItem]:
     if isinstance(answer, StreamError):
         error = {"type": "error", "error": {"type": answer.type, "message": answer.message}}
-        return list(_to_items(iter([*_take_until_delta(events, answer.after), error])))
-    match answer.kind:
-        case "empty":
-            return []
-        case "no_stop":
-            return list(_to_items(iter(_take_until_delta(events, None))))
-        case "no_message_stop":
-            return list(_to_items(iter(events[:-2])))
-        case "bad_json":
-            return [*_to_items(iter(_take_until_delta(events, None))), BAD_JSON_EVENT]
-        case _:
-            return [*_to_items(iter(_take_until_delta(events, None))), ServerAction.CUT]
+        return _encode_events([*_take_until_delta(events, answer.after), error])
+    if answer.kind == "empty":
+        return []
+    if answer.kind == "no_message_stop":
+        return _encode_events(events[:-2])
+    ends: dict[str, list[ResponseItem]] = {"no_stop": [], "bad_json": [BAD_JSON_EVENT], "cut": [ServerAction.CUT]}
+    return [*_encode_events(_take_until_delta(events, None)), *ends[answer.kind]]

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -60,7 +60,8 @@ class ApiServer:
         # not; without it each response after the first on a connection waits 40 ms for the client's kernel.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, args=(listener,), name="scripted-model", daemon=True)
+        serve = self._serve(listener)
+        self._thread = threading.Thread(target=asyncio.run, args=(serve,), name="scripted-model", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_SECONDS):
             raise RuntimeError(f"the scripted model did not start within {START_SECONDS} s")
@@ -73,9 +74,6 @@ class ApiServer:
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(STOP_SECONDS * 2)
         self._thread = None
-
-    def _run(self, listener: socket.socket) -> None:
-        asyncio.run(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -152,12 +150,10 @@ class _PlannedResponse:
         gone = asyncio.ensure_future(_wait_disconnected(receive))
         try:
             await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                cut = sending.result()
-                if cut:
-                    self._server.close_connection(scope)
-                    # uvicorn logs an unfinished response as an error unless the client has disconnected.
-                    await gone
+            if sending.done() and sending.result():
+                self._server.close_connection(scope)
+                # uvicorn logs an unfinished response as an error unless the client has disconnected.
+                await gone
         finally:
             sending.cancel()
             gone.cancel()
@@ -179,7 +175,7 @@ class _PlannedResponse:
             return True
         return False
 
-    async def _bytes(self, items: Any) -> AsyncIterator[bytes]:
+    async def _bytes(self, items: Sequence[ResponseItem]) -> AsyncIterator[bytes]:
         """Yield the bytes of the items, with neighbours joined, and carry out the waits."""
         joined: list[bytes] = []
         for item in items:
@@ -189,13 +185,9 @@ class _PlannedResponse:
             if joined:
                 yield b"".join(joined)
                 joined = []
-            await self._wait(item)
+            await self._server.wait_for(item)
         if joined:
             yield b"".join(joined)
-
-    async def _wait(self, item: ResponseItem) -> None:
-        if not isinstance(item, bytes):
-            await self._server.wait_for(item)
 
 
 async def _wait_disconnected(receive: Receive) -> None:

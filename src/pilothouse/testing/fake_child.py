@@ -66,7 +66,7 @@ class FakeChild:
             except ValueError:
                 continue
             self._receive(frame)
-        self.note(eof=True)
+        self.note(saw_eof=True)
         with self._changed:
             self._eof = True
             self._changed.notify_all()
@@ -265,19 +265,18 @@ class FakeChild:
 
     def end(self, code: int) -> NoReturn:
         """Exit at once, from any thread."""
-        self.note(exit=int(code))
+        self.note(exit_code=int(code))
         os._exit(int(code))
 
     def kill(self, name: str = "SIGKILL") -> None:
         """Die by a signal."""
-        self.note(killed=name)
         signal.signal(getattr(signal, name), signal.SIG_DFL) if name not in ("SIGKILL", "SIGSTOP") else None
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(3600)
 
     def ignore_sigterm(self) -> None:
         """Survive SIGTERM; each one is recorded."""
-        signal.signal(signal.SIGTERM, lambda number, frame: self.note(signal="SIGTERM"))
+        signal.signal(signal.SIGTERM, lambda number, frame: self.note(signals="SIGTERM"))
 
     def spawn_grandchild(self, seconds: float = 60.0, own_group: bool = False) -> None:
         """Start a process that holds stdout open for `seconds`; `own_group` puts it into a separate process group."""
@@ -285,7 +284,7 @@ class FakeChild:
 
         code = f"import time; time.sleep({float(seconds)})"
         process = subprocess.Popen([sys.executable, "-S", "-E", "-c", code], start_new_session=own_group)
-        self.note(grandchild=process.pid)
+        self.note(grandchildren=process.pid)
 
     # playing
 

@@ -363,28 +363,14 @@ def _parse_object(line: str) -> Frame | None:
 
 
 def _read_call(path: Path) -> FakeCall:
-    known: dict[str, Any] = {}
-    lists: dict[str, list[Any]] = {"stdin": [], "signal": [], "grandchild": []}
+    fields: dict[str, Any] = {name: [] for name in ("stdin", "signals", "grandchildren")}
     for line in path.read_text("utf-8").splitlines():
-        entry = _parse_object(line)
-        if entry is None:  # the child was killed in the middle of this line
-            continue
-        for name, value in entry.items():
-            if name in lists:
-                lists[name].append(value)
+        for name, value in (_parse_object(line) or {}).items():  # nothing: the child was killed within this line
+            if name in ("stdin", "signals", "grandchildren"):
+                fields[name].append(value)
             else:
-                known[name] = value
-    return FakeCall(
-        argv=known.get("argv", []),
-        env=known.get("env", {}),
-        cwd=known.get("cwd", ""),
-        pid=known.get("pid", 0),
-        stdin=lists["stdin"],
-        exit_code=known.get("exit"),
-        signals=lists["signal"],
-        grandchildren=lists["grandchild"],
-        saw_eof=bool(known.get("eof")),
-    )
+                fields[name] = value
+    return FakeCall(**fields)
 
 
 FakeStep: TypeAlias = tuple[str, list[Any], dict[str, Any]]
@@ -406,7 +392,7 @@ def make_transcript_steps(data: bytes, name: str = "the recording") -> list[Fake
     if _has_output(entries, "result") and not any(entry.direction == "in" for entry in entries):
         steps.append(("expect", ["user", None], {}))
     for entry in entries:
-        steps.extend(_STEP_MAKERS[entry.direction](entry))
+        steps.extend(_make_steps(entry))
     return [*steps, *_make_end_steps(entries)]
 
 
@@ -429,37 +415,19 @@ def _has_output(entries: tuple[CassetteEntry, ...], kind: str) -> bool:
     return any(frame is not None and frame["type"] == kind for frame in frames)
 
 
-def _make_input_steps(entry: CassetteEntry) -> list[FakeStep]:
-    """Wait for a frame like the one written to the CLI. Lines that were not frames are skipped."""
-    frame = entry.frame or {}
-    match frame.get("type"):
-        case "user":
-            return [("expect", ["user", None], {"rename": frame.get("uuid")})]
-        case "control_request":
-            subtype = frame["request"].get("subtype")
-            return [("expect", ["control_request", subtype], {"rename": frame.get("request_id")})]
-        case "control_response":
+def _make_steps(entry: CassetteEntry) -> list[FakeStep]:
+    """Wait for a frame like the one written to the CLI, or write what the CLI wrote."""
+    frame = entry.frame
+    match entry.direction, frame or {}:
+        case "in", {"type": "user"}:
+            return [("expect", ["user", None], {"rename": (frame or {}).get("uuid")})]
+        case "in", {"type": "control_request", "request": {"subtype": str(subtype)}}:
+            return [("expect", ["control_request", subtype], {"rename": (frame or {}).get("request_id")})]
+        case "in", {"type": "control_response"}:
             return [("expect", ["control_response", None], {})]
+        case "out", _:
+            return [("raw", [entry.data.decode("latin-1")], {})] if frame is None else [("emit", [frame], {})]
+        case "err", _:
+            return [("stderr", [entry.text.rstrip("\n") + "\n"], {})]
         case _:
             return []
-
-
-def _make_output_steps(entry: CassetteEntry) -> list[FakeStep]:
-    frame = entry.frame
-    return [("raw", [entry.data.decode("latin-1")], {})] if frame is None else [("emit", [frame], {})]
-
-
-def _make_stderr_steps(entry: CassetteEntry) -> list[FakeStep]:
-    return [("stderr", [entry.text.rstrip("\n") + "\n"], {})]
-
-
-def _make_no_steps(entry: CassetteEntry) -> list[FakeStep]:
-    return []
-
-
-_STEP_MAKERS: dict[str, Callable[[CassetteEntry], list[FakeStep]]] = {
-    "in": _make_input_steps,
-    "out": _make_output_steps,
-    "err": _make_stderr_steps,
-    "meta": _make_no_steps,
-}

@@ -22,8 +22,22 @@ DELTA_CHARACTERS = 16
 PRICE = 0.00028
 
 
-def _uuid() -> str:
-    return str(uuid.uuid4())
+def _frame(kind: str, session_id: str, fields: Mapping[str, Any]) -> Frame:
+    return {"type": kind, "session_id": session_id, "uuid": str(uuid.uuid4()), **fields}
+
+
+def _api_message(content: list[Frame], message_id: str, model: str, **fields: Any) -> Frame:
+    return {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 1},
+        **fields,
+    }
 
 
 def text(value: str) -> Frame:
@@ -61,11 +75,9 @@ def server_info(**extra: Any) -> Frame:
 
 def init(*, session_id: str = SESSION_ID, model: str = MODEL, tools: Iterable[str] = TOOLS, **extra: Any) -> Frame:
     """`system/init`, the first frame of every turn."""
-    return {
-        "type": "system",
+    fields: Frame = {
         "subtype": "init",
         "cwd": "/home/user/project",
-        "session_id": session_id,
         "tools": list(tools),
         "mcp_servers": [],
         "model": model,
@@ -78,9 +90,8 @@ def init(*, session_id: str = SESSION_ID, model: str = MODEL, tools: Iterable[st
         "skills": [],
         "plugins": [],
         "capabilities": ["interrupt_receipt_v1", "msg_lifecycle_v1"],
-        "uuid": _uuid(),
-        **extra,
     }
+    return _frame("system", session_id, fields | extra)
 
 
 def assistant(
@@ -93,25 +104,13 @@ def assistant(
     **extra: Any,
 ) -> Frame:
     """An assistant message. The CLI sends one per content block, all with the `message_id` of the API's message."""
-    return {
-        "type": "assistant",
-        "message": {
-            "id": message_id,
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [text(content)] if isinstance(content, str) else list(content),
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": {"input_tokens": 10, "output_tokens": 1},
-            "context_management": None,
-        },
+    blocks = [text(content)] if isinstance(content, str) else list(content)
+    fields: Frame = {
+        "message": _api_message(blocks, message_id, model, context_management=None),
         "parent_tool_use_id": parent_tool_use_id,
-        "session_id": session_id,
-        "uuid": _uuid(),
         "timestamp": TIMESTAMP,
-        **extra,
     }
+    return _frame("assistant", session_id, fields | extra)
 
 
 def user_tool_result(
@@ -125,16 +124,13 @@ def user_tool_result(
 ) -> Frame:
     """The user message with which the CLI reports the result of a tool."""
     block = {"tool_use_id": tool_use_id, "type": "tool_result", "content": content, "is_error": is_error}
-    return {
-        "type": "user",
+    fields: Frame = {
         "message": {"role": "user", "content": [block]},
         "parent_tool_use_id": parent_tool_use_id,
-        "session_id": session_id,
-        "uuid": _uuid(),
         "timestamp": TIMESTAMP,
         "tool_use_result": {"stdout": content, "stderr": "", "interrupted": False, "isImage": False},
-        **extra,
     }
+    return _frame("user", session_id, fields | extra)
 
 
 def result(
@@ -169,7 +165,7 @@ def result(
         "result": text,
         "type": "result",
         "duration_ms": 451,
-        "uuid": _uuid(),
+        "uuid": str(uuid.uuid4()),
         **extra,
     }
     if text is None:
@@ -179,15 +175,8 @@ def result(
 
 def stream_event(event: Mapping[str, Any], *, session_id: str = SESSION_ID, **extra: Any) -> Frame:
     """One event of the API's stream, as the CLI passes it on with partial messages."""
-    return {
-        "type": "stream_event",
-        "event": dict(event),
-        "session_id": session_id,
-        "parent_tool_use_id": None,
-        "uuid": _uuid(),
-        "api_message_id": "msg_1",
-        **extra,
-    }
+    fields: Frame = {"event": dict(event), "parent_tool_use_id": None, "api_message_id": "msg_1"}
+    return _frame("stream_event", session_id, fields | extra)
 
 
 def stream_text(value: str, *, chunks: int | None = None, session_id: str = SESSION_ID) -> list[Frame]:
@@ -200,19 +189,9 @@ def stream_text(value: str, *, chunks: int | None = None, session_id: str = SESS
     """
     size = DELTA_CHARACTERS if chunks is None else max(1, -(-len(value) // chunks))
     pieces = [value[at : at + size] for at in range(0, len(value), size)]
-    message: Frame = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": MODEL,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": 10, "output_tokens": 1},
-    }
     delta: Frame = {"stop_reason": "end_turn", "stop_sequence": None}
     before: list[Frame] = [
-        {"type": "message_start", "message": message},
+        {"type": "message_start", "message": _api_message([], "msg_1", MODEL)},
         {"type": "content_block_start", "index": 0, "content_block": text("")},
         *(
             {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
@@ -242,24 +221,20 @@ def api_retry(
     **extra: Any,
 ) -> Frame:
     """`system/api_retry`: the CLI waits and repeats its request to the API."""
-    return {
-        "type": "system",
+    fields: Frame = {
         "subtype": "api_retry",
         "attempt": attempt,
         "max_retries": max_retries,
         "retry_delay_ms": delay_ms,
         "error_status": status,
         "error": error,
-        "session_id": session_id,
-        "uuid": _uuid(),
-        **extra,
     }
+    return _frame("system", session_id, fields | extra)
 
 
 def lifecycle(command_uuid: str, state: str, *, session_id: str = SESSION_ID) -> Frame:
     """The state of a user message that has a uuid: "queued", "started", "completed" or "cancelled"."""
-    about = {"command_uuid": command_uuid, "state": state}
-    return {"type": "command_lifecycle", **about, "session_id": session_id, "uuid": _uuid()}
+    return _frame("command_lifecycle", session_id, {"command_uuid": command_uuid, "state": state})
 
 
 def control_request(subtype: str, *, request_id: str = "fake_1", **body: Any) -> Frame:

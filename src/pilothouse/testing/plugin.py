@@ -2,15 +2,6 @@
 
 pytest loads the plugin in every run of every project that has pilothouse installed, so the module imports only
 pytest at the top; each fixture imports the rest.
-
-Fixtures:
-    scripted_model: a running `ScriptedModel`.
-    hermetic_env: the environment for a child process that uses `scripted_model` and nothing of this machine.
-    fake_cli: a factory, `fake_cli().text("Hello")`; its files are removed when the test ends.
-    real_cli: the path of a real `claude`, or the test is skipped. Tests that use it have the marker `real_cli`.
-    cassette: the recording that answers the queries of the test; `@pytest.mark.cassette` requests it as well.
-
-Option `--cassette`: replay (the default), record, or verify against the real CLI.
 """
 
 from __future__ import annotations
@@ -106,7 +97,7 @@ def hermetic_env(scripted_model: ScriptedModel) -> dict[str, str]:
 
 @pytest.fixture
 def fake_cli() -> Iterator[Callable[..., FakeCLI]]:
-    """A factory for `FakeCLI`s; takes the arguments of the class."""
+    """A factory, `fake_cli().text("Hello")`, with the arguments of `FakeCLI`; removes the files after the test."""
     from pilothouse.testing.fake_cli import FakeCLI
 
     made: list[FakeCLI] = []
@@ -124,7 +115,8 @@ def fake_cli() -> Iterator[Callable[..., FakeCLI]]:
 def real_cli(pytestconfig: pytest.Config) -> str:
     """The path of a real `claude`: from PILOTHOUSE_CLI, or the managed copy.
 
-    Without one the test is skipped; with PILOTHOUSE_REQUIRE_CLI=1 it fails.
+    Without one the test is skipped; with PILOTHOUSE_REQUIRE_CLI=1 it fails. Tests that use it have the marker
+    `real_cli`.
     """
     settings = pytestconfig.stash[_SETTINGS]
     path, reason = _find_cli(settings.get(CLI_VARIABLE))

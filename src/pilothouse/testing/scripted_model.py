@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -325,8 +324,6 @@ QUIET_VARIABLES = {
     "DISABLE_TELEMETRY": "1",
 }
 POSIX_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-# Windows programs do not start without these.
-WINDOWS_VARIABLES = ("COMSPEC", "PATHEXT", "SYSTEMDRIVE", "SYSTEMROOT", "WINDIR", "PATH")
 
 
 def hermetic_environment(
@@ -356,14 +353,10 @@ def hermetic_environment(
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "NO_PROXY": "127.0.0.1,localhost",
+        "PATH": POSIX_PATH,
         "TMPDIR": str(home / "tmp"),
     }
-    if sys.platform == "win32":
-        env |= {name: os.environ[name] for name in WINDOWS_VARIABLES if name in os.environ}
-        env["USERPROFILE"] = str(home)
-    else:
-        env["PATH"] = POSIX_PATH
-        if os.getuid() == 0:
-            # The CLI refuses some permission modes to root unless IS_SANDBOX says that this is a sandbox.
-            env["IS_SANDBOX"] = "1"
+    if os.getuid() == 0:
+        # The CLI refuses some permission modes to root unless IS_SANDBOX says that this is a sandbox.
+        env["IS_SANDBOX"] = "1"
     return env | extra

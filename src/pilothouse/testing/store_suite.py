@@ -1,13 +1,8 @@
 """The contract of every session store, as tests.
 
 `StoreSuite` is for any store: `append`, `load`, and the optional calls; `StoreBackendSuite` adds what the stores of
-this package guarantee. Subclass one, define how to make a store, run pytest::
-
-    class TestMyStore(StoreSuite):
-        def make_store(self):
-            return MyStore(...)
-
-The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
+this package guarantee. Subclass one, define how to make a store, and run pytest. The tests are marked
+`anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
 Knows the protocol, not its implementations.
 """
 
@@ -249,9 +244,6 @@ class StoreSuite(ABC):
                 assert len(await store.list_sessions(KEY["project_key"])) == 1
 
 
-# ruff: noqa: D102 - the name of a test says what it does
-
-
 class StoreBackendSuite(StoreSuite):
     """Subclass it in a test module.
 
@@ -304,11 +296,13 @@ class StoreBackendSuite(StoreSuite):
             assert await store.load(KEY) == [*entries(0, 2), *entries(2, 3, again=True)]
 
     async def test_what_json_cannot_say_is_refused_and_nothing_is_written(self) -> None:
-        wrong: list[Any] = [{"type": "x", "set": {1, 2}}, ["not a dict"], "text"]
+        wrong: list[Any] = [{"type": "x", "set": {1, 2}}, ["not a dict"], "text", {1: 2}, {"x": [{1: 2}]}]
+        wrong.append({"x": (1, 2)})  # JSON would make a list of it
         async with self.opened() as store:
             for entry in wrong:
-                with pytest.raises(UsageError):
-                    await store.append(KEY, [*entries(0, 1), entry], after=0)
+                for after in (0, None):
+                    with pytest.raises(UsageError):
+                        await store.append(KEY, [*entries(0, 1), entry], after=after)
             if await store.count(KEY):
                 pytest.fail("a part of a batch was written")
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import anyio
 from msgspec import Struct, field, structs
 
-from pilothouse.events import ToolCall, ToolCallError
+from pilothouse.events import ToolCall
 from pilothouse.messages import (
     AssistantMessage,
     InitMessage,
@@ -29,13 +28,12 @@ from pilothouse.messages import (
     to_dict,
 )
 from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet
-from pilothouse.protocol.hook_outputs import merge_hook_outputs
+from pilothouse.protocol.control_frames import merge_hook_outputs
 from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError, unknown_tool_message
-from pilothouse.tools.content import make_error_result, to_model_content
+from pilothouse.tools.content import make_error_result, make_text_block, to_model_content
 from pilothouse.tools.tool import Tool
-from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.prompt import CallAnswer, new_nonce, results_content, system_prompt
-from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader, has_missing_suffix
+from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
 
 RequestCallback = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Handles a request in the format of the control protocol."""
@@ -137,16 +135,20 @@ class ToolExecutor:
         """Return the name of a tool without its server."""
         return name.removeprefix(f"mcp__{self._server}__")
 
+    def make_answer(self, ran: InvocationResult) -> CallAnswer:
+        """Make the answer to the model, in the text protocol."""
+        return CallAnswer(ran.invocation.id, self.short_name(ran.invocation.name), ran.result)
+
     async def run_all(self, calls: Sequence[ToolInvocation]) -> list[InvocationResult]:
         """Run calls concurrently; the results have the order of the calls."""
         ran: dict[int, InvocationResult] = {}
 
-        async def run(at: int, call: ToolInvocation) -> None:
-            ran[at] = await self.run(call)
+        async def run(at: int) -> None:
+            ran[at] = await self.run(calls[at])
 
         async with anyio.create_task_group() as tasks:
-            for at, call in enumerate(calls):
-                tasks.start_soon(partial(run, at, call))
+            for at in range(len(calls)):
+                tasks.start_soon(run, at)
         return [ran[at] for at in range(len(calls))]
 
     async def run(self, call: ToolInvocation) -> InvocationResult:
@@ -164,27 +166,20 @@ class ToolExecutor:
     async def _check_permission(
         self, call: ToolInvocation, opinion: Mapping[str, Any]
     ) -> tuple[ToolInvocation, InvocationResult | None]:
-        own: Mapping[str, Any] = opinion.get("hookSpecificOutput") or {}
+        own = _get_specific_output(opinion)
         decision = own.get("permissionDecision")
         reason = str(own.get("permissionDecisionReason") or opinion.get("reason") or opinion.get("stopReason") or "")
         ends = opinion.get("continue") is False
         if ends or decision == "deny" or opinion.get("decision") == "block":
             text = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI (2.1.330)
-            return call, InvocationResult(call, make_error_result(text), is_denied=True, stops_query=ends)
+            return call, _refuse(call, text, stops_query=ends)
         if isinstance(own.get("updatedInput"), Mapping):
-            call = _replace_arguments(call, own["updatedInput"])
+            call = structs.replace(call, arguments=own["updatedInput"])
         ruling = decide_call(self._rules, call.name, self.permission_mode)
-        if ruling == "deny" or (ruling != "allow" and decision != "allow") or decision == "ask":
-            return await self._ask_permission(call, refused=ruling == "deny", reason=reason)
-        return call, None
-
-    async def _ask_permission(
-        self, call: ToolInvocation, *, refused: bool, reason: str
-    ) -> tuple[ToolInvocation, InvocationResult | None]:
-        if refused or self.permission_handler is None:
-            return call, InvocationResult(
-                call, make_error_result(PERMISSION_NOT_GRANTED.format(name=call.name)), is_denied=True
-            )
+        if decision != "ask" and (ruling == "allow" or (ruling == "ask" and decision == "allow")):
+            return call, None
+        if ruling == "deny" or self.permission_handler is None:
+            return call, _refuse(call, PERMISSION_NOT_GRANTED.format(name=call.name))
         body = {
             "subtype": "can_use_tool", "tool_name": call.name, "input": dict(call.arguments), "tool_use_id": call.id,
             "mcp_server": {"name": self._server},
@@ -192,33 +187,25 @@ class ToolExecutor:
         answer = await self.permission_handler(body)
         if answer.get("behavior") != "allow":
             stops = answer.get("interrupt") is True
-            result = make_error_result(str(answer.get("message") or ""))
-            return call, InvocationResult(call, result, is_denied=True, stops_query=stops, is_interrupt=stops)
+            return call, _refuse(call, str(answer.get("message") or ""), stops_query=stops, is_interrupt=stops)
         self._rules = self._rules.with_updates(answer.get("updatedPermissions"))
-        updated = answer.get("updatedInput")
-        return (
-            _replace_arguments(call, cast("Mapping[str, Any]", updated)) if isinstance(updated, Mapping) else call
-        ), None
+        updated: Any = answer.get("updatedInput")
+        return structs.replace(call, arguments=updated) if isinstance(updated, Mapping) else call, None
 
     async def _invoke(self, call: ToolInvocation) -> Mapping[str, Any]:
         tool = self._tools.get(call.name)
         if tool is None:
-            return make_error_result(
-                unknown_tool_message(call.name, [self.full_name(tool.name) for tool in self.available_tools])
-            )
-        context = ToolContext(
-            tool_name=tool.name, server_name=self._server, tool_use_id=call.id, session=self.session
-        )  # fmt: skip
+            names = [self.full_name(tool.name) for tool in self.available_tools]
+            return make_error_result(unknown_tool_message(call.name, names))
+        about: Any = {"tool_name": tool.name, "server_name": self._server, "tool_use_id": call.id}
         try:
             arguments: Any = call.arguments
             if not isinstance(arguments, Mapping):
                 raise ToolInputError("The input must be an object")
-            return await tool.invoke(cast("Mapping[str, Any]", arguments), context)
+            return await tool.invoke(cast("Mapping[str, Any]", arguments), ToolContext(**about, session=self.session))
         except ToolError as error:
             if self._on_failure is not None:
-                self._on_failure(
-                    ToolFailure(tool_name=tool.name, error=error, server_name=self._server, tool_use_id=call.id)
-                )
+                self._on_failure(ToolFailure(**about, error=error))
             return make_error_result(str(error))
 
     async def _run_post_hooks(
@@ -230,14 +217,15 @@ class ToolExecutor:
             opinion = await self._run_hooks("PostToolUseFailure", call, more | {"error": result_text(result)})
         else:
             opinion = await self._run_hooks("PostToolUse", call, more | {"tool_response": result["content"]})
-        own: Mapping[str, Any] = opinion.get("hookSpecificOutput") or {}
+        own = _get_specific_output(opinion)
         for key in ("updatedMCPToolOutput", "updatedToolOutput"):
             if not failed and own.get(key) is not None:
                 result = _read_replacement(own[key])
-        earlier: Mapping[str, Any] = before.get("hookSpecificOutput") or {}
         blocked = opinion.get("reason") if opinion.get("decision") == "block" else None
-        notes = [earlier.get("additionalContext"), own.get("additionalContext"), blocked]
-        result = _append_notes(result, [str(note) for note in notes if note])
+        notes = [_get_specific_output(before).get("additionalContext"), own.get("additionalContext"), blocked]
+        if any(notes):
+            blocks = [make_text_block(str(note)) for note in notes if note]
+            result = {**result, "content": [*result["content"], *blocks]}
         return InvocationResult(call, result, stops_query=opinion.get("continue") is False)
 
     async def _run_hooks(
@@ -257,8 +245,12 @@ def result_text(result: Mapping[str, Any]) -> str:
     return "\n".join(block["text"] for block in result.get("content", ()) if block.get("type") == "text")
 
 
-def _replace_arguments(call: ToolInvocation, arguments: Mapping[str, Any]) -> ToolInvocation:
-    return ToolInvocation(call.id, call.name, arguments, call.hook_output, call.error)
+def _get_specific_output(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    return output.get("hookSpecificOutput") or {}
+
+
+def _refuse(call: ToolInvocation, text: str, **how: bool) -> InvocationResult:
+    return InvocationResult(call, make_error_result(text), is_denied=True, **how)
 
 
 def _read_replacement(value: Any) -> Mapping[str, Any]:
@@ -267,13 +259,7 @@ def _read_replacement(value: Any) -> Mapping[str, Any]:
         return cast("dict[str, Any]", value)
     if isinstance(value, list):
         return {"content": cast("list[Any]", value)}
-    return {"content": [{"type": "text", "text": str(cast("object", value))}]}
-
-
-def _append_notes(result: Mapping[str, Any], notes: Sequence[str]) -> Mapping[str, Any]:
-    if not notes:
-        return result
-    return {**result, "content": [*result["content"], *({"type": "text", "text": note} for note in notes)]}
+    return {"content": [make_text_block(str(cast("object", value)))]}
 
 
 # The modes that decide a call without a matching rule. In the others, permission is requested.
@@ -307,20 +293,8 @@ class LoopStep(Struct, frozen=True):
     messages: Sequence[Message] = ()
 
 
-class ToolLoop(Protocol):
-    """The tool loop of one query, over all replies of the model. Make a new one for each query."""
-
-    def read(self, batch: list[Message]) -> list[Message]:
-        """Process messages of the CLI, in order; returns the messages for the reader of the query."""
-        ...
-
-    async def next_step(self, result: ResultMessage) -> LoopStep:
-        """Return the step after `result`."""
-        ...
-
-
-class ToolCallLog:
-    """The calls and turns of one query so far.
+class ToolLoop:
+    """The tool loop of one query, over all replies of the model: its turns and denied calls so far.
 
     Args:
         executor: runs the calls.
@@ -328,14 +302,22 @@ class ToolCallLog:
     """
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None) -> None:
-        self._executor = executor
+        self.executor = executor
         self._limit = max_turns or MAX_STEPS
         self._turns = 0
         self._denied: list[PermissionDenial] = []
 
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Process messages of the CLI, in order; returns the messages for the reader of the query."""
+        raise NotImplementedError
+
+    async def next_step(self, result: ResultMessage) -> LoopStep:
+        """Return the step after `result`."""
+        raise NotImplementedError
+
     def observe(self, message: Message) -> None:
         """Record the session facts that hooks and rules need."""
-        host = self._executor
+        host = self.executor
         if isinstance(message, InitMessage):
             host.permission_mode = message.permission_mode or host.permission_mode
             facts = {"session_id": message.session_id, "cwd": message.cwd, "permission_mode": host.permission_mode}
@@ -349,7 +331,7 @@ class ToolCallLog:
             return result
         return structs.replace(result, permission_denials=[*result.permission_denials, *self._denied])
 
-    async def run(
+    async def run_calls(
         self, calls: Sequence[ToolInvocation], result: ResultMessage
     ) -> tuple[list[InvocationResult], list[Message]]:
         """Run the calls in the reply that `result` ends. Returns their results and messages for the stream.
@@ -357,7 +339,7 @@ class ToolCallLog:
         If the results are empty, nothing may follow: the messages then end the query.
         """
         self._turns += max(1, int(result.num_turns or 0))
-        ran = await self._executor.run_all(calls)
+        ran = await self.executor.run_all(calls)
         self._denied += [
             PermissionDenial(
                 tool_name=each.invocation.name,
@@ -429,7 +411,7 @@ TOOL_DEFERRED: Final = "tool_deferred"
 LOST_CALL_MESSAGE: Final = "The process that ran this call ended; whether it was done is not known."
 
 
-class DeferredBridge:
+class _Bridge:
     """The bridge of one conversation.
 
     Args:
@@ -437,21 +419,12 @@ class DeferredBridge:
         max_turns: limit as in the option; counts all steps of a query.
     """
 
-    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
-        self.executor = executor
-        self._max_turns = max_turns
-        self._loop: DeferredToolLoop | None = None
-        self._hook_outputs: dict[str, dict[str, Any]] = {}
-        self._has_model_output = False
-        self.is_sending_results = False  # the next prompt holds results
-
-    is_declared_by_server: Final = True
+    is_declared_by_server = False
     """Whether the CLI needs the tools declared by an MCP server."""
 
-    @property
-    def matcher(self) -> str:
-        """Matcher of the hook `defer`: the names of the tools."""
-        return "|".join(sorted(self.executor.tool_names))
+    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
+        self.executor = executor
+        self.max_turns = max_turns
 
     def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
         """Set the handlers of a new child process.
@@ -460,14 +433,33 @@ class DeferredBridge:
             The handler to use in place of `hook`, so that each hook runs once.
         """
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
-        self._hook_outputs.clear()
-        self._has_model_output = False
         return None if hook is None else self._wrap_hook(hook)
+
+    def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
+        raise NotImplementedError
+
+
+class DeferredBridge(_Bridge):
+    """The bridge `deferred` of one conversation."""
+
+    is_declared_by_server = True
+
+    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
+        super().__init__(executor, max_turns)
+        self._loop: DeferredToolLoop | None = None
+        self._hook_outputs: dict[str, dict[str, Any]] = {}
+        self._has_model_output = False
+        self.is_sending_results = False  # the next prompt holds results
+
+    @property
+    def matcher(self) -> str:
+        """Matcher of the hook `defer`: the names of the tools."""
+        return "|".join(sorted(self.executor.tool_names))
 
     def start_loop(self) -> DeferredToolLoop:
         """Start the tool loop of a query."""
         self.is_sending_results = False
-        return DeferredToolLoop(self, ToolCallLog(self.executor, self._max_turns))
+        return DeferredToolLoop(self)
 
     def defer(self, event: Any) -> dict[str, Any] | None:
         """Hook: decide whether a call is deferred to this process.
@@ -492,35 +484,41 @@ class DeferredBridge:
         """Record that the model produced output in the query of `loop`."""
         self._loop, self._has_model_output, self.is_sending_results = loop, True, False
 
+    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
+        """Set the handlers of a new child process, which has not called a tool yet."""
+        self._hook_outputs.clear()
+        self._has_model_output = False
+        return super().bind_handlers(hook, permission)
+
     def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
-            data: Any = body.get("input")
-            event: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
-            if (
-                self.is_sending_results
-                and event.get("hook_event_name") == "UserPromptSubmit"
-                and not event.get("prompt")
-            ):
+            event = _get_hook_event(body)
+            name = event.get("hook_event_name")
+            if self.is_sending_results and name == "UserPromptSubmit" and not event.get("prompt"):
                 return {}
             answer = await hook(body)
-            if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.executor.tool_names:
+            if name == "PreToolUse" and event.get("tool_name") in self.executor.tool_names:
                 self._record_hook_output(str(event.get("tool_use_id")), answer)
             return answer
 
         return ask
 
     def _record_hook_output(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
-        own: Mapping[str, Any] = answer.get("hookSpecificOutput") or {}
-        if own.get("permissionDecision") != "defer":  # "defer" is the output of our own hook
+        if _get_specific_output(answer).get("permissionDecision") != "defer":  # "defer" is the output of our own hook
             self._hook_outputs[tool_use_id] = merge_hook_outputs([self._hook_outputs.get(tool_use_id, {}), answer])
 
 
-class DeferredToolLoop:
-    """The tool loop of one query; see `ToolLoop`."""
+def _get_hook_event(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    data: Any = body.get("input")
+    return cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
 
-    def __init__(self, bridge: DeferredBridge, call_log: ToolCallLog) -> None:
+
+class DeferredToolLoop(ToolLoop):
+    """The tool loop of a query with deferred calls."""
+
+    def __init__(self, bridge: DeferredBridge) -> None:
+        super().__init__(bridge.executor, bridge.max_turns)
         self._bridge = bridge
-        self._call_log = call_log
         self._calls: dict[str, ToolInvocation] = {}
         self._deferred: list[str] = []
         self._accepts_calls = True
@@ -528,7 +526,7 @@ class DeferredToolLoop:
     def read(self, batch: list[Message]) -> list[Message]:
         """Record the calls; changes only the result message, if calls were denied here."""
         for at, message in enumerate(batch):
-            self._call_log.observe(message)
+            self.observe(message)
             if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
                 self._bridge.record_model_output(self)
                 for use in message.tool_uses:
@@ -537,7 +535,7 @@ class DeferredToolLoop:
                 for answered in message.tool_results:
                     self._calls.pop(answered.tool_use_id, None)
             elif isinstance(message, ResultMessage):
-                batch[at] = self._call_log.add_denials(message)
+                batch[at] = self.add_denials(message)
         return batch
 
     def claim_call(self, tool_use_id: str) -> bool:
@@ -557,12 +555,10 @@ class DeferredToolLoop:
             self._accepts_calls = False
             return LoopStep()
         self._accepts_calls = False  # no loop runs calls of a model woken meanwhile by a task
-        ran, messages = await self._call_log.run([self._add_hook_output(call) for call in calls], result)
+        with_output = [structs.replace(each, hook_output=self._bridge.pop_hook_output(each.id)) for each in calls]
+        ran, messages = await self.run_calls(with_output, result)
         self._accepts_calls = self._bridge.is_sending_results = bool(ran)
         return LoopStep([make_tool_result(each) for each in ran] or None, messages)
-
-    def _add_hook_output(self, call: ToolInvocation) -> ToolInvocation:
-        return ToolInvocation(call.id, call.name, call.arguments, self._bridge.pop_hook_output(call.id))
 
 
 # The bridge `xml`: calls and results are text, without MCP and without the CLI's tools. `tools.xml` has the protocol;
@@ -573,69 +569,46 @@ class DeferredToolLoop:
 _TEXT_FIELDS: Final = {"UserPromptSubmit": "prompt", "Stop": "last_assistant_message"}
 
 
-class XmlBridge:
-    """The bridge of one conversation.
-
-    Args:
-        executor: runs the calls.
-        max_turns: limit as in the option; counts all steps of a query.
-    """
-
-    is_declared_by_server: Final = False
-    """Whether the CLI needs the tools declared by an MCP server."""
+class XmlBridge(_Bridge):
+    """The bridge `xml` of one conversation."""
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
-        self.executor = executor
+        super().__init__(executor, max_turns)
         self.nonce = new_nonce()
-        self._max_turns = max_turns
 
     def system_prompt(self) -> str:
         """Make the part of the system prompt that explains the protocol and the tools."""
         return system_prompt(self.executor.available_tools, self.nonce)
 
-    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
-        """Set the handlers of a new child process. Returns the handler to use in place of `hook`."""
-        self.executor.hook_handler, self.executor.permission_handler = hook, permission
-        return None if hook is None else self._wrap_hook(hook)
-
     def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
         """Hide from user hooks the turn events that are part of a tool loop, whose text holds calls or results."""
 
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
-            data: Any = body.get("input")
-            if isinstance(data, Mapping):
-                event = cast("Mapping[str, Any]", data)
-                hook_text = event.get(_TEXT_FIELDS.get(str(event.get("hook_event_name")), ""))
-                if isinstance(hook_text, str) and f"-{self.nonce}>" in hook_text:
-                    return {}
-            return await hook(body)
+            event = _get_hook_event(body)
+            text = event.get(_TEXT_FIELDS.get(str(event.get("hook_event_name")), ""))
+            return {} if isinstance(text, str) and f"-{self.nonce}>" in text else await hook(body)
 
         return ask
 
     def start_loop(self) -> XmlToolLoop:
         """Start the tool loop of a query."""
-        return XmlToolLoop(self, ToolCallLog(self.executor, self._max_turns))
+        return XmlToolLoop(self)
 
 
-class XmlToolLoop:
-    """The tool loop of one query; see `ToolLoop`."""
+class XmlToolLoop(ToolLoop):
+    """The tool loop of a query with calls in text."""
 
-    def __init__(self, bridge: XmlBridge, call_log: ToolCallLog) -> None:
-        self._bridge = bridge
-        self._call_log = call_log
-        tools = bridge.executor.available_tools
-        self._knows_suffix = False
-        self._reader = ReplyReader(
-            lambda: StreamParser(tools=tools, nonce=bridge.nonce, refuse_bare=bool(tools) and not self._knows_suffix),
-            full_name=bridge.executor.full_name,
-        )
+    def __init__(self, bridge: XmlBridge) -> None:
+        super().__init__(bridge.executor, bridge.max_turns)
+        self._nonce = bridge.nonce
+        self._reader = ReplyReader(self.executor.available_tools, bridge.nonce, full_name=self.executor.full_name)
         self._reply = ParsedReply()
 
     def read(self, batch: list[Message]) -> list[Message]:
         """Take the markup out of a batch: calls become `ToolUseBlock`s, like those of any tool."""
         read: list[Message] = []
         for message in batch:
-            self._call_log.observe(message)
+            self.observe(message)
             rewritten = self._reader.rewrite(message)
             read += [self._finish_result(each) if isinstance(each, ResultMessage) else each for each in rewritten]
         return read
@@ -644,24 +617,22 @@ class XmlToolLoop:
         if result.is_woken:
             return result
         self._reply = self._reader.end(result)
-        self._knows_suffix = self._knows_suffix or has_missing_suffix(self._reply)
         if self._reply.calls:  # the CLI takes the calls for a final answer
             return structs.replace(result, stop_reason=TOOL_DEFERRED)
-        return self._call_log.add_denials(result)
+        return self.add_denials(result)
 
     async def next_step(self, result: ResultMessage) -> LoopStep:
         """Run the calls in the reply; their results are the next user message."""
         reply, self._reply = self._reply, ParsedReply()
         if not reply.calls:
             return LoopStep()
-        ran, messages = await self._call_log.run([self._make_invocation(each) for each in reply.calls], result)
-        return LoopStep(results_content(map(self._make_answer, ran), self._bridge.nonce) or None, messages)
-
-    def _make_invocation(self, call: ToolCall | ToolCallError) -> ToolInvocation:
-        name = self._bridge.executor.full_name(call.name or "")
-        if isinstance(call, ToolCall):
-            return ToolInvocation(call.id, name, call.input)
-        return ToolInvocation(call.id, name, error=call.message)
-
-    def _make_answer(self, ran: InvocationResult) -> CallAnswer:
-        return CallAnswer(ran.invocation.id, self._bridge.executor.short_name(ran.invocation.name), ran.result)
+        full_name = self.executor.full_name
+        calls = [
+            ToolInvocation(call.id, full_name(call.name), call.input)
+            if isinstance(call, ToolCall)
+            else ToolInvocation(call.id, full_name(call.name or ""), error=call.message)
+            for call in reply.calls
+        ]
+        ran, messages = await self.run_calls(calls, result)
+        answers = [self.executor.make_answer(each) for each in ran]
+        return LoopStep(results_content(answers, self._nonce) or None, messages)

@@ -34,7 +34,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         content: any value that a tool may return.
         structured: a JSON object for programs. The CLI shows it to the model in place of the text in `content`.
-        is_error: whether the model is told that the call failed.
+        is_error: whether the model sees that the call failed.
         meta: `_meta` of the result.
     """
 
@@ -56,7 +56,7 @@ _REQUIRED_KEYS: dict[str, frozenset[str]] = {
 
 def text_content(text: str) -> ToolContent:
     """Make a block of text."""
-    return ToolContent({"type": "text", "text": text})
+    return ToolContent(make_text_block(text))
 
 
 def image_content(source: bytes | str | os.PathLike[str], *, mime_type: str | None = None) -> ToolContent:
@@ -120,10 +120,9 @@ def to_result(value: Any) -> JsonObject:
         return _from_tool_result(value)
     if (block := as_block(value)) is not None:
         return {"content": [block]}
-    if isinstance(value, tuple) and not hasattr(cast("Any", value), "_fields"):
-        return {"content": [_to_block(item) for item in cast("tuple[Any, ...]", value)]}
-    if isinstance(value, list) and any(as_block(item) is not None for item in cast("list[Any]", value)):
-        return {"content": [_to_block(item) for item in cast("list[Any]", value)]}
+    several = isinstance(value, tuple) and not hasattr(cast("Any", value), "_fields")
+    if several or (isinstance(value, list) and any(as_block(item) is not None for item in cast("list[Any]", value))):
+        return {"content": [to_content_block(item) for item in cast("Sequence[Any]", value)]}
     data = to_json_value(value)
     if isinstance(data, dict):
         return _from_mapping(cast("JsonObject", data))
@@ -194,11 +193,11 @@ def _convert_value(value: Any) -> Any:
     return to_plain_scalar(value)
 
 
-def _to_block(item: Any) -> JsonObject:
+def to_content_block(item: Any) -> JsonObject:
+    """Convert a value to a content block: a text as it is, any other value that is not a block as JSON."""
     if isinstance(item, str):
-        return {"type": "text", "text": item}
-    block = as_block(item)
-    return block if block is not None else {"type": "text", "text": json_text(to_json_value(item))}
+        return make_text_block(item)
+    return as_block(item) or make_text_block(json_text(to_json_value(item)))
 
 
 def _from_tool_result(value: ToolResult) -> JsonObject:
@@ -341,28 +340,16 @@ def to_blocks(content: Any) -> list[JsonObject]:
 
 
 def _to_readable(block: JsonObject) -> JsonObject | str:
-    return _READABLE_CONVERTERS.get(str(block.get("type")), _describe_unknown)(block)
-
-
-def _convert_text(block: JsonObject) -> str:
-    return str(block.get("text", ""))
+    return _READABLE_CONVERTERS.get(str(block.get("type")), json_text)(block)
 
 
 def _convert_image(block: JsonObject) -> JsonObject | str:
     if isinstance(block.get("source"), Mapping):
         return {"type": "image", "source": block["source"]}
     if not isinstance(block.get("data"), str):
-        return _describe_unknown(block)
+        return json_text(block)
     source = {"type": "base64", "media_type": block.get("mimeType", "image/png"), "data": block["data"]}
     return {"type": "image", "source": source}
-
-
-def _convert_document(block: JsonObject) -> JsonObject | str:
-    return block if isinstance(block.get("source"), Mapping) else _describe_unknown(block)
-
-
-def _describe_audio(block: JsonObject) -> str:
-    return f"[Audio, {block.get('mimeType', 'of unknown type')}, {_decoded_size(block.get('data'))} bytes]"
 
 
 def _describe_link(block: JsonObject) -> str:
@@ -382,19 +369,17 @@ def _convert_resource(block: JsonObject) -> JsonObject | str:
     return f"[Resource at {resource.get('uri', '')}] {kind}, {_decoded_size(blob)} bytes"
 
 
-def _describe_unknown(block: JsonObject) -> str:
-    return json_text(block)
-
-
 def _decoded_size(base64: Any) -> int:
     return len(base64) * 3 // 4 - base64[-2:].count("=") if isinstance(base64, str) else 0
 
 
 _READABLE_CONVERTERS: Final[Mapping[str, Callable[[JsonObject], JsonObject | str]]] = {
-    "text": _convert_text,
+    "text": lambda block: str(block.get("text", "")),
     "image": _convert_image,
-    "document": _convert_document,
-    "audio": _describe_audio,
+    "document": lambda block: block if isinstance(block.get("source"), Mapping) else json_text(block),
+    "audio": lambda block: (
+        f"[Audio, {block.get('mimeType', 'of unknown type')}, {_decoded_size(block.get('data'))} bytes]"
+    ),
     "resource_link": _describe_link,
     "resource": _convert_resource,
 }

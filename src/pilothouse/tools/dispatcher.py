@@ -6,7 +6,7 @@ Owns the set of servers of a conversation, and what `initialize` says about them
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 
@@ -15,39 +15,48 @@ from pilothouse.tools.calls import ToolFailure
 from pilothouse.tools.mcp_mount import MountedEndpoint, MountedServer
 from pilothouse.tools.server import (
     METHOD_NOT_FOUND,
-    InProcessServer,
     JsonObject,
     Message,
     RpcError,
     SdkServer,
     ServerContext,
-    ServerEndpoint,
     make_error,
 )
 
 MCP_MESSAGE: Final = "mcp_message"
 
 
+InProcessServer: TypeAlias = SdkServer | MountedServer
+
+
 class McpDispatcher:
-    """The in-process servers of one query or session; made by `make_mcp_dispatcher`.
+    """The in-process servers of one query or session; `make_mcp_dispatcher` is another name of this class.
+
+    Args:
+        servers: servers by the names under which the CLI knows them: made by `sdk_server` or `mount`, or a server of
+            the `mcp` package itself.
 
     Attributes:
         notify: called with a server name and a message from that server for the CLI; set by the driver. It must not
             wait. Until it is set, such messages are dropped.
-        on_failure: called with each tool failure that is reported to the model; None for no call.
+        on_failure: called with each tool failure that is reported to the model.
         session: the value of `ToolContext.session` for tools.
+
+    Raises:
+        ToolDefinitionError: a name cannot be used, or a value is not a server.
     """
 
-    def __init__(self, servers: Mapping[str, InProcessServer]) -> None:
-        self.notify: Callable[[str, JsonObject], None] | None = None
-        self.on_failure: Callable[[ToolFailure], None] | None = None
+    def __init__(self, servers: Mapping[str, Any]) -> None:
+        self.notify: Callable[[str, JsonObject], None] = lambda server, message: None
+        self.on_failure: Callable[[ToolFailure], None] = lambda failure: None
         self.session: Any = None
-        self._servers = dict(servers)
+        self._servers: dict[str, InProcessServer] = {
+            name: value if isinstance(value, SdkServer | MountedServer) else MountedServer(value)
+            for name, value in servers.items()
+        }
         for name, server in self._servers.items():
             server.check_name(name)
-        self._endpoints: dict[str, ServerEndpoint] = {
-            name: server.connect(self._make_context(name)) for name, server in self._servers.items()
-        }
+        self._endpoints = {name: server.connect(self._make_context(name)) for name, server in self._servers.items()}
 
     def __repr__(self) -> str:
         return f"McpDispatcher({list(self._servers)})"
@@ -60,15 +69,6 @@ class McpDispatcher:
     def get_server(self, name: str) -> InProcessServer:
         """Return the server of that name."""
         return self._servers[name]
-
-    @property
-    def server_configs(self) -> dict[str, JsonObject]:
-        """Timeouts of the servers in ms, for `sdkMcpServerConfigs`."""
-        return {
-            name: {"timeout": max(1, round(server.timeout * 1000))}
-            for name, server in self._servers.items()
-            if server.timeout is not None
-        }
 
     @property
     def server_manifests(self) -> dict[str, JsonObject]:
@@ -84,12 +84,14 @@ class McpDispatcher:
 
     @property
     def initialize_fields(self) -> JsonObject:
-        """Fields for the `initialize` request: names and timeouts of the servers."""
-        if not self._servers:
-            return {}
-        return {"sdkMcpServers": list(self.server_names)} | (
-            {"sdkMcpServerConfigs": self.server_configs} if self.server_configs else {}
-        )
+        """Fields for the `initialize` request: names and timeouts (in ms) of the servers."""
+        configs = {
+            name: {"timeout": max(1, round(server.timeout * 1000))}
+            for name, server in self._servers.items()
+            if server.timeout is not None
+        }
+        fields = {"sdkMcpServers": list(self._servers), "sdkMcpServerConfigs": configs}
+        return {key: value for key, value in fields.items() if value}
 
     @property
     def has_mounted_servers(self) -> bool:
@@ -137,29 +139,12 @@ class McpDispatcher:
         return {"mcp_response": await endpoint.handle(message)}
 
     def _make_context(self, name: str) -> ServerContext:
-        def notify(message: JsonObject) -> None:
-            if self.notify is not None:
-                self.notify(name, message)
-
-        def failed(failure: ToolFailure) -> None:
-            if self.on_failure is not None:
-                self.on_failure(failure)
-
-        return ServerContext(name, notify, failed, lambda: self.session)
+        return ServerContext(
+            name,
+            notify=lambda message: self.notify(name, message),
+            report_failure=lambda failure: self.on_failure(failure),
+            get_session=lambda: self.session,
+        )
 
 
-def make_mcp_dispatcher(servers: Mapping[str, Any]) -> McpDispatcher:
-    """Make the dispatcher of the in-process servers of one query or session.
-
-    Args:
-        servers: servers by the names under which the CLI knows them: made by `sdk_server` or `mount`, or a server of
-            the `mcp` package itself.
-
-    Raises:
-        ToolDefinitionError: a name cannot be used, or a value is not a server.
-    """
-    return McpDispatcher({name: _as_server(value) for name, value in servers.items()})
-
-
-def _as_server(value: Any) -> InProcessServer:
-    return value if isinstance(value, SdkServer | MountedServer) else MountedServer(value)
+make_mcp_dispatcher = McpDispatcher

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -220,19 +220,6 @@ Schema: TypeAlias = dict[str, Any]
 _REFERENCE = "#/$defs/{name}"
 
 
-class ToolInput(Protocol):
-    """The input of a tool."""
-
-    @property
-    def schema(self) -> Schema:
-        """The schema for the model; an object at the root."""
-        ...
-
-    def parse(self, arguments: Mapping[str, Any]) -> Any:
-        """Convert arguments to the function's input. Raises ToolInputError, naming the fields, if they do not fit."""
-        ...
-
-
 class ParametersInput:
     """Named fields, each with a type: the parameters of a function.
 
@@ -252,7 +239,7 @@ class ParametersInput:
         self._adapters = {each.name: _make_adapter(each) for each in parameters if _needs_pydantic(each)}
         own = {each.name: each for each in parameters if each.name not in self._adapters}
         self._typed = _make_typed_dict({name: each.annotation for name, each in own.items()}, own)
-        _convert({}, self._typed, strict=True, ignore_problems=True)
+        _compile(self._typed)
         self.schema: Schema = self._make_schema(own)
 
     def __reduce__(self) -> tuple[Any, ...]:  # the types that msgspec makes cannot be pickled
@@ -261,19 +248,17 @@ class ParametersInput:
 
     def parse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Convert the given fields; missing ones stay missing."""
-        if arguments.keys() <= self._parameters.keys() or self._accepts_extra:
-            try:
-                values: dict[str, Any] = msgspec.convert(arguments, self._typed, strict=self._strict, dec_hook=_decode)
-                for name, adapter in self._adapters.items():
-                    if name in arguments:
-                        values[name] = _validate(adapter, arguments[name])
-                    elif self._parameters[name].default is REQUIRED:
-                        raise _make_input_error(list(self._find_problems(arguments)))
-            except ToolInputError:
-                raise
-            except Exception as error:
-                raise _make_input_error(list(self._find_problems(arguments)) or [str(error)]) from error
-            return {**arguments, **values} if self._accepts_extra else values
+        try:
+            values: dict[str, Any] = msgspec.convert(arguments, self._typed, strict=self._strict, dec_hook=_decode)
+            for name, adapter in self._adapters.items():
+                if name in arguments or self._parameters[name].default is REQUIRED:
+                    values[name] = _validate(adapter, arguments[name])
+        except Exception as error:
+            raise _make_input_error(list(self._find_problems(arguments)) or [str(error)]) from error
+        if self._accepts_extra:
+            return {**arguments, **values}
+        if arguments.keys() <= self._parameters.keys():
+            return values
         raise _make_input_error(list(self._find_problems(arguments)))
 
     def _find_problems(self, given: Mapping[str, Any]) -> Iterator[str]:
@@ -332,7 +317,7 @@ class TypeInput:
                 [kind], schema_hook=_schema_hook, ref_template=_REFERENCE
             )
             made = {**root, **({"$defs": definitions} if definitions else {})}
-            _convert({}, kind, strict=True, ignore_problems=True)
+            _compile(kind)
         self.schema: Schema = inline_object_root(made, parameter.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -371,6 +356,13 @@ class SchemaInput:
         if problems := self._check(arguments):
             raise _make_input_error([f"{_format_path(problem.path)}: {problem.text}" for problem in problems])
         return arguments
+
+
+ToolInput: TypeAlias = ParametersInput | TypeInput | SchemaInput
+"""The input of a tool: `schema`, an object at the root, for the model; and `parse`, which checks and converts.
+
+`parse` raises ToolInputError, naming the fields, if the arguments of a call do not fit.
+"""
 
 
 def make_input(schema: Any) -> ToolInput:
@@ -446,13 +438,12 @@ def _decode(kind: Any, value: Any) -> Any:
     raise NotImplementedError
 
 
-def _convert(value: Any, kind: Any, *, strict: bool, ignore_problems: bool) -> None:
+def _compile(kind: Any) -> None:
     """Compile a type, so that a type that msgspec cannot handle is reported when the tool is defined."""
     try:
-        msgspec.convert(value, kind, strict=strict, dec_hook=_decode)
+        msgspec.convert({}, kind, dec_hook=_decode)
     except msgspec.ValidationError:
-        if not ignore_problems:
-            raise
+        pass
     except TypeError as error:
         raise ToolDefinitionError(f"no JSON form: {error}") from error
 

@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from pilothouse.callbacks import mark_server_task
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.server import (
     ACKNOWLEDGED,
@@ -40,10 +41,17 @@ _INNER_SERVER_ATTRIBUTES: Final = ("_lowlevel_server", "_mcp_server")
 
 
 class MountedServer:
-    """A server of the `mcp` package; made by `mount`. Each conversation runs it anew, including its lifespan.
+    """A server made with the `mcp` package (`Server`, `MCPServer`, `FastMCP`), for use in this process.
 
-    Attributes:
+    Each conversation runs it anew, including its lifespan. `mount` is another name of this class.
+
+    Args:
+        server: the server.
         timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
+        always_load: whether the prompt always holds the schemas of its tools; if not, the model searches for them.
+
+    Raises:
+        ToolDefinitionError: `server` is not such a server.
     """
 
     def __init__(self, server: Any, *, timeout: float | None = None, always_load: bool = True) -> None:
@@ -71,18 +79,7 @@ class MountedServer:
         return MountedEndpoint(self._server, context, self._always_load)
 
 
-def mount(mcp_server: Any, *, timeout: float | None = None, always_load: bool = True) -> MountedServer:
-    """Use a server made with the `mcp` package (`Server`, `MCPServer`, `FastMCP`) in this process.
-
-    Args:
-        mcp_server: the server.
-        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
-        always_load: whether the prompt always holds the schemas of its tools; if not, the model searches for them.
-
-    Raises:
-        ToolDefinitionError: `mcp_server` is not such a server.
-    """
-    return MountedServer(mcp_server, timeout=timeout, always_load=always_load)
+mount = MountedServer
 
 
 class MountedEndpoint:
@@ -147,7 +144,10 @@ class _ServerRun:
     def __init__(self, server: Any, context: ServerContext) -> None:
         self._server = server
         self._context = context
-        self._codec = _MessageCodec()
+        types: Any = import_module("mcp.types")
+        adapter = getattr(types, "jsonrpc_message_adapter", None)
+        self._validate: Any = adapter.validate_python if adapter is not None else types.JSONRPCMessage.model_validate
+        self._wrap: Any = import_module("mcp.shared.message").SessionMessage
         # Unbounded is safe: the open requests of the CLI bound what arrives, and the server reads at once.
         self._to_server: MemoryObjectSendStream[Any]
         self._server_input: MemoryObjectReceiveStream[Any]
@@ -159,6 +159,7 @@ class _ServerRun:
 
     async def serve(self) -> None:
         """Run the server until its input ends. Does not raise the server's exceptions."""
+        mark_server_task(lambda: bool(self._pending))
         server_writes, from_server = anyio.create_memory_object_stream[Any](float("inf"))
         failure = "the server has ended"
         try:
@@ -219,7 +220,7 @@ class _ServerRun:
     async def _read_output(self, from_server: MemoryObjectReceiveStream[Any]) -> None:
         async with from_server:
             async for item in from_server:
-                message = self._codec.decode(item)
+                message: JsonObject = item.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
                 waiter = self._pending.get(message.get("id", 0)) if "method" not in message else None
                 if waiter is not None:
                     waiter.resolve(message)
@@ -228,7 +229,7 @@ class _ServerRun:
 
     def _send(self, message: Message) -> None:
         try:
-            self._to_server.send_nowait(self._codec.encode(message))
+            self._to_server.send_nowait(self._wrap(self._validate(dict(message))))
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the server has ended; its pending requests get that error
         except ValueError as error:
@@ -254,22 +255,6 @@ class _PendingResponse:
             raise self._response
         assert self._response is not None
         return self._response
-
-
-class _MessageCodec:
-    """Converts messages between dicts and the objects of the `mcp` package."""
-
-    def __init__(self) -> None:
-        types: Any = import_module("mcp.types")
-        adapter = getattr(types, "jsonrpc_message_adapter", None)
-        self._validate: Any = adapter.validate_python if adapter is not None else types.jsonrpcMessage.model_validate
-        self._wrap: Any = import_module("mcp.shared.message").SessionMessage
-
-    def encode(self, message: Message) -> Any:
-        return self._wrap(self._validate(dict(message)))
-
-    def decode(self, item: Any) -> JsonObject:
-        return item.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _set_always_load(answer: JsonObject) -> None:

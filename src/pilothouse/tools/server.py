@@ -10,7 +10,7 @@ import re
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 import anyio
@@ -19,7 +19,7 @@ from pilothouse._version import __version__
 from pilothouse.callbacks import call_function, is_async
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError
-from pilothouse.tools.content import as_block, json_text, make_error_result, make_resource_contents, to_json_value
+from pilothouse.tools.content import make_error_result, make_resource_contents, to_content_block
 from pilothouse.tools.input_schema import ParametersInput, caller_locals, function_name, read_signature
 from pilothouse.tools.tool import Tool, as_tool, check_full_name, check_server_name
 
@@ -67,31 +67,6 @@ class ServerContext:
     notify: Callable[[JsonObject], None]
     report_failure: Callable[[ToolFailure], None]
     get_session: Callable[[], Any]
-
-
-class ServerEndpoint(Protocol):
-    """One server in one conversation."""
-
-    async def handle(self, message: Message) -> JsonObject:
-        """Respond to a request; acknowledge a notification, or a response to a request of the server."""
-        ...
-
-
-class InProcessServer(Protocol):
-    """A server that can be connected to a conversation, or to several at the same time."""
-
-    @property
-    def timeout(self) -> float | None:
-        """How long the CLI waits for a call, in seconds; None for the CLI's default."""
-        ...
-
-    def connect(self, context: ServerContext) -> ServerEndpoint:
-        """Make an endpoint for one conversation."""
-        ...
-
-    def check_name(self, server_name: str) -> None:
-        """Raise ToolDefinitionError if the server cannot have this name."""
-        ...
 
 
 def is_request(message: Message) -> bool:
@@ -298,14 +273,8 @@ def _to_prompt_message(value: Any) -> dict[str, Any]:
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(value, Mapping) and cast("Mapping[str, Any]", value).get("role") in _ROLES:
         message = cast("Mapping[str, Any]", value)
-        return {"role": message["role"], "content": _to_content_block(message.get("content", ""))}
-    return {"role": "user", "content": _to_content_block(value)}
-
-
-def _to_content_block(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"type": "text", "text": value}
-    return as_block(value) or {"type": "text", "text": json_text(to_json_value(value))}
+        return {"role": message["role"], "content": to_content_block(message.get("content", ""))}
+    return {"role": "user", "content": to_content_block(value)}
 
 
 def _compile_uri(uri: str) -> tuple[re.Pattern[str], frozenset[str]]:
@@ -330,22 +299,28 @@ _TOOL_USE_ID: Final = "claudecode/toolUseId"
 
 
 class SdkServer:
-    """An MCP server that runs in this process; made by `sdk_server`.
+    """An MCP server that runs in this process; `sdk_server` is another name of this class.
 
-    Attributes:
-        name: its name in the handshake.
-        version: its version.
+    Args:
+        name: its name; the model sees its tools as `mcp__name__tool`.
+        tools: functions, or tools made by `@tool`.
+        resources: made by `resource`.
+        prompts: made by `prompt`.
+        version: its version, for people; by default that of pilothouse.
         instructions: what the model should know about it.
         timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
+
+    Raises:
+        ToolDefinitionError: a name cannot be used or is used twice, or a function cannot be a tool.
     """
 
     def __init__(
         self,
         name: str,
-        *,
         tools: Iterable[Any] = (),
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
+        *,
         version: str = __version__,
         instructions: str | None = None,
         timeout: float | None = None,
@@ -443,6 +418,10 @@ class SdkServer:
         """Make the result of `tools/list`."""
         return {"tools": [tool.definition() for tool in self._tools.values()]}
 
+    def list_resources(self, *, templates: bool) -> list[JsonObject]:
+        """Make the entries for `resources/list` or `resources/templates/list`."""
+        return [each.definition() for each in self._resources.values() if each.is_template == templates]
+
     def _add(self, value: Any) -> Tool[..., Any]:
         made = as_tool(value)
         if made.name in self._tools:
@@ -455,39 +434,7 @@ class SdkServer:
             endpoint.context.notify(make_notification(TOOLS_CHANGED))
 
 
-def sdk_server(
-    name: str,
-    tools: Iterable[Any] = (),
-    resources: Iterable[Resource] = (),
-    prompts: Iterable[Prompt] = (),
-    *,
-    version: str = __version__,
-    instructions: str | None = None,
-    timeout: float | None = None,
-) -> SdkServer:
-    """Make an MCP server that runs in this process.
-
-    Args:
-        name: its name; the model sees its tools as `mcp__name__tool`.
-        tools: functions, or tools made by `@tool`.
-        resources: made by `resource`.
-        prompts: made by `prompt`.
-        version: its version, for people; by default that of pilothouse.
-        instructions: what the model should know about it.
-        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
-
-    Raises:
-        ToolDefinitionError: a name cannot be used or is used twice, or a function cannot be a tool.
-    """
-    return SdkServer(
-        name,
-        tools=tools,
-        resources=resources,
-        prompts=prompts,
-        version=version,
-        instructions=instructions,
-        timeout=timeout,
-    )
+sdk_server = SdkServer
 
 
 class _SdkEndpoint:
@@ -505,22 +452,27 @@ class _SdkEndpoint:
                 self._cancel(message)
             return ACKNOWLEDGED
         try:
-            method = _METHODS.get(message["method"])
-            if method is None:
-                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {message['method']}")
+            method, key = message["method"], message["id"]
+            if method not in _METHODS and method not in _WAITING_METHODS:
+                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
             params: Any = message.get("params", {})
             if not isinstance(params, dict):
                 raise RpcError(INVALID_PARAMS, "params must be an object")
-            return make_result(message, await self._run_cancellable(method, message["id"], cast("JsonObject", params)))
+            if not isinstance(key, str | int):
+                raise RpcError(INVALID_REQUEST, "the id of a request is a text or a number")
+            given = cast("JsonObject", params)
+            if method in _METHODS:
+                return make_result(message, _METHODS[method](self, given))
+            return make_result(message, await self._run_cancellable(_WAITING_METHODS[method], key, given))
         except RpcError as error:
             return make_error(message, error)
         except Exception as error:  # noqa: BLE001 - user code; the CLI needs a response
             text = f"{type(error).__name__}: {error}"
             return make_error(message, RpcError(INTERNAL_ERROR, text))
 
-    async def _run_cancellable(self, method: _Method, key: Any, params: JsonObject) -> JsonObject:
-        if not isinstance(key, str | int):
-            raise RpcError(INVALID_REQUEST, "the id of a request is a text or a number")
+    async def _run_cancellable(
+        self, method: Callable[[_SdkEndpoint, JsonObject], Awaitable[JsonObject]], key: str | int, params: JsonObject
+    ) -> JsonObject:
         scope = anyio.CancelScope()
         self._running[key] = scope
         try:
@@ -574,21 +526,6 @@ class _SdkEndpoint:
 
         return report
 
-    async def initialize(self, params: JsonObject) -> JsonObject:
-        return self.server.initialize_result(str(params.get("protocolVersion")))
-
-    async def ping(self, params: JsonObject) -> JsonObject:
-        return {}
-
-    async def list_tools(self, params: JsonObject) -> JsonObject:
-        return self.server.tools_list_result()
-
-    async def list_resources(self, params: JsonObject) -> JsonObject:
-        return {"resources": [each.definition() for each in self.server.resources if not each.is_template]}
-
-    async def list_templates(self, params: JsonObject) -> JsonObject:
-        return {"resourceTemplates": [each.definition() for each in self.server.resources if each.is_template]}
-
     async def read_resource(self, params: JsonObject) -> JsonObject:
         uri = _require_text(params, "uri")
         for each in sorted(self.server.resources, key=lambda each: each.is_template):
@@ -596,9 +533,6 @@ class _SdkEndpoint:
             if values is not None:
                 return {"contents": await each.read(uri, values)}
         raise RpcError(RESOURCE_NOT_FOUND, f"Resource not found: {uri}", {"uri": uri})
-
-    async def list_prompts(self, params: JsonObject) -> JsonObject:
-        return {"prompts": [each.definition() for each in self.server.prompts]}
 
     async def get_prompt(self, params: JsonObject) -> JsonObject:
         name = _require_text(params, "name")
@@ -611,18 +545,19 @@ class _SdkEndpoint:
             raise RpcError(INVALID_PARAMS, str(error)) from error
 
 
-_Method: TypeAlias = Callable[[_SdkEndpoint, JsonObject], Awaitable[JsonObject]]
-
-_METHODS: dict[str, _Method] = {
-    INITIALIZE: _SdkEndpoint.initialize,
-    "ping": _SdkEndpoint.ping,
+# What answers each method: at once, or after a wait.
+_METHODS: Final[Mapping[str, Callable[[_SdkEndpoint, JsonObject], JsonObject]]] = {
+    INITIALIZE: lambda it, params: it.server.initialize_result(str(params.get("protocolVersion"))),
+    "ping": lambda it, params: {},
+    "prompts/list": lambda it, params: {"prompts": [each.definition() for each in it.server.prompts]},
+    "resources/list": lambda it, params: {"resources": it.server.list_resources(templates=False)},
+    "resources/templates/list": lambda it, params: {"resourceTemplates": it.server.list_resources(templates=True)},
+    "tools/list": lambda it, params: it.server.tools_list_result(),
+}
+_WAITING_METHODS: Final[Mapping[str, Callable[[_SdkEndpoint, JsonObject], Awaitable[JsonObject]]]] = {
     "prompts/get": _SdkEndpoint.get_prompt,
-    "prompts/list": _SdkEndpoint.list_prompts,
-    "resources/list": _SdkEndpoint.list_resources,
     "resources/read": _SdkEndpoint.read_resource,
-    "resources/templates/list": _SdkEndpoint.list_templates,
     "tools/call": _SdkEndpoint.call_tool,
-    "tools/list": _SdkEndpoint.list_tools,
 }
 
 

@@ -76,7 +76,8 @@ class Tool(Generic[P, R]):
         meta: Mapping[str, Any] | None = None,
         namespace: Mapping[str, Any] | None = None,
     ) -> None:
-        function = cast("Callable[P, R]", inspect.unwrap(function)) if _is_tool(function) else function
+        if isinstance(cast("Any", function), Tool):
+            function = cast("Callable[P, R]", inspect.unwrap(function))
         signature = read_signature(function, namespace)
         self.name = check_tool_name(signature.name if name is None else name)
         self.description = signature.description if description is None else description
@@ -118,11 +119,6 @@ class Tool(Generic[P, R]):
     def is_bound(self) -> bool:
         """Whether the tool can be called; a method taken from its class still lacks its object."""
         return not self._signature.is_method
-
-    @property
-    def wants_context(self) -> bool:
-        """Whether the function has a parameter for the `ToolContext`."""
-        return self._signature.context_parameter is not None
 
     def definition(self) -> dict[str, Any]:
         """Make the entry for MCP's `tools/list`."""
@@ -304,10 +300,6 @@ def as_tool(value: Any) -> Tool[..., Any]:
     if not made.is_bound:
         raise ToolDefinitionError(f"{made.name} is a method without its object; take it from an object of its class")
     return made
-
-
-def _is_tool(value: object) -> bool:
-    return isinstance(value, Tool)
 
 
 def _warn_untyped(name: str, signature: Signature) -> None:

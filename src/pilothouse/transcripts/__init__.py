@@ -8,10 +8,12 @@ from pilothouse.transcripts.conversation import get_session_messages as get_sess
 from pilothouse.transcripts.conversation import get_subagent_messages as get_subagent_messages
 from pilothouse.transcripts.conversation import list_subagents as list_subagents
 from pilothouse.transcripts.edits import ForkSessionResult as ForkSessionResult
+from pilothouse.transcripts.edits import archive_session as archive_session
 from pilothouse.transcripts.edits import delete_session as delete_session
 from pilothouse.transcripts.edits import fork_session as fork_session
 from pilothouse.transcripts.edits import rename_session as rename_session
 from pilothouse.transcripts.edits import tag_session as tag_session
+from pilothouse.transcripts.edits import unarchive_session as unarchive_session
 from pilothouse.transcripts.export import export_session as export_session
 from pilothouse.transcripts.paths import project_key as project_key
 from pilothouse.transcripts.rows import TranscriptProblem as TranscriptProblem

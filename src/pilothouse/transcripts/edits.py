@@ -1,7 +1,8 @@
-"""Renames, tags, deletes and forks sessions on disk, in the CLI's format."""
+"""Renames, tags, archives, deletes and forks sessions on disk, in the CLI's format."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import unicodedata
@@ -108,6 +109,40 @@ def delete_session(session_id: str, directory: StrPath | None = None, *, config_
         shutil.rmtree(folder)
 
 
+def archive_session(session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None) -> None:
+    """Mark a session as archived, as the official SDK does (0.3.319 and later). Lists show it, with `archived`.
+
+    The session stays on disk, and what runs it goes on. A later prompt in it ends the archiving.
+
+    Args:
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+
+    Raises:
+        UsageError: the id is not valid.
+        SessionNotFoundError: there is no such session.
+        OSError: the mark cannot be written.
+    """
+    _write_archived(require_file(session_id, directory, config_dir), archived=True)
+
+
+def unarchive_session(session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None) -> None:
+    """Take the mark of `archive_session` back. Arguments and errors are the same."""
+    _write_archived(require_file(session_id, directory, config_dir), archived=False)
+
+
+def _write_archived(path: Path, *, archived: bool) -> None:
+    folder = get_sidecar_directory(path)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "the folder beside the session is a link", str(folder))
+    _write_sidecar(folder / "archived.json", {"archived": archived, "at": _format_now(), "by": "pilothouse"})
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def append_row(path: Path, row: dict[str, Any]) -> None:
     """Append one row to an existing file, in one write.
 
@@ -158,22 +193,10 @@ def _strip_hidden(text: str) -> str:
 
 
 # Rows that must also apply in the fork: the session's owner, its permitted use, what was removed from it.
-INHERITED_TYPES = frozenset(
-    {
-        "atis-latch",
-        "content-replacement",
-        "history-suppression",
-        "hybrid-organization",
-        "isolation-latch",
-        "memory-mode",
-        "mode",
-        "permission-mode",
-        "relocated",
-        "repl-mode",
-        "session-owner",
-        "tools-used",
-    }
-)
+INHERITED_TYPES = frozenset({
+    "atis-latch", "content-replacement", "history-suppression", "hybrid-organization", "isolation-latch",
+    "memory-mode", "mode", "permission-mode", "relocated", "repl-mode", "session-owner", "tools-used",
+})  # fmt: skip
 # Fields of a row that belong to the process that wrote it.
 _REMOVED_FIELDS = ("agentName", "slug", "sourceToolAssistantUUID", "teamName")
 
@@ -256,7 +279,7 @@ class _ForkRows:
         self._chain = chain
         self._inherited = [row for row in rows if row.type in INHERITED_TYPES and row.agent_id is None]
         self._ids = {row.uuid: str(uuid4()) for row in chain if row.uuid is not None}
-        self._now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._now = _format_now()
 
     def make_title_row(self, title: str) -> dict[str, Any]:
         return {"type": "custom-title", "customTitle": title, "sessionId": self._id}

@@ -6,9 +6,9 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pilothouse.errors import SessionNotFoundError, UsageError
 
@@ -121,9 +121,9 @@ def _is_project_directory(projects: Path, name: str) -> bool:
 
 def _belongs_to_project(folder: Path, key: str) -> bool:
     """Whether a session in the folder was started in a directory with this key."""
-    for path in list_session_files(folder):
+    for entry in list_session_entries(folder):
         try:
-            descriptor = open_file(path)
+            descriptor = open_file(Path(entry.path))
         except OSError:
             continue
         try:
@@ -144,25 +144,22 @@ def list_project_directories(config_dir: StrPath | None = None) -> list[Path]:
         return []
 
 
-def list_session_files(folder: Path) -> Iterator[Path]:
-    """Yield the session files in a folder: regular files named by a session id."""
-    for entry in list_session_entries(folder):
-        yield Path(entry.path)
-
-
 def list_session_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return the session files in a folder as directory entries, which have more data."""
+    """Return the session files in a folder: regular files named by a session id."""
+    return [entry for entry in _list_entries(folder) if _is_session(entry)]
+
+
+def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return [
-                entry
-                for entry in entries
-                if entry.name.endswith(SUFFIX)
-                and is_session_id(entry.name[: -len(SUFFIX)])
-                and entry.is_file(follow_symlinks=False)
-            ]
+            return list(entries)
     except OSError:
         return []
+
+
+def _is_session(entry: os.DirEntry[str]) -> bool:
+    name = entry.name
+    return name.endswith(SUFFIX) and is_session_id(name[: -len(SUFFIX)]) and entry.is_file(follow_symlinks=False)
 
 
 def find_worktree_project_directories(
@@ -175,6 +172,31 @@ def find_worktree_project_directories(
     for tree in list_working_trees(directory) if worktrees else ():
         found += [folder for folder in find_project_directories(tree, config_dir) if folder not in found]
     return found
+
+
+class SessionFile(NamedTuple):
+    """A session file: path, last write in Unix seconds, size in bytes, and whether a folder lies beside it."""
+
+    path: str
+    modified: float
+    size: int
+    has_folder: bool
+
+
+def list_newest_files(
+    directory: StrPath | None, config_dir: StrPath | None, *, worktrees: bool = True
+) -> list[SessionFile]:
+    """Return the session files of a directory, or of all, newest first. Two projects may have the same session."""
+    found: list[SessionFile] = []
+    for folder in find_worktree_project_directories(directory, config_dir, worktrees=worktrees):
+        entries = _list_entries(folder)
+        names = {entry.name for entry in entries}
+        for entry in filter(_is_session, entries):
+            with suppress(OSError):  # deleted meanwhile
+                status = entry.stat(follow_symlinks=False)
+                has_folder = entry.name[: -len(SUFFIX)] in names
+                found.append(SessionFile(entry.path, status.st_mtime, status.st_size, has_folder))
+    return sorted(found, key=lambda file: file.modified, reverse=True)
 
 
 def list_working_trees(directory: StrPath) -> list[str]:
@@ -257,7 +279,7 @@ def get_sidecar_directory(path: Path) -> Path:
     return path.with_suffix("")
 
 
-def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_file(path: StrPath, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, never through a link.
 
     Raises:
@@ -266,5 +288,5 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     descriptor = os.open(path, flags | _SAFE_OPEN_FLAGS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"not a regular file: {path}")
+        raise OSError(f"not a regular file: {os.fspath(path)}")
     return descriptor

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -17,7 +17,7 @@ from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Messag
 from pilothouse.messages.decoder import CoercionFailure, coerce_struct
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.messages.system_subtypes import CompactMetadata
-from pilothouse.transcripts.paths import open_file
+from pilothouse.transcripts.paths import StrPath, open_file
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes per read."""
@@ -52,7 +52,7 @@ def ignore_problem(problem: TranscriptProblem) -> None:
 
 
 @contextmanager
-def open_transcript(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
+def open_transcript(path: StrPath, flags: int = os.O_RDONLY) -> Generator[int]:
     """Open a transcript file and yield its descriptor.
 
     Raises:
@@ -215,30 +215,28 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
         return [key for key in ids if key is not None]
 
 
+S = TypeVar("S", bound=Struct)
 _decode_strictly = msgspec.json.Decoder(TranscriptRow).decode
-_STRICT_FAILURES = (ValueError, RecursionError)
+
+
+def decode_struct(decode_strictly: Callable[[bytes], S], kind: type[S], line: bytes) -> S | str:
+    """Decode a line, field by field if needed; return a text that says what is wrong if that is not possible."""
+    try:
+        return decode_strictly(line)
+    except (ValueError, RecursionError):
+        data = load_object(line)
+    if data is None:
+        return "not a JSON object"
+    try:
+        return coerce_struct(kind, data)
+    except (CoercionFailure, RecursionError):
+        return "not readable as a row"
 
 
 def decode_row(line: bytes) -> TranscriptRow | str:
     """Decode a line to a row; return a text that says what is wrong if it is not a row."""
-    try:
-        row = _decode_strictly(line)
-    except _STRICT_FAILURES:
-        fitted = _decode_leniently(line)
-        if isinstance(fitted, str):
-            return fitted
-        row = fitted
-    return row if row.type else "an object without a type"
-
-
-def _decode_leniently(line: bytes) -> TranscriptRow | str:
-    data = load_object(line)
-    if data is None:
-        return "not a JSON object"
-    try:
-        return coerce_struct(TranscriptRow, data)
-    except (CoercionFailure, RecursionError):
-        return "not readable as a row"
+    row = decode_struct(_decode_strictly, TranscriptRow, line)
+    return row if isinstance(row, str) or row.type else "an object without a type"
 
 
 def load_object(line: bytes) -> dict[str, Any] | None:
@@ -336,7 +334,5 @@ def _set_message_fields(message: AssistantMessage | UserMessage, row: Transcript
 
 
 def _read_message_fields(line: bytes) -> _MessageFields:
-    try:
-        return _decode_message_fields(line)
-    except _STRICT_FAILURES:
-        return coerce_struct(_MessageFields, load_object(line) or {})
+    found = decode_struct(_decode_message_fields, _MessageFields, line)
+    return _MessageFields() if isinstance(found, str) else found

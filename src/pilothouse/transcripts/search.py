@@ -14,7 +14,7 @@ from pilothouse.messages import AssistantMessage, UserMessage, decode
 from pilothouse.messages.api_messages import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transcripts.conversation import list_agent_files
-from pilothouse.transcripts.paths import StrPath, find_worktree_project_directories, list_session_entries
+from pilothouse.transcripts.paths import StrPath, list_newest_files
 from pilothouse.transcripts.rows import (
     SPOKEN_TYPES,
     OnProblem,
@@ -110,7 +110,7 @@ def _iterate_hits(
     on_progress: OnProgress | None,
     on_problem: OnProblem,
 ) -> Iterator[SearchHit]:
-    files = list_newest_files(directory, config_dir, worktrees=worktrees)
+    files = list_newest_sessions(directory, config_dir, worktrees=worktrees)
     total, done = sum(size for _, size in files), 0
     for path, size in files:
         agents = list_agent_files(path) if subagents else []
@@ -121,21 +121,15 @@ def _iterate_hits(
             on_progress(done, total)
 
 
-def list_newest_files(
+def list_newest_sessions(
     directory: StrPath | None, config_dir: StrPath | None, *, worktrees: bool = True
 ) -> list[tuple[Path, int]]:
     """Return the session files of a directory, or of all, with their sizes; newest first, each session once."""
-    found: list[tuple[float, str, int]] = []
-    for folder in find_worktree_project_directories(directory, config_dir, worktrees=worktrees):
-        for entry in list_session_entries(folder):
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue  # deleted meanwhile
-            found.append((status.st_mtime, entry.path, status.st_size))
-    found.sort(reverse=True)
-    once = {Path(path).name: (Path(path), size) for _, path, size in reversed(found)}
-    return list(reversed(once.values()))
+    found: dict[str, tuple[Path, int]] = {}
+    for file in list_newest_files(directory, config_dir, worktrees=worktrees):
+        path = Path(file.path)
+        found.setdefault(path.name, (path, file.size))
+    return list(found.values())
 
 
 def _compile_pattern(pattern: str | re.Pattern[str], regex: bool, ignore_case: bool) -> re.Pattern[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -15,11 +16,11 @@ from pilothouse.errors import LineDecodeError
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.transcripts.paths import (
     SUFFIX,
+    SessionFile,
     StrPath,
     find_file,
-    find_worktree_project_directories,
     get_sidecar_directory,
-    list_session_entries,
+    list_newest_files,
     list_working_trees,
     project_key,
     resolve_directory,
@@ -63,6 +64,11 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
         created_at: the time of its first row, in Unix milliseconds.
         entrypoint: the program that ran the CLI then, such as "cli" or "sdk-pilothouse".
         path: its file.
+        archived: whether it is archived; False if it was, and no longer is, also because a prompt came since; None if
+            it never was.
+        cost_usd: its cost in US dollars, as the CLI noted it last; None if the CLI did not, and in a store.
+        context_tokens: tokens of its last request to the model, with the answer; None if the end of its file has none,
+            and in a store.
     """
 
     session_id: str
@@ -79,6 +85,9 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
     created_at: int | None = None
     entrypoint: str | None = None
     path: str = ""
+    archived: bool | None = None
+    cost_usd: float | None = None
+    context_tokens: int | None = None
 
 
 def list_sessions(
@@ -103,21 +112,19 @@ def list_sessions(
     Returns:
         Sessions that are not empty, without those of sub-agents and teams.
     """
-    found = sorted(
-        _list_session_files(directory, config_dir, include_worktrees), key=lambda file: file.modified, reverse=True
-    )
     directory_filter = _DirectoryFilter(directory, include_worktrees)
     infos: list[SessionInfo] = []
     seen: set[str] = set()
     wanted = None if limit is None or limit <= 0 else max(offset, 0) + limit
-    for file in found:
+    for file in list_newest_files(directory, config_dir, worktrees=include_worktrees):
         if wanted is not None and len(infos) >= wanted:
             break
-        if file.session_id in seen:
+        session_id = os.path.basename(file.path)[: -len(SUFFIX)]  # noqa: PTH119 - there may be thousands
+        if session_id in seen:
             continue
-        info = _read_info(file, on_problem)
+        info = _read_info(file, session_id, on_problem)
         if info is not None and not directory_filter.excludes(info.cwd):
-            seen.add(file.session_id)
+            seen.add(session_id)
             infos.append(info)
     return infos[max(offset, 0) :]
 
@@ -148,31 +155,13 @@ def read_session_info(path: Path, on_problem: OnProblem = ignore_problem) -> Ses
     except OSError as error:
         on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
         return None
-    return _read_info(_SessionFile(str(path), path.stem, status.st_mtime), on_problem)
+    file = SessionFile(str(path), status.st_mtime, status.st_size, get_sidecar_directory(path).exists())
+    return _read_info(file, path.stem, on_problem)
 
 
-class _SessionFile(Struct, frozen=True):
-    path: str
-    session_id: str
-    modified: float
-
-
-def _list_session_files(
-    directory: StrPath | None, config_dir: StrPath | None, worktrees: bool
-) -> Iterator[_SessionFile]:
-    for folder in find_worktree_project_directories(directory, config_dir, worktrees=worktrees):
-        for entry in list_session_entries(folder):
-            try:
-                modified = entry.stat(follow_symlinks=False).st_mtime
-            except OSError:
-                continue  # deleted meanwhile
-            yield _SessionFile(entry.path, entry.name[: -len(SUFFIX)], modified)
-
-
-def _read_info(file: _SessionFile, on_problem: OnProblem) -> SessionInfo | None:
-    path = Path(file.path)
+def _read_info(file: SessionFile, session_id: str, on_problem: OnProblem) -> SessionInfo | None:
     try:
-        with open_transcript(path) as descriptor:
+        with open_transcript(file.path) as descriptor:
             size = os.fstat(descriptor).st_size
             head, tail = read_edges(descriptor)
     except OSError as error:
@@ -184,14 +173,16 @@ def _read_info(file: _SessionFile, on_problem: OnProblem) -> SessionInfo | None:
     notes = _SessionMetadata(head, tail)
     title = notes.find_in_tail("custom-title", "customTitle")
     if title is None:
-        title = _read_sidecar_title(path) or notes.find_in_head("custom-title", "customTitle")
+        title = _read_sidecar(file, "custom-title.json").custom_title or notes.find_in_head(
+            "custom-title", "customTitle"
+        )
     ai_title = notes.find_anywhere("ai-title", "aiTitle")
     last_prompt = notes.find_in_tail("last-prompt", "lastPrompt")
     summary = title or ai_title or last_prompt or notes.find_in_tail("summary", "summary") or begin.prompt
     if not summary:
         return None
     return SessionInfo(
-        session_id=file.session_id,
+        session_id=session_id,
         summary=summary,
         last_modified=int(file.modified * 1000),
         file_size=size,
@@ -205,23 +196,53 @@ def _read_info(file: _SessionFile, on_problem: OnProblem) -> SessionInfo | None:
         created_at=begin.created_at,
         entrypoint=begin.entrypoint,
         path=file.path,
+        archived=_read_archived(file, {head, tail}),
+        cost_usd=notes.find_cost(),
+        context_tokens=_count_context(tail),
     )
 
 
-def _read_sidecar_title(path: Path) -> str | None:
-    """Read the title from the file beside a session, where the CLI also keeps it."""
-    try:
-        with open_transcript(get_sidecar_directory(path) / "custom-title.json") as descriptor:
-            return _decode_sidecar_title(os.read(descriptor, _MAX_SIDECAR_BYTES)).custom_title
-    except (OSError, ValueError):
-        return None
+class _Sidecar(Struct, frozen=True, rename="camel"):
+    """What the files beside a session say: its title, which the CLI also keeps there, or whether it is archived."""
 
-
-class _SidecarTitle(Struct, rename="camel"):
     custom_title: str | None = None
+    archived: bool | None = None
+    at: str | None = None
 
 
-_decode_sidecar_title = msgspec.json.Decoder(_SidecarTitle).decode
+_NO_SIDECAR = _Sidecar()
+_decode_sidecar = msgspec.json.Decoder(_Sidecar).decode
+
+
+def _read_sidecar(file: SessionFile, name: str) -> _Sidecar:
+    if not file.has_folder:
+        return _NO_SIDECAR
+    try:
+        with open_transcript(get_sidecar_directory(Path(file.path)) / name) as descriptor:
+            return _decode_sidecar(os.read(descriptor, _MAX_SIDECAR_BYTES))
+    except (OSError, ValueError):
+        return _NO_SIDECAR
+
+
+def _read_archived(file: SessionFile, parts: set[bytes]) -> bool | None:
+    """Return whether a session is archived: a prompt that came later brings it back."""
+    mark = _read_sidecar(file, "archived.json")
+    since = parse_milliseconds(mark.at)
+    if since is None or not mark.archived:
+        return None if since is None else mark.archived
+    return not any(_is_prompt_after(since, line) for part in parts for line in part.split(b"\n"))
+
+
+def _is_prompt_after(since: int, line: bytes) -> bool:
+    if b'"tool_result"' in line or not (b'"user"' in line or b'"queued_command"' in line):
+        return False
+    row = load_object(line) or {}
+    if any(row.get(name) for name in ("isMeta", "isSidechain", "isCompactSummary", "toolUseResult")):
+        return False
+    attachment: Any = row.get("attachment")
+    is_queued = isinstance(attachment, dict) and cast("dict[str, Any]", attachment).get("type") == "queued_command"
+    at = parse_milliseconds(row.get("timestamp")) if row.get("type") == "user" or is_queued else None
+    return at is not None and at > since
 
 
 class _TextPart(Struct):
@@ -340,17 +361,19 @@ class _SessionMetadata:
         self._head = head
         self._tail = tail
         self._tail_offsets = _find_metadata_rows(tail)
-        self._head_offsets: dict[bytes, list[int]] | None = {} if head is tail else None
+        self._head_offsets: dict[str, list[int]] | None = {} if head is tail else None
 
     def find_in_tail(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row in the tail."""
-        return _find_last_text(self._tail, self._tail_offsets.get(kind.encode(), ()), kind, key)
+        offsets = self._tail_offsets.get(kind)
+        return None if offsets is None else _find_last_text(self._tail, offsets, kind, key)
 
     def find_in_head(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row in the head."""
         if self._head_offsets is None:
             self._head_offsets = _find_metadata_rows(self._head)
-        return _find_last_text(self._head, self._head_offsets.get(kind.encode(), ()), kind, key)
+        offsets = self._head_offsets.get(kind)
+        return None if offsets is None else _find_last_text(self._head, offsets, kind, key)
 
     def find_anywhere(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row."""
@@ -366,17 +389,65 @@ class _SessionMetadata:
                 return found
         return None
 
+    def find_cost(self) -> float | None:
+        """Return the dollars in the last row that counts them, in the tail."""
+        for offset in reversed(self._tail_offsets.get("cost-state", ())):
+            row = load_object(_get_line(self._tail, offset)) or {}
+            cost = row.get("totalCostUSD")
+            if row.get("type") == "cost-state" and isinstance(cost, int | float):
+                return float(cost)
+        return None
+
+
+class _CountedMessage(Struct):
+    model: str = ""
+    usage: dict[str, Any] | None = None
+
+
+class _CountedRow(Struct, rename="camel"):
+    """A row that may say how many tokens a request had."""
+
+    type: str = ""
+    is_sidechain: bool = False
+    message: _CountedMessage | None = None
+
+
+_decode_counted_row = msgspec.json.Decoder(_CountedRow).decode
+_CONTEXT_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+def _count_context(tail: bytes) -> int | None:
+    """Return the tokens of the last request of the session itself, with the answer."""
+    offset = len(tail)
+    while (offset := tail.rfind(b'"usage":', 0, offset)) >= 0:
+        try:
+            row = _decode_counted_row(_get_line(tail, offset))
+        except (ValueError, RecursionError):
+            continue
+        message = row.message
+        if row.type != "assistant" or row.is_sidechain or message is None or message.model == "<synthetic>":
+            continue
+        counts = [(message.usage or {}).get(name) for name in _CONTEXT_FIELDS]
+        return sum(count for count in counts if isinstance(count, int))
+    return None
+
 
 # Metadata rows may match anywhere in a line: inside a message, a match only looks like such a row.
-_METADATA_ROW = re.compile(rb'"type": ?"(ai-title|custom-title|last-prompt|relocated|summary|tag)"')
+_METADATA_ROW = re.compile(rb'"type": ?"(ai-title|cost-state|custom-title|last-prompt|relocated|summary|tag)"')
 
 
-def _find_metadata_rows(part: bytes) -> dict[bytes, list[int]]:
+def _find_metadata_rows(part: bytes) -> dict[str, list[int]]:
     """Return possible positions of rows of each kind, in order, in one pass: there may be thousands of files."""
-    offsets: dict[bytes, list[int]] = {}
+    offsets: dict[str, list[int]] = {}
     for found in _METADATA_ROW.finditer(part):
-        offsets.setdefault(found[1], []).append(found.start())
+        offsets.setdefault(found[1].decode(), []).append(found.start())
     return offsets
+
+
+def _get_line(part: bytes, offset: int) -> bytes:
+    """Return the line around an offset."""
+    start, stop = part.rfind(b"\n", 0, offset) + 1, part.find(b"\n", offset)
+    return part[start : stop if stop >= 0 else len(part)].strip(b"\0")
 
 
 def _find_last_text(part: bytes, offsets: Sequence[int], kind: str | None, key: str) -> str | None:
@@ -384,8 +455,7 @@ def _find_last_text(part: bytes, offsets: Sequence[int], kind: str | None, key: 
     for offset in reversed(offsets):
         if offset < 0:
             continue
-        start, stop = part.rfind(b"\n", 0, offset) + 1, part.find(b"\n", offset)
-        line = part[start : stop if stop >= 0 else len(part)].strip(b"\0")
+        line = _get_line(part, offset)
         found = _read_text_field(line, kind, key)
         if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:
             found = _read_text_field(line[glued:], kind, key)  # after half a row that a crash has left
@@ -406,10 +476,10 @@ def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
     return line if len(line) <= length else line[:length].rstrip() + "…"
 
 
-def parse_milliseconds(timestamp: str | None) -> int | None:
+def parse_milliseconds(timestamp: object) -> int | None:
     """Convert the timestamp of a row to Unix milliseconds."""
     try:
-        return int(datetime.fromisoformat(timestamp).timestamp() * 1000) if timestamp else None
+        return int(datetime.fromisoformat(timestamp).timestamp() * 1000) if isinstance(timestamp, str) else None
     except (ValueError, OverflowError):
         return None
 

@@ -11,18 +11,17 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.messages import ModelUsage, Usage
-from pilothouse.messages.decoder import CoercionFailure, coerce_struct
 from pilothouse.transcripts.conversation import list_agent_files
 from pilothouse.transcripts.paths import StrPath, require_file
 from pilothouse.transcripts.rows import (
     OnProblem,
     TranscriptProblem,
+    decode_struct,
     ignore_problem,
-    load_object,
     open_transcript,
     read_lines,
 )
-from pilothouse.transcripts.search import OnProgress, list_newest_files
+from pilothouse.transcripts.search import OnProgress, list_newest_sessions
 
 # Costs of tokens relative to fresh input: output, cache write, cache read. The ratios are the same for all models of
 # the API; prices are not known here.
@@ -134,7 +133,7 @@ def usage_report(
         path = require_file(session_id, directory, config_dir)
         files = [(path, path.lstat().st_size)]
     else:
-        files = list_newest_files(directory, config_dir, worktrees=include_worktrees)
+        files = list_newest_sessions(directory, config_dir, worktrees=include_worktrees)
     read = _read_all(files, on_progress, on_problem)
     pooled = _estimate_rates(prices for one in read for prices in one.prices)
     seen: set[str] = set()
@@ -219,25 +218,13 @@ def _read_file(path: Path, into: _FileUsage, on_problem: OnProblem) -> None:
         with open_transcript(path) as descriptor:
             for number, _, line in read_lines(descriptor, path, on_problem):
                 if b'"usage":' in line or b'"cost-state"' in line:
-                    row = _decode_line(line)
-                    if row is None:
+                    row = decode_struct(_decode_usage_row, _UsageRow, line.strip(b"\0 \t\r"))
+                    if isinstance(row, str):
                         on_problem(TranscriptProblem(str(path), number, "not readable as a row"))
                     else:
                         _count_row(row, into)
     except OSError as error:
         on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
-
-
-def _decode_line(line: bytes) -> _UsageRow | None:
-    try:
-        return _decode_usage_row(line.strip(b"\0 \t\r"))
-    except (ValueError, RecursionError):
-        pass
-    try:
-        data = load_object(line)
-        return coerce_struct(_UsageRow, data) if data is not None else None
-    except (CoercionFailure, RecursionError):
-        return None
 
 
 def _count_row(row: _UsageRow, into: _FileUsage) -> None:
@@ -255,13 +242,8 @@ def _count_row(row: _UsageRow, into: _FileUsage) -> None:
         return
     is_copy = row.forked_from is not None or row.request_session_id not in (None, row.session_id)
     known = into.answers.setdefault(key, _AnswerUsage(body.model or "", row.timestamp, is_copy))
-    counts = (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-    known.counts = (
-        max(known.counts[0], counts[0]),
-        max(known.counts[1], counts[1]),
-        max(known.counts[2], counts[2]),
-        max(known.counts[3], counts[3]),
-    )
+    fresh, output, written, read = map(max, known.counts, _count_tokens(usage))
+    known.counts = (fresh, output, written, read)
 
 
 def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[str, float]:
@@ -271,15 +253,12 @@ def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[st
     for models in model_usages:
         for model, usage in models.items():
             usd[model] += usage.cost_usd
-            weight[model] += _weigh_tokens(
-                (
-                    usage.input_tokens,
-                    usage.output_tokens,
-                    usage.cache_creation_input_tokens,
-                    usage.cache_read_input_tokens,
-                )
-            )
+            weight[model] += _weigh_tokens(_count_tokens(usage))
     return {model: usd[model] / weight[model] for model in usd if weight[model]}
+
+
+def _count_tokens(usage: Usage | ModelUsage) -> tuple[int, int, int, int]:
+    return (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
 
 
 def _weigh_tokens(counts: tuple[int, int, int, int]) -> float:

@@ -1,8 +1,8 @@
 """Transports: the ways to reach a program that speaks the protocol of the Claude Code CLI.
 
 Owns starting or connecting, the byte streams, how the other side ended, and closing. Must not know JSON, messages or
-queries. Start with `base` (the `Transport` interface), then `cli` (the local process). The transport to a
-host is in `pilothouse.remote`.
+queries. Start with `base` (the `Transport` interface), then `cli` (the local process). `command` runs the CLI behind a
+command: over ssh, in a container, in a pod. The transport to a host is in `pilothouse.remote`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from pilothouse.transports.cassettes import Recorder as Recorder
     from pilothouse.transports.cassettes import RecordingTransport as RecordingTransport
     from pilothouse.transports.cassettes import ReplayTransport as ReplayTransport
+    from pilothouse.transports.command import CommandTransport as CommandTransport
+    from pilothouse.transports.elsewhere import in_container as in_container
+    from pilothouse.transports.elsewhere import in_pod as in_pod
+    from pilothouse.transports.elsewhere import over_ssh as over_ssh
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
     from pilothouse.transports.wrapper import TransportWrapper as TransportWrapper
 
 
-# Loaded lazily: a query needs neither recordings nor the in-memory transport.
+# Loaded lazily: a query needs no recordings, no other machine and no transport in memory.
 __getattr__, __dir__ = make_lazy_exports(__name__)

@@ -56,6 +56,18 @@ _NON_WAITING = {"send": "try_send", "end_input": "try_end_input"}
 class Transport(ABC):
     """A duplex stream of bytes to one other side. One instance serves one connection."""
 
+    _was_started = False
+
+    def _mark_started(self) -> None:
+        """Mark as started; for `start`.
+
+        Raises:
+            UsageError: it was started before.
+        """
+        if self._was_started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._was_started = True
+
     @abstractmethod
     async def start(self, invocation: Invocation) -> None:
         """Start or connect to the other side. If it raises, nothing is left behind."""

@@ -1,27 +1,32 @@
-"""A POSIX child process with pipes of its own: spawn, three streams, signals to its group, release.
+"""A child process with pipes of its own: spawn, three streams, its exit, signals to its group, release. POSIX only.
 
 Knows nothing of `Invocation`, files or timeouts. Every method is safe on asyncio and trio. `Popen` only does the fork
 and exec. This module handles pipes and exit itself, because the event loops' own children start a thread each
 (asyncio on 3.11), copy what they read, and warn when they are collected after their loop.
+
+The exit status is read without reaping. So the pid, which is also the id of the process group, cannot be given to
+another process before `reap`: until then signals reach the right group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import anyio
 import anyio.lowlevel
+from msgspec import Struct
 
-from pilothouse.transports.exit_status import KILL, ExitStatus, ExitWatcher, end_group_blocking, signal_group
-from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe, find_selector_loop
-from pilothouse.transports.watchdog import watchdog
+from pilothouse.transports.pipes import PipeReader, PipeWriter, enlarge_pipe, find_selector_loop
+from pilothouse.transports.watchdog import KILL, signal_group, watchdog
 
 if TYPE_CHECKING:
     from pilothouse.transports.asyncio_reader import DelayedReadCallback
@@ -34,165 +39,191 @@ MAX_ENLARGED_PIPES = 32
 
 Linux allows a user 64 MiB of pipe buffers; all pipes opened beyond that shrink to 8 KiB.
 """
-MAX_DISCARD_READS = 16
-"""Reads per call, so that a child that never stops writing does not block the loop."""
 ABANDON_GRACE_SECONDS = 2.0
 """Seconds between SIGTERM and SIGKILL for a child that was dropped without `close`."""
+ABANDON_KILL_SECONDS = 5.0
+"""Seconds after that SIGKILL; a process that the kernel cannot end by then is left alone."""
 
 
-class ChildProcess(ABC):
-    """A running child: three streams, its exit, and signals to it and to everything it started."""
+POLL_SECONDS = 0.02
+"""Seconds between two reads of the status where no descriptor signals the exit."""
 
-    pid: int
 
-    @abstractmethod
-    async def read(self) -> bytes:
-        """Return the next bytes of its output; b"" at the end, and on every later call."""
+class ExitStatus(Struct, frozen=True):
+    """Exit status of a process: a code, or the name of the signal; neither if other code collected the status."""
 
-    @abstractmethod
-    async def read_stderr(self) -> bytes:
-        """Return the next bytes of its standard error; b"" at the end, and on every later call."""
+    code: int | None = None
+    signal: str | None = None
 
-    def read_stderr_available(self) -> bytes:
-        """Return the part of its standard error that can be read without waiting; b"" if there is none."""
-        return b""
 
-    async def wait_stderr_end(self) -> None:  # noqa: B027 - only a child whose pipes are not ours has to wait
-        """Wait until its reader has seen the end of standard error, for children without `read_stderr_available`."""
+def make_exit_status(returncode: int) -> ExitStatus:
+    """Convert a `subprocess` return code: an exit code, or minus the number of the signal."""
+    return ExitStatus(code=returncode) if returncode >= 0 else ExitStatus(signal=signal_name(-returncode))
 
-    def discard_output(self) -> None:  # noqa: B027 - only a child whose pipes are ours can do it
-        """Discard output that will not be read, so that the child can run to its end."""
 
-    @abstractmethod
-    async def write(self, data: bytes) -> None:
-        """Write all of `data` to its input. Concurrent calls do not mix."""
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as "SIGKILL"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
-    def try_write(self, data: bytes) -> bool:
-        """Write all of `data` if that needs no waiting and all before it is written; False: nothing was written."""
-        return False
 
-    @abstractmethod
-    async def end_input(self) -> None:
-        """Close its input once earlier writes are complete. Idempotent."""
+class ExitWatcher:
+    """Watches one child of this process until it is reaped.
 
-    def try_end_input(self) -> bool:
-        """Close its input if all writes are complete; False: the input is still open."""
-        return False
+    Args:
+        pid: an unreaped child.
+        use_pidfd: False uses a thread, as on systems without `pidfd_open`.
+    """
 
-    @property
-    def has_partial_write(self) -> bool:
-        """Whether a write was cancelled half-way, so that `finish_partial_writes` has work."""
-        return False
+    def __init__(self, pid: int, *, use_pidfd: bool = True) -> None:
+        self._pid = pid
+        self._status: ExitStatus | None = None
+        self._collected: list[ExitStatus] = []
+        self._reaped = False
+        self._fd = _open_pidfd(pid) if use_pidfd else -1
+        if self._fd < 0:
+            self._fd = _start_waiter_thread(pid, self._collected)
 
-    async def finish_partial_writes(self) -> None:  # noqa: B027 - not every kind of child needs it
-        """Send the rest of writes that were cancelled half-way. Run it concurrently with the streams."""
-
-    @abstractmethod
     def poll(self) -> ExitStatus | None:
-        """Return its exit status; None while it runs."""
+        """Return the status if the process has exited, else None. Does not reap."""
+        if self._status is None:
+            self._status = self._collected[0] if self._collected else _peek_status(self._pid)
+        return self._status
 
-    @abstractmethod
     async def wait(self) -> ExitStatus:
-        """Wait until it has exited."""
+        """Wait until the process has exited. Any number of tasks may wait."""
+        while (status := self.poll()) is None:
+            try:
+                fd = os.dup(self._fd)  # each waiter needs its own: a loop allows one waiter per descriptor
+            except OSError:
+                await anyio.sleep(POLL_SECONDS)
+                continue
+            try:
+                await anyio.wait_readable(fd)
+            finally:
+                os.close(fd)
+        return status
 
-    @abstractmethod
-    def finish_streams(self) -> None:
-        """After the exit: end its streams after their present content, even if a grandchild holds them open."""
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable once the process has exited."""
+        return self._fd
 
-    def schedule_finish(self, seconds: float) -> bool:
-        """Schedule `finish` for `seconds` after the exit, if that needs no task; False: the caller must call it."""
-        return False
+    def reap(self) -> bool:
+        """Reap the process if it has exited; True once there is nothing left to reap."""
+        if not self._reaped and self.poll() is not None:
+            self._reaped = bool(self._collected) or _reap(self._pid)
+        return self._reaped
 
-    @abstractmethod
-    async def close_input_and_stop(self) -> None:
-        """Close its input, stop reading; tasks inside `read` and `write` get ClosedResourceError. Bounded."""
-
-    @abstractmethod
-    def signal(self, number: int) -> None:
-        """Send a signal to it and its group."""
-
-    @abstractmethod
-    async def release(self) -> None:
-        """After the exit: kill the rest of its group, reap it, and close everything. Does not wait for the child."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """End it and free everything, without waiting. No effect after `release`. Needs its loop, or no loop."""
+    def close(self) -> None:
+        """Close the descriptor."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
-class PosixChild(ChildProcess):
-    """A child made by `spawn`; leader of its own session and process group."""
+def _open_pidfd(pid: int) -> int:
+    if sys.platform != "linux":
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # old kernels and some sandboxes have none
+        return -1
+
+
+def _peek_status(pid: int) -> ExitStatus | None:
+    if not hasattr(os, "waitid"):
+        return None  # the waiter thread collects the status
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return ExitStatus()
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return ExitStatus(code=found.si_status)
+    return ExitStatus(signal=signal_name(found.si_status))
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _start_waiter_thread(pid: int, collected: list[ExitStatus]) -> int:
+    """Start a thread that closes its end of a pipe when `pid` has exited; returns the other end."""
+    read_end, write_end = os.pipe()
+
+    def wait() -> None:
+        try:
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            else:
+                collected.append(make_exit_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        except ChildProcessError:
+            collected.append(ExitStatus())
+        finally:
+            os.close(write_end)
+
+    try:
+        threading.Thread(target=wait, name=f"pilothouse-wait-{pid}", daemon=True).start()
+    except BaseException:
+        os.close(read_end)
+        os.close(write_end)
+        raise
+    return read_end
+
+
+def _wait_blocking(watcher: ExitWatcher, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while watcher.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+class ChildProcess:
+    """A child made by `spawn`; leader of its own session and process group.
+
+    Attributes:
+        pid: its process id, and the id of its group.
+        stdin: its input.
+        stdout: its output.
+        stderr: its standard error.
+    """
 
     def __init__(self, pid: int, watch: ExitWatcher, stdin: PipeWriter, stdout: PipeReader, stderr: PipeReader) -> None:
         self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
         self._exit_watcher = watch
-        self._stdin = stdin
-        self._stdout = stdout
-        self._stderr = stderr
         self._finish_callback: DelayedReadCallback | None = None
         self._owner_pid = os.getpid()
         self._is_released = False
         _live_children.add(self)
 
-    async def read(self) -> bytes:
-        """See `ChildProcess`."""
-        return await self._stdout.read()
-
-    async def read_stderr(self) -> bytes:
-        """See `ChildProcess`."""
-        return await self._stderr.read()
-
-    def read_stderr_available(self) -> bytes:
-        """See `ChildProcess`."""
-        return b"" if self._stderr.is_closed else self._stderr.read_available() or b""
-
-    def discard_output(self) -> None:
-        """See `ChildProcess`."""
-        for _ in range(MAX_DISCARD_READS):
-            if self._stdout.is_closed or not self._stdout.read_available():
-                break
-
-    async def write(self, data: bytes) -> None:
-        """See `ChildProcess`."""
-        await self._stdin.write(data)
-
-    def try_write(self, data: bytes) -> bool:
-        """See `ChildProcess`."""
-        return self._stdin.try_write(data)
-
-    async def end_input(self) -> None:
-        """See `ChildProcess`."""
-        await self._stdin.end()
-
-    def try_end_input(self) -> bool:
-        """See `ChildProcess`."""
-        return self._stdin.try_end()
-
-    @property
-    def has_partial_write(self) -> bool:
-        """See `ChildProcess`."""
-        return self._stdin.has_partial_write
-
-    async def finish_partial_writes(self) -> None:
-        """See `ChildProcess`."""
-        await self._stdin.finish_partial_writes()
-
     def poll(self) -> ExitStatus | None:
-        """See `ChildProcess`."""
+        """Return its exit status; None while it runs."""
         return self._exit_watcher.poll()
 
     async def wait(self) -> ExitStatus:
-        """See `ChildProcess`."""
+        """Wait until it has exited."""
         return await self._exit_watcher.wait()
 
     def finish_streams(self) -> None:
-        """See `ChildProcess`."""
-        self._stdin.mark_broken()
-        self._stdout.finish()
-        self._stderr.finish()
+        """After the exit: end its streams after their present content, even if a grandchild holds them open."""
+        self.stdin.mark_broken()
+        self.stdout.finish()
+        self.stderr.finish()
 
     def schedule_finish(self, seconds: float) -> bool:
-        """See `ChildProcess`."""
+        """Schedule `finish_streams` for `seconds` after the exit, if that needs no task.
+
+        Returns:
+            Whether it is scheduled. If not, a task must wait for the exit and do it.
+        """
         loop = find_selector_loop()
         if loop is None:
             return False
@@ -207,18 +238,13 @@ class PosixChild(ChildProcess):
         self._finish_callback = DelayedReadCallback(loop, self._exit_watcher.fileno(), seconds, call)
         return True
 
-    async def close_input_and_stop(self) -> None:
-        """See `ChildProcess`."""
-        self._stdin.close()
-        self._stdout.stop()
-
     def signal(self, number: int) -> None:
-        """See `ChildProcess`."""
+        """Send a signal to it and its group."""
         if not self._is_released:
             signal_group(self.pid, number)
 
     async def release(self) -> None:
-        """See `ChildProcess`."""
+        """After the exit: kill the rest of its group, reap it, and close everything. Does not wait for the child."""
         if self._is_released:
             return
         if self.poll() is None:  # the kernel cannot end it now; a thread waits for it
@@ -236,7 +262,7 @@ class PosixChild(ChildProcess):
             await anyio.lowlevel.cancel_shielded_checkpoint()
 
     def abandon(self) -> None:
-        """See `ChildProcess`."""
+        """End it and free everything, without waiting. No effect after `release`. Needs its loop, or no loop."""
         if self._is_released:
             return
         self._is_released = True
@@ -256,8 +282,8 @@ class PosixChild(ChildProcess):
         if self._finish_callback is not None:
             self._finish_callback.cancel()
 
-    def _pipe_ends(self) -> tuple[PipeEnd, ...]:
-        return self._stdin, self._stdout, self._stderr
+    def _pipe_ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
+        return self.stdin, self.stdout, self.stderr
 
     def __del__(self) -> None:
         # No warning: the usual reason is an event loop that was closed during a query.
@@ -266,7 +292,7 @@ class PosixChild(ChildProcess):
                 self.abandon()
 
 
-_live_children: weakref.WeakSet[PosixChild] = weakref.WeakSet()
+_live_children: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
 
 
 def _release_after_fork() -> None:
@@ -283,7 +309,13 @@ def end_group_in_thread(pid: int, watcher: ExitWatcher) -> None:
     """End a group without an owner, in a thread of its own: SIGTERM, `ABANDON_GRACE_SECONDS`, SIGKILL, reap."""
 
     def end() -> None:
-        end_group_blocking(pid, watcher, grace=ABANDON_GRACE_SECONDS, release=watchdog.release)
+        signal_group(pid, signal.SIGTERM)
+        _wait_blocking(watcher, ABANDON_GRACE_SECONDS)
+        signal_group(pid, KILL)
+        _wait_blocking(watcher, ABANDON_KILL_SECONDS)
+        watchdog.release(pid)
+        watcher.reap()
+        watcher.close()
 
     if not sys.is_finalizing():  # at that time, a new thread would never run, and starting it would block for ever
         with contextlib.suppress(RuntimeError):
@@ -292,10 +324,10 @@ def end_group_in_thread(pid: int, watcher: ExitWatcher) -> None:
     signal_group(pid, KILL)
 
 
-async def spawn(
+def spawn(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, account: UserAccount | None = None
-) -> PosixChild:
-    """Start a child in its own session. No shell, no checkpoint; blocks for fork and exec, about a millisecond.
+) -> ChildProcess:
+    """Start a child in its own session. No shell; blocks for fork and exec, about a millisecond.
 
     Args:
         argv: the executable and its arguments, passed unchanged.
@@ -307,10 +339,6 @@ async def spawn(
         OSError: as `subprocess.Popen`; nothing is left behind.
         ValueError: a NUL in an argument or variable.
     """
-    return _spawn_now(argv, env, cwd, account)
-
-
-def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, account: UserAccount | None) -> PosixChild:
     fds: list[int] = []
     try:
         for _ in range(3):
@@ -318,7 +346,7 @@ def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, acc
         child_in, stdin, stdout, child_out, stderr, child_err = fds
         process = subprocess.Popen(
             argv, stdin=child_in, stdout=child_out, stderr=child_err, env=env, cwd=cwd, start_new_session=True,
-            **_make_user_arguments(account),
+            **({} if account is None else account.make_arguments()),
         )  # fmt: skip
     except BaseException:
         for fd in fds:
@@ -328,23 +356,15 @@ def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, acc
     for fd in (child_in, child_out, child_err):
         os.close(fd)
     watchdog.guard(process.pid)
-    watch = _make_exit_watcher(process.pid, stdin, stdout, stderr)
+    try:
+        watch = ExitWatcher(process.pid)
+    except BaseException:
+        for fd in (stdin, stdout, stderr):
+            os.close(fd)
+        signal_group(process.pid, KILL)
+        watchdog.release(process.pid)
+        os.waitpid(process.pid, 0)
+        raise
     if len(_live_children) < MAX_ENLARGED_PIPES:  # while the child starts up
         enlarge_pipe(stdout, STDOUT_PIPE_BYTES)
-    return PosixChild(process.pid, watch, PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr))
-
-
-def _make_user_arguments(account: UserAccount | None) -> dict[str, Any]:
-    return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
-
-
-def _make_exit_watcher(pid: int, *fds: int) -> ExitWatcher:
-    try:
-        return ExitWatcher(pid)
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        signal_group(pid, KILL)
-        watchdog.release(pid)
-        os.waitpid(pid, 0)
-        raise
+    return ChildProcess(process.pid, watch, PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr))

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from pilothouse.errors import CLIStartError, UsageError
+from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.transports.base import ExitInfo, Health, Transport
-from pilothouse.transports.child import ChildProcess
+from pilothouse.transports.child import ChildProcess, ExitStatus, spawn
 from pilothouse.transports.concurrency import run_blocking
-from pilothouse.transports.discovery import cached_cli, drop_cached_cli
-from pilothouse.transports.exit_status import KILL, ExitStatus
-from pilothouse.transports.first_start import FirstStartLock, wait_for_first_start
+from pilothouse.transports.discovery import cached_cli, drop_cached_cli, find_or_install_cli
 from pilothouse.transports.stderr import StderrLog
+from pilothouse.transports.watchdog import KILL
 
 if TYPE_CHECKING:
+    from types import CoroutineType
+
     from pilothouse.options.secrets import Redactor
     from pilothouse.transports.isolation import PrivateFiles, PrivateHome, UserAccount
 
@@ -39,12 +41,12 @@ KILL_GRACE_SECONDS = 5.0
 """Seconds after SIGKILL. A thread waits for a process that the kernel cannot end by then."""
 DRAIN_INTERVAL_SECONDS = 0.05
 """Seconds between two reads that empty the pipes of a child that is being closed."""
+MAX_DISCARD_READS = 16
+"""Reads at each such interval, so that a child that never stops writing does not block the loop."""
 LATE_OUTPUT_SECONDS = 0.25
 """Seconds after the exit during which output of processes that the child left behind is still read."""
 EXIT_WAIT_SECONDS = 1.0
 """Seconds that `exit_info` waits for the exit."""
-
-Spawn = Callable[..., Awaitable[ChildProcess]]
 
 _SIGNAL_HINTS = {
     "SIGKILL": "killed from outside; most often by the kernel because memory ran out",
@@ -78,38 +80,28 @@ class CliTransport(Transport):
         close_grace: seconds that `close` waits for the exit after the end of input, before SIGTERM. Raise it for
             children that are known to be idle and slow to save their state.
         term_grace: seconds between SIGTERM and SIGKILL.
-        spawn: function that starts the child; the default suits the platform.
 
     Attributes:
         executable: path of the started executable; None before the start.
     """
 
-    def __init__(
-        self,
-        *,
-        close_grace: float = CLOSE_GRACE_SECONDS,
-        term_grace: float = TERM_GRACE_SECONDS,
-        spawn: Spawn | None = None,
-    ) -> None:
+    def __init__(self, *, close_grace: float = CLOSE_GRACE_SECONDS, term_grace: float = TERM_GRACE_SECONDS) -> None:
         self.close_grace = close_grace
         self.term_grace = term_grace
         self.executable: str | None = None
-        self._spawn = spawn or find_spawn()
-        self._started = False
         self._child: ChildProcess | None = None
         self._files: PrivateFiles | None = None
         self._home: PrivateHome | None = None
-        self._first_start: FirstStartLock | None = None
-        self._stderr: StderrLog  # set by `start`; there is no child before
+        self._invocation: Invocation  # set by `start`
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
-        self._input_ended = False
-        self._output_ended = False
         self._is_lingering = False
-        self._is_input_broken = False
-        self._sending = 0
         self._draining: anyio.CancelScope | None = None
         self._serving: anyio.abc.TaskGroup | None = None
+
+    @cached_property
+    def _stderr(self) -> StderrLog:
+        return StderrLog(partial(make_redactor, self._invocation), self._invocation.on_stderr)
 
     @property
     def pid(self) -> int | None:
@@ -127,10 +119,10 @@ class CliTransport(Transport):
         """
         if self._closed is not None:
             raise anyio.ClosedResourceError
-        if self._started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
-        self._started = True
-        self._stderr = StderrLog(partial(_make_redactor, invocation), invocation.on_stderr)
+        if sys.platform == "win32":
+            raise CLIStartError("pilothouse starts the CLI on Linux and macOS only; on Windows, use it inside WSL")
+        self._mark_started()
+        self._invocation = invocation
         reason = "unknown system error"
         try:
             self._child = await self._launch(invocation)
@@ -138,7 +130,6 @@ class CliTransport(Transport):
             reason = os.strerror(error.errno) if error.errno else reason
         finally:
             if self._child is None:
-                self._end_first_start(answered=False)
                 self._remove_files()
         if self._child is None:
             # The module that explains errors is imported only on demand. Without a free file descriptor, the import
@@ -147,16 +138,32 @@ class CliTransport(Transport):
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
         account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
-        file_flags = await self._write_files(invocation, account)
+        file_flags = await self._write_files(invocation, account) if invocation.files else ()
         arguments = [*invocation.argv, *file_flags, *invocation.trailing_args]
-        env = await self._child_env(invocation, account)
-        if not invocation.is_isolated:
-            self._first_start = await wait_for_first_start(env)
-        return await self._start_child(invocation, arguments, env, account)
+        env = await self._make_isolated_env(invocation, account) if invocation.is_isolated else invocation.env
+        executable = self.executable = cached_cli(invocation.cli, invocation.env)
+        if executable is not None:
+            try:
+                return spawn([executable, *arguments], env=env, cwd=invocation.cwd, account=account)
+            except (OSError, ValueError):  # it may have been removed; search again and report that
+                drop_cached_cli(invocation.cli, invocation.env)
+        executable = self.executable = await find_or_install_cli(invocation.cli, invocation.env)
+        argv = [executable, *arguments]
+        try:
+            return spawn(argv, env=env, cwd=invocation.cwd, account=account)
+        except (OSError, ValueError) as error:
+            from pilothouse.transports.start_errors import make_start_error
+
+            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
+            typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
+            if account is not None and isinstance(error, PermissionError):
+                from pilothouse.transports.isolation import make_account_error
+
+                typed = make_account_error(account, executable, invocation.cwd)
+        # Raised outside of `except` and without a cause: the original error may contain arguments.
+        raise typed
 
     async def _write_files(self, invocation: Invocation, account: UserAccount | None) -> list[str]:
-        if not invocation.files:
-            return []
         from pilothouse.transports.isolation import PrivateFiles  # slow to import; most queries have none
 
         self._files = PrivateFiles()
@@ -168,9 +175,7 @@ class CliTransport(Transport):
 
             raise make_files_error(error) from error
 
-    async def _child_env(self, invocation: Invocation, account: UserAccount | None) -> Mapping[str, str]:
-        if not invocation.is_isolated:
-            return invocation.env
+    async def _make_isolated_env(self, invocation: Invocation, account: UserAccount | None) -> Mapping[str, str]:
         from pilothouse.transports.isolation import PrivateHome, make_home_variables  # few children have one
 
         if invocation.home is None:
@@ -185,36 +190,6 @@ class CliTransport(Transport):
             from pilothouse.transports.start_errors import make_files_error
 
             raise make_files_error(error) from error
-
-    async def _start_child(
-        self, invocation: Invocation, arguments: list[str], env: Mapping[str, str], account: UserAccount | None
-    ) -> ChildProcess:
-        spawn = self._spawn if account is None else partial(self._spawn, account=account)
-        executable = self.executable = cached_cli(invocation.cli, invocation.env)
-        if executable is not None:
-            try:
-                return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
-            except (OSError, ValueError):
-                drop_cached_cli(
-                    invocation.cli, invocation.env
-                )  # it may have been removed; search again and report that
-        from pilothouse.transports.installation import find_or_install_cli  # not needed for a known path
-
-        executable = self.executable = await find_or_install_cli(invocation.cli, invocation.env)
-        argv = [executable, *arguments]
-        try:
-            return await spawn(argv, env=env, cwd=invocation.cwd)
-        except (OSError, ValueError) as error:
-            from pilothouse.transports.start_errors import make_start_error
-
-            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
-            typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
-            if account is not None and isinstance(error, PermissionError):
-                from pilothouse.transports.isolation import make_account_error
-
-                typed = make_account_error(account, executable, invocation.cwd)
-        # Raised outside of `except` and without a cause: the original error may contain arguments.
-        raise typed
 
     async def serve(self) -> None:
         """Drain standard error and watch for the exit. Returns when the child has ended."""
@@ -240,7 +215,7 @@ class CliTransport(Transport):
 
     async def _drain_stderr(self, child: ChildProcess) -> None:
         try:
-            while data := await child.read_stderr():
+            while data := await child.stderr.read():
                 self._stderr.feed(data)
         except anyio.ClosedResourceError:
             return
@@ -249,58 +224,36 @@ class CliTransport(Transport):
     async def send(self, data: bytes) -> None:
         """Write all of `data` to the child's input. A cancelled call has sent nothing, or its rest is sent later."""
         child = self._require_child()
-        if self._input_ended:
-            raise anyio.ClosedResourceError
-        self._sending += 1
         try:
-            await child.write(data)
-        except anyio.BrokenResourceError:
-            self._is_input_broken = True
-            raise
+            await child.stdin.write(data)
         finally:
-            self._sending -= 1
             self._resume_partial_write(child)
 
     def try_send(self, data: bytes) -> bool:
         """See `Transport`."""
-        child = self._child
-        return child is not None and self._closed is None and not self._input_ended and child.try_write(data)
+        return self._child is not None and self._child.stdin.try_write(data)
 
     def _resume_partial_write(self, child: ChildProcess) -> None:
-        if not child.has_partial_write:  # rare, so no permanent task waits for it
+        if not child.stdin.has_partial_write:  # rare, so no permanent task waits for it
             return
         if self._serving is not None:
-            self._serving.start_soon(child.finish_partial_writes)
+            self._serving.start_soon(child.stdin.finish_partial_writes)
         elif self._draining is not None:
             self._draining.cancel()
 
-    async def receive(self) -> bytes:
+    def receive(self) -> CoroutineType[Any, Any, bytes]:
         """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""
-        data = await self._require_child().read()
-        if self._first_start is not None:
-            self._end_first_start(answered=bool(data))
-        if not data:
-            self._output_ended = True
-        return data
-
-    def _end_first_start(self, *, answered: bool) -> None:
-        first, self._first_start = self._first_start, None
-        if first is not None:
-            first.release(has_started=answered)
+        if self._child is None:
+            raise anyio.ClosedResourceError
+        return self._child.stdout.read()
 
     async def end_input(self) -> None:
         """Close the child's input once pending writes are complete."""
-        child = self._require_child()
-        self._input_ended = True
-        await child.end_input()
+        await self._require_child().stdin.end()
 
     def try_end_input(self) -> bool:
         """See `Transport`."""
-        child = self._child
-        if child is None or self._closed is not None or not child.try_end_input():
-            return False
-        self._input_ended = True
-        return True
+        return self._child is not None and self._closed is None and self._child.stdin.try_end()
 
     async def exit_info(self) -> ExitInfo:
         """Return how the child ended: exit code or signal, the tail of standard error, a hint."""
@@ -309,7 +262,6 @@ class CliTransport(Transport):
             return ExitInfo(detail="not started")
         with anyio.move_on_after(EXIT_WAIT_SECONDS):
             await child.wait()
-            await child.wait_stderr_end()
         self._take_stderr(child)
         status = child.poll()
         self._is_lingering = status is None
@@ -336,7 +288,6 @@ class CliTransport(Transport):
                 await self._closed.wait()
             return
         self._closed = anyio.Event()
-        self._end_first_start(answered=False)
         child, files = self._child, self._files
         try:
             with anyio.CancelScope(shield=True):
@@ -353,8 +304,10 @@ class CliTransport(Transport):
             self._closed.set()
 
     async def _end_child(self, child: ChildProcess) -> None:
-        await child.close_input_and_stop()
-        grace = ENDED_GRACE_SECONDS if self._output_ended and not self._is_lingering else self.close_grace
+        has_ended = child.stdout.is_ended and not self._is_lingering
+        child.stdin.close()
+        child.stdout.stop()
+        grace = ENDED_GRACE_SECONDS if has_ended else self.close_grace
         ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (KILL, KILL_GRACE_SECONDS))
         for number, seconds in ladder:
             if number is not None:
@@ -369,7 +322,9 @@ class CliTransport(Transport):
         deadline = anyio.current_time() + seconds
         while True:
             self._take_stderr(child)
-            child.discard_output()
+            for _ in range(MAX_DISCARD_READS):
+                if child.stdout.is_closed or not child.stdout.read_available():
+                    break
             if child.poll() is not None:
                 self._take_stderr(child)
                 return True
@@ -388,7 +343,7 @@ class CliTransport(Transport):
         if status is not None:
             how = f"by {status.signal}" if status.signal else f"with code {status.code}"
             return Health("unhealthy", f"the child exited {how}")
-        state = self._is_input_broken, self._output_ended, self._input_ended, self._sending > 0
+        state = child.stdin.is_broken, child.stdout.is_ended, child.stdin.is_closed, child.stdin.is_writing
         return _HEALTH[state.index(True)] if True in state else _HEALTHY
 
     def _require_child(self) -> ChildProcess:
@@ -398,7 +353,7 @@ class CliTransport(Transport):
 
     def _take_stderr(self, child: ChildProcess) -> None:
         for _ in range(64):  # at most 4 MiB per call, so that other tasks can run
-            data = child.read_stderr_available()
+            data = b"" if child.stderr.is_closed else child.stderr.read_available()
             if not data:
                 break
             self._stderr.feed(data)
@@ -411,7 +366,8 @@ class CliTransport(Transport):
             self._home.remove()
 
 
-def _make_redactor(invocation: Invocation) -> Redactor:
+def make_redactor(invocation: Invocation) -> Redactor:
+    """Make the object that removes the secrets of a child."""
     from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write no stderr that is read
 
     return Redactor(invocation_secrets(invocation))
@@ -421,12 +377,3 @@ def _find_account(user: str | int) -> UserAccount | None:
     from pilothouse.transports.isolation import find_account  # few children run as another user
 
     return find_account(user)
-
-
-def find_spawn() -> Spawn:
-    """Return the function that starts children on this system: own pipes on POSIX, else those of the event loop."""
-    if os.name == "posix":
-        from pilothouse.transports.child import spawn
-    else:
-        from pilothouse.transports.anyio_child import spawn_anyio as spawn
-    return spawn

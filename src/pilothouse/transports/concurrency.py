@@ -1,4 +1,4 @@
-"""Runs blocking work in threads of its own, and lets tasks of one event loop wait for a condition.
+"""Runs blocking work in threads of its own, and lets tasks and threads wait for a condition.
 
 Programs and functions of users may hold every thread of the usual limiter of an event loop. A child process could
 then neither start nor end, so this work has its own limiter.
@@ -6,35 +6,111 @@ then neither start nor end, so this work has its own limiter.
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
-from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 from anyio import to_thread
+from msgspec import Struct
 
 
-class LoopCondition:
+def running_trio() -> Any:
+    """The module `trio`, if its loop runs this task."""
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_task() else None
+
+
+def make_loop_caller() -> Callable[[Callable[[], object]], None]:
+    """Make a function that runs a callback on this loop, from any thread or finalizer; a closed loop ignores it."""
+    trio = running_trio()
+    post = trio.lowlevel.current_trio_token().run_sync_soon if trio else asyncio.get_running_loop().call_soon_threadsafe
+    gone = (trio.RunFinishedError,) if trio else (RuntimeError,)
+
+    def call(callback: Callable[[], object]) -> None:
+        try:
+            post(callback)
+        except gone:
+            return  # the loop has ended, and has cancelled the task that would react
+
+    return call
+
+
+class LoopCondition(Struct, eq=False):
     """Wakes tasks that wait for a condition whenever state may have changed. For one event loop."""
 
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = anyio.Event()
+    _next: anyio.Event | None = None  # made by the first task that waits
 
     def notify_all(self) -> None:
         """Wake all waiting tasks. Call it after each change of state."""
-        self._next.set()
-        self._next = anyio.Event()
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
     async def wait(self) -> None:
         """Wait until `notify_all` is called."""
+        if self._next is None:
+            self._next = anyio.Event()
         await self._next.wait()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds. Returns at once, and without a checkpoint, if it does."""
         while not condition():
-            await self._next.wait()
+            await self.wait()
+
+
+class SharedCondition:
+    """Wakes tasks of any event loop, and threads, that wait for a condition. Any thread may notify."""
+
+    __slots__ = ("_lock", "_wakers")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wakers: set[Callable[[], object]] = set()
+
+    def notify_all(self) -> None:
+        """Wake all that wait. Call it after each change of state."""
+        with self._lock:
+            wakers = list(self._wakers)
+        for wake in wakers:
+            wake()
+
+    @contextmanager
+    def _call_on_change(self, wake: Callable[[], object]) -> Generator[None]:
+        with self._lock:
+            self._wakers.add(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wakers.discard(wake)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait in a task until `condition` holds."""
+        while not condition():
+            changed, call = anyio.Event(), make_loop_caller()
+            with self._call_on_change(lambda: call(changed.set)):  # noqa: B023 - removed in this round
+                if not condition():
+                    await changed.wait()
+
+    def wait_in_thread(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until `condition` holds, at most `timeout` seconds; None: no limit.
+
+        Returns:
+            Whether it holds.
+        """
+        changed = threading.Event()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._call_on_change(changed.set):
+            while not condition():
+                if not changed.wait(None if deadline is None else deadline - time.monotonic()):
+                    return condition()
+                changed.clear()
+        return True
 
 
 CANCEL_GRACE_SECONDS = 5.0

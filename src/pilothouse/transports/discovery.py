@@ -1,7 +1,7 @@
-"""Finds the `claude` executable and checks that it is new enough. Installs nothing; reads the disk.
+"""Finds the `claude` executable and checks that it is new enough; installs it before the first query if need be.
 
-Blocking, but cheap: call it off the event loop. An executable runs only to report its version, only if it was found
-on `PATH` or in a usual place, and only once: the version is cached on disk.
+`find_cli` blocks, but is cheap: call it off the event loop. It installs nothing. An executable runs only to report its
+version, only if it was found on `PATH` or in a usual place, and only once: the version is cached on disk.
 
 What each value of `cli` stands for, in order:
 
@@ -14,23 +14,20 @@ What each value of `cli` stands for, in order:
     ========== ============================================================================
 """
 
-# ruff: noqa: PTH100, PTH111, PTH113, PTH117, PTH118 - pathlib is slow to import, and raises where there is no home
+# ruff: noqa: PTH100, PTH111, PTH113, PTH117, PTH118, PTH120 - pathlib is slow to import, and raises where there is no home
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from pilothouse.errors import CLINotFoundError, CLIVersionError, ProvisionError
+from pilothouse.errors import CLINotFoundError, ProvisionError
 from pilothouse.options.value_types import FALSE_WORDS
-from pilothouse.transports.versions import OLDEST_SUPPORTED as OLDEST_SUPPORTED
-from pilothouse.transports.versions import OLDEST_SUPPORTED_TEXT as OLDEST_SUPPORTED_TEXT
-from pilothouse.transports.versions import is_old
-from pilothouse.transports.versions import parse_version as parse_version
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse.transports.versions import OLDEST_SUPPORTED_TEXT, cache_version, cached_version, is_old, probe_version
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 INSTALL_VARIABLE = "PILOTHOUSE_INSTALL"
@@ -53,12 +50,9 @@ USUAL_DIRECTORIES = (
     "~/.yarn/bin",
     "/opt/homebrew/bin",
 )
-_NAMES = ("claude.exe",) if sys.platform == "win32" else ("claude",)
 
 _log = logging.getLogger("pilothouse.transports")
 _found_paths: dict[tuple[str, ...], str] = {}
-_warned_versions: set[str] = set()
-_checked_files: set[tuple[str, int]] = set()
 _faults: dict[str, tuple[float, str]] = {}
 """Path of an executable → when it was last probed, and what was wrong with it."""
 _probe_lock = threading.Lock()
@@ -183,17 +177,18 @@ def _find_managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | N
 def _list_path_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:
     value = _read_variable("PATH", env)
     tried.append(f"PATH ({value or 'empty'})")
-    return [os.path.join(place, name) for place in value.split(os.pathsep) if place for name in _NAMES]
+    return [os.path.join(place, "claude") for place in value.split(os.pathsep) if place]
 
 
 def _list_usual_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:
-    paths = [os.path.join(os.path.expanduser(place), name) for place in USUAL_DIRECTORIES for name in _NAMES]
+    paths = [os.path.join(os.path.expanduser(place), "claude") for place in USUAL_DIRECTORIES]
     tried.extend(path for path in paths if not os.path.lexists(path))
     return paths
 
 
 _CandidateLister = Callable[[Mapping[str, str], list[str]], list[str]]
 _Finder = Callable[[str, Mapping[str, str], list[str]], str | None]
+"""Returns the path that it finds, and adds what it has tried to the list. Takes `cli`, the environment, the list."""
 
 
 def _make_first_finder(places: _CandidateLister) -> _Finder:
@@ -238,8 +233,6 @@ def _filter_executables(paths: Iterable[str], tried: list[str]) -> Iterable[str]
 
 def _find_fault(path: str, env: Mapping[str, str]) -> str:
     """Return why the executable at `path` is not usable; "" if it is."""
-    from pilothouse.transports.version_cache import cache_version, cached_version
-
     known = cached_version(path)
     if known is not None and not is_old(known):  # an old one may be a script around an updated executable
         return ""
@@ -247,8 +240,6 @@ def _find_fault(path: str, env: Mapping[str, str]) -> str:
         asked_at, fault = _faults.get(path, (-FAULT_CACHE_SECONDS, ""))
         if time.monotonic() - asked_at < FAULT_CACHE_SECONDS:
             return fault
-        from pilothouse.transports.version_probe import probe_version
-
         found = probe_version(path, {**os.environ, **env})
         fault = found.reason
         if is_old(found.version):
@@ -286,58 +277,105 @@ def make_not_found_error(cli: str, searched: Iterable[str], why: str = "") -> CL
     return CLINotFoundError(f"Claude Code was not found (cli={cli!r}){why}. Tried:\n{lines}\n{INSTALL_INSTRUCTIONS}")
 
 
-def check_version(path: str, env: Mapping[str, str]) -> str:
-    """Run `path --version` and warn if the version is too old. Takes 0.02 s to 4 s: keep it off the query path.
+# -- installing ----------------------------------------------------------------------------------------------------
+
+_failures: dict[str, tuple[float, ProvisionError]] = {}
+"""Target path → when its last failed installation ended, and the error."""
+
+
+async def find_or_install_cli(cli: str, env: Mapping[str, str]) -> str:
+    """Return the path of the executable to run; installs the managed copy if needed and allowed.
+
+    A cancellation ends the installation within a moment and removes what it has made.
+
+    Args:
+        cli: "auto", "bundled", "global" or a path.
+        env: the environment of the child.
 
     Raises:
-        CLIVersionError: the executable does not run or does not report its version; says why.
-    """
-    from pilothouse.transports.version_probe import probe_version
-
-    found = probe_version(path, env)
-    if found.reason:
-        raise CLIVersionError(f"{path} does not work: {found.reason}", exit_code=found.exit_code, stderr=found.stderr)
-    warn_if_old(found.version)
-    return found.version
-
-
-def warn_if_executable_is_old(path: str) -> None:
-    """Log a warning if the executable is too old, for a CLI that does not report its version while it runs.
-
-    A cached version of the same file is used. Otherwise a background thread asks the executable once; callers do not
-    wait.
+        CLINotFoundError: there is none; says what was tried. If an installation failed, the message says why, and
+            `__cause__` is the `ProvisionError`.
     """
     try:
-        key = (path, os.stat(path).st_mtime_ns)  # noqa: PTH116 - as above
-    except OSError:
-        return
-    if key not in _checked_files:
-        _checked_files.add(key)
-        threading.Thread(target=_warn_if_version_is_old, args=(path,), name="pilothouse version", daemon=True).start()
+        return await run_blocking(find_cli, cli, env)
+    except CLINotFoundError as error:
+        if not may_install(cli, env):
+            raise
+        missing = error
+    return await run_cancellable(_Installation(cli, missing).run)
 
 
-def _warn_if_version_is_old(path: str) -> None:
-    from pilothouse.transports.version_cache import cache_version, cached_version
+class _SharedFailureError(Exception):
+    """Another query of this process has just failed to install the same copy."""
 
-    version = cached_version(path)
-    if version is None:
-        from pilothouse.transports.version_probe import probe_version
-
-        version = probe_version(path, os.environ).version
-        if version:
-            cache_version(path, version)
-    warn_if_old(version)
+    def __init__(self, error: ProvisionError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
-def warn_if_old(version: str) -> bool:
-    """Log a warning, once per version, if `version` is older than supported. Returns whether it is."""
-    if not is_old(version):
-        return False
-    if version not in _warned_versions:
-        _warned_versions.add(version)
-        _log.warning(
-            "Claude Code %s is older than %s, the oldest supported version; things may not work. Update it.",
-            version,
-            OLDEST_SUPPORTED_TEXT,
+class _Installation:
+    """One query's request for the managed copy. Made on the event loop, run in a thread.
+
+    Args:
+        cli: the requested `cli` value.
+        missing: the error of the search before.
+    """
+
+    def __init__(self, cli: str, missing: CLINotFoundError) -> None:
+        self._cli = cli
+        self._missing = missing
+        self._requested_at = time.monotonic()
+        self._stages: set[str] = set()
+
+    def run(self, check: Callable[[], None]) -> str:
+        """Install the managed copy and return its path; `check` raises once the query was cancelled."""
+        from pilothouse.provision.cli_installation import install_cli
+        from pilothouse.provision.pinned_files import managed_cli_path
+
+        target = str(managed_cli_path())
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            check()
+            self._raise_shared_failure(target)
+            if stage not in self._stages:
+                self._stages.add(stage)
+                self._log_stage(target, stage, total)
+
+        try:
+            path = install_cli(progress=watch)
+        except _SharedFailureError as joined:
+            raise self._make_error(joined.error) from joined.error
+        except ProvisionError as error:
+            _failures[target] = (time.monotonic(), error)
+            raise self._make_error(error) from error
+        if "extract" in self._stages:
+            _log.info("Claude Code is installed: %s, after %.0f s", path, time.monotonic() - self._requested_at)
+        return str(path)
+
+    def _raise_shared_failure(self, target: str) -> None:
+        """Reuse the failure of another query of this process that has just happened, instead of trying again."""
+        failed_at, error = _failures.get(target, (0.0, None))
+        if error is not None and failed_at > self._requested_at:
+            raise _SharedFailureError(error)
+
+    def _log_stage(self, target: str, stage: str, total: int | None) -> None:
+        from pilothouse.provision.pinned_files import PINNED_VERSION
+
+        # A warning, because warnings show even without logging set up: a silent download looks like a hang.
+        if stage == "download":
+            size = f"{total / 1e6:.0f} MB" if total else "about 175 MB"
+            _log.warning(
+                "Claude Code %s is fetched now, once (%s, into %s). `pilothouse install-cli` does it beforehand, "
+                "%s=0 forbids it.", PINNED_VERSION, size, os.path.dirname(target), INSTALL_VARIABLE,
+            )  # fmt: skip
+        elif stage == "wait":
+            _log.info(
+                "waiting for another installation of Claude Code %s into %s", PINNED_VERSION, os.path.dirname(target)
+            )
+
+    def _make_error(self, error: ProvisionError) -> CLINotFoundError:
+        _, _, tried = str(self._missing).partition(" Tried:")
+        text = f"Claude Code was not found (cli={self._cli!r}), and could not be installed: {error} Tried:"
+        return CLINotFoundError(
+            text + (tried or f"\n{INSTALL_INSTRUCTIONS}"), exit_code=error.exit_code, stderr=error.stderr
         )
-    return True

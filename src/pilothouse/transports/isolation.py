@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pilothouse.errors import CLIStartError, OptionsError
 from pilothouse.options import PrivateFile
@@ -26,10 +26,10 @@ class PrivateDirectory:
         self._directory: str | None = None
         self._owner_pid = os.getpid()
 
-    def _create(self, prefix: str) -> str:
+    def create(self, prefix: str) -> str:
         """Create the directory, with a name that begins with `prefix`; returns its path."""
         self._directory = tempfile.mkdtemp(prefix=prefix)
-        watchdog.guard_directory(self._directory)
+        watchdog.guard(self._directory)
         return self._directory
 
     def remove(self) -> None:
@@ -37,7 +37,7 @@ class PrivateDirectory:
         directory, self._directory = self._directory, None
         if directory is not None and os.getpid() == self._owner_pid:
             shutil.rmtree(directory, ignore_errors=True)
-            watchdog.release_directory(directory)
+            watchdog.release(directory)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -54,7 +54,7 @@ class PrivateFiles(PrivateDirectory):
             files: what to write.
             owner: user and group ids that own the files; None: those of this process.
         """
-        directory = self._create("pilothouse-")
+        directory = self.create("pilothouse-")
         arguments: list[str] = []
         for number, file in enumerate(files):
             path = Path(directory) / f"{number}{file.suffix}"
@@ -107,7 +107,7 @@ class PrivateHome(PrivateDirectory):
             owner: user and group ids that own it; None: those of this process.
         """
         if self._directory is None:
-            self._directory = self._create("pilothouse-isolated-")
+            self._directory = self.create("pilothouse-isolated-")
             config = Path(self._directory) / HOME_VARIABLES["CLAUDE_CONFIG_DIR"]
             config.mkdir(mode=0o700)
             if owner is not None:
@@ -129,6 +129,10 @@ class UserAccount(NamedTuple):
     uid: int
     gid: int
     groups: list[int]
+
+    def make_arguments(self) -> dict[str, Any]:
+        """Make the arguments of `subprocess.Popen`."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": self.groups}
 
 
 def find_account(user: str | int) -> UserAccount | None:

@@ -1,7 +1,7 @@
 """The two ends of a pipe, non-blocking, for asyncio and trio. Knows file descriptors, not processes or lines.
 
-If a task still waits on a descriptor, that task closes it on waking. Closing it earlier would let a new descriptor
-take its number while the event loop still has the old registration.
+If a task still waits for a descriptor by `anyio`, that task closes it on waking. Closing it earlier would let a new
+descriptor take its number while the event loop still has the old registration.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ MAX_LAST_BYTES = 1024 * 1024
 class PipeEnd:
     """One end of a pipe, owned by one object."""
 
+    is_closed = False
+    is_waiting = False
+
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self.is_closed = False
-        self.is_waiting = False
 
     async def _wait(self, wakeup: Awaitable[None]) -> None:
         self.is_waiting = True
@@ -82,15 +83,13 @@ class PipeEnd:
 class PipeReader(PipeEnd):
     """The read end. One task reads at a time."""
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self.is_ended = False
-        self._is_stopped = False
-        self._size = SMALL_READ_BYTES
-        self._held: bytes | None = None
-        self._is_empty = False  # according to the last read
-        self._remaining: int | None = None
-        self._watcher: ReadWatcher | None = None
+    is_ended = False
+    _is_stopped = False
+    _size = SMALL_READ_BYTES
+    _held: bytes | None = None
+    _is_empty = False  # according to the last read
+    _remaining: int | None = None
+    _watcher: ReadWatcher | None = None
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" at the end, and on every later call.
@@ -99,48 +98,50 @@ class PipeReader(PipeEnd):
             anyio.ClosedResourceError: after `close` or `stop`.
         """
         # Reading a pipe that the last read has emptied would cost a system call per message.
-        waited = self._is_empty and self._held is None
-        if waited:
-            self._require_open()
-            await self._wait(self._wait_readable())
-        else:
+        waits = self._is_empty and self._held is None
+        data: bytes | None = None
+        if not waits:
             await checkpoint_if_cancelled()
-        while (data := self._read_available_checked()) is None:
-            waited = True
-            await self._wait(self._wait_readable())
-        if data and not waited:
-            # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
-            # interrupt even a shielded pause.
-            self._held = data
-            await cancel_shielded_checkpoint()
-            return self._take_held() or await self.read()  # read again if `read_available` was faster
-        return data
+            self._require_open()
+            data = self.read_available()
+        while data is None:
+            waits = True
+            if self._is_stopped or self.is_closed:
+                raise anyio.ClosedResourceError
+            data = await (self._wait_for_data() if self._watcher is None else self._watcher.wait())
+            if data is None:  # `wake` was called
+                self._require_open()
+                data = self.read_available()
+        if waits or not data:
+            return data
+        # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
+        # interrupt even a shielded pause.
+        self._held = data
+        await cancel_shielded_checkpoint()
+        return self._take_held() or await self.read()  # read again if `read_available` was faster
 
     def _take_held(self) -> bytes | None:
         data, self._held = self._held, None
         return data
 
-    def _read_available_checked(self) -> bytes | None:
-        self._require_open()
-        return self.read_available()
-
     def _require_open(self) -> None:
         if self._is_stopped or self.is_closed:
             raise anyio.ClosedResourceError
 
-    def _wait_readable(self) -> Awaitable[None]:
-        if self._watcher is None:
-            loop = find_selector_loop()
-            if loop is None:
-                return anyio.wait_readable(self._fd)
-            from pilothouse.transports.asyncio_reader import ReadWatcher  # loads asyncio, which trio does not need
+    def _wait_for_data(self) -> Awaitable[bytes | None]:
+        """Wait until there is something to read, and read it; None if `wake` was called."""
+        loop = find_selector_loop()
+        if loop is None:
+            return self._wait_and_read()
+        from pilothouse.transports.asyncio_reader import ReadWatcher  # loads asyncio, which trio does not need
 
-            self._watcher = ReadWatcher(loop, self._fd, self._hold_available)
-        return self._watcher.wait_readable()
+        self._watcher = ReadWatcher(loop, self._fd, self.read_available)
+        return self._watcher.wait()
 
-    def _hold_available(self) -> bool:
-        self._held = self.read_available()
-        return self._held is not None
+    async def _wait_and_read(self) -> bytes | None:
+        await self._wait(anyio.wait_readable(self._fd))
+        self._require_open()
+        return self.read_available()
 
     def wake(self) -> None:
         """See `PipeEnd`."""
@@ -156,14 +157,13 @@ class PipeReader(PipeEnd):
 
     def _close_descriptor(self) -> None:
         if self._watcher is not None:
-            self._watcher.unregister()
+            self._watcher.close()
         super()._close_descriptor()
 
     def read_available(self) -> bytes | None:
         """Return what can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
         if self._held is not None:
-            data, self._held = self._held, None
-            return data
+            return self._take_held()
         if self.is_closed:
             raise anyio.ClosedResourceError
         if self.is_ended:
@@ -177,17 +177,15 @@ class PipeReader(PipeEnd):
             data = b""
         except OSError:
             data = b""
-        self._is_empty = 0 < len(data) < self._size
-        self._size = LARGE_READ_BYTES if len(data) == self._size else SMALL_READ_BYTES
-        self._count_remaining(len(data))
-        return data
-
-    def _count_remaining(self, length: int) -> None:
+        length = len(data)
+        self._is_empty = 0 < length < self._size
+        self._size = LARGE_READ_BYTES if length == self._size else SMALL_READ_BYTES
         if length == 0:
             self.is_ended = True
         elif self._remaining is not None:
             self._remaining -= length
             self.is_ended = self._remaining <= 0
+        return data
 
     def stop(self) -> None:
         """End `read`, including a waiting call; `read_available` still works until `close`."""
@@ -209,12 +207,10 @@ class PipeWriter(PipeEnd):
     such a part before anything else.
     """
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self.is_broken = False
-        self._lock: anyio.Lock | None = None  # created on demand: most writes fit into the pipe and need no lock
-        self._rest = _EMPTY
-        self.has_partial_write = False  # a write was cancelled half-way: `finish_partial_writes` has work
+    is_broken = False
+    has_partial_write = False  # a write was cancelled half-way: `finish_partial_writes` has work
+    _lock: anyio.Lock | None = None  # created on demand: most writes fit into the pipe and need no lock
+    _rest = _EMPTY
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`.
@@ -241,7 +237,9 @@ class PipeWriter(PipeEnd):
 
     def try_write(self, data: bytes) -> bool:
         """Write all of `data` if no other write is pending and no waiting is needed; False: nothing was written."""
-        if len(data) > ATOMIC_WRITE_BYTES or self.is_closed or self.is_broken or self._is_writing():
+        if len(data) > ATOMIC_WRITE_BYTES or self.is_closed or self.is_broken:
+            return False
+        if self._rest or (self._lock is not None and self._lock.locked()):
             return False
         try:
             os.write(self._fd, data)
@@ -262,7 +260,7 @@ class PipeWriter(PipeEnd):
 
     def try_end(self) -> bool:
         """Close this end unless a write is still pending. Returns whether it was closed."""
-        if self._is_writing():
+        if self.is_writing:
             return False
         self.close()
         return True
@@ -279,7 +277,9 @@ class PipeWriter(PipeEnd):
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
-    def _is_writing(self) -> bool:
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write waits for the child, or its rest does."""
         return bool(self._rest) or (self._lock is not None and self._lock.locked())
 
     def mark_broken(self) -> None:

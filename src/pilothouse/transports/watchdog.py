@@ -27,8 +27,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pilothouse.transports.exit_status import signal_group
-
+KILL: int = getattr(signal, "SIGKILL", 9)
+"""SIGKILL, also on systems that do not define the name."""
 EXIT_GRACE_SECONDS = 1.0
 """Seconds between SIGTERM and SIGKILL for groups left at interpreter exit."""
 _SCRIPT = r"""
@@ -109,17 +109,13 @@ def _create_unnamed_file() -> int:
     return fd
 
 
-_Entries = dict[Any, tuple[int, int] | None]
-
-
 class Watchdog:
     """Owns the shell and its file. Starts with the first group, off the caller's thread; replaces a dead shell."""
 
     def __init__(self) -> None:
         # Re-entrant: garbage collection may call `release` while the same thread holds the lock.
         self._lock = threading.RLock()
-        self._groups: _Entries = {}
-        self._directories: _Entries = {}
+        self._entries: dict[int | str, tuple[int, int] | None] = {}  # groups and directories, and their lines
         self._file: _GuardFile | None = None
         self._fd = -1
         self._poll: Callable[[int], list[Any]] | None = None  # reports, within a timeout in ms, a dead shell
@@ -128,47 +124,33 @@ class Watchdog:
     @property
     def groups(self) -> frozenset[int]:
         """The groups guarded now."""
-        return frozenset(self._groups)
+        return frozenset(entry for entry in self._entries if isinstance(entry, int))
 
     @property
     def shell_pid(self) -> int:
         """The pid of the shell; 0 while there is none."""
         return self._shell_pid
 
-    def guard(self, pgid: int) -> None:
-        """End this group when the host ends."""
-        self._add_entry(self._groups, pgid, b"g", b"%d" % pgid)
-
-    def release(self, pgid: int) -> None:
-        """Stop guarding this group. Call it before the leader is reaped."""
-        self._remove_entry(self._groups, pgid)
-
-    def guard_directory(self, path: str) -> None:
-        """Remove this directory when the host ends."""
-        if "\n" not in path:  # the line format has no newlines
-            self._add_entry(self._directories, path, b"d", os.fsencode(path))
-
-    def release_directory(self, path: str) -> None:
-        """Stop guarding this directory."""
-        self._remove_entry(self._directories, path)
-
-    def _add_entry(self, places: _Entries, key: object, kind: bytes, text: bytes) -> None:
+    def guard(self, entry: int | str) -> None:
+        """End this process group, or remove this directory, when the host ends."""
+        kind, text = (b"g", b"%d" % entry) if isinstance(entry, int) else (b"d", os.fsencode(entry))
         with self._lock:
-            places[key] = None
-            if not hasattr(os, "pwrite"):  # as on Windows, which has no shell either
+            self._entries[entry] = None
+            if b"\n" in text or not hasattr(os, "pwrite"):  # a line has no newlines; Windows has no shell either
                 return
             try:
                 if self._file is None:
                     self._file = _GuardFile()
-                places[key] = self._file.add(kind, text)
+                self._entries[entry] = self._file.add(kind, text)
                 if self._poll is None or self._poll(0):
                     self._start(self._file.fd)
             except OSError as error:  # `atexit` still works, and the next group tries again
                 _log.debug("no watchdog for child processes: %s", error)
 
-    def _remove_entry(self, places: _Entries, key: object) -> None:
+    def release(self, entry: int | str) -> None:
+        """Stop guarding this group, before its leader is reaped, or this directory."""
         with self._lock:
-            place = places.pop(key, None)
+            place = self._entries.pop(entry, None)
             if place is not None and self._file is not None:
                 with contextlib.suppress(OSError):
                     self._file.remove(place)
@@ -220,33 +202,37 @@ class Watchdog:
 
     def end_all(self) -> None:
         """At exit: end each group (SIGTERM, up to `EXIT_GRACE_SECONDS`, SIGKILL) and remove the directories."""
-        groups = list(self._groups)
+        groups = self.groups
         for pgid in groups:
             signal_group(pgid, signal.SIGTERM)
         deadline = time.monotonic() + EXIT_GRACE_SECONDS
         while time.monotonic() < deadline and any(_is_alive(g) for g in groups):
             time.sleep(0.01)
         for pgid in groups:
-            signal_group(pgid, signal.SIGKILL)
+            signal_group(pgid, KILL)
             self.release(pgid)
-        if not self._directories:
-            return
-        import shutil  # slow to import, and rarely needed here
+        for path in [entry for entry in self._entries if isinstance(entry, str)]:
+            import shutil  # slow to import, and rarely needed here
 
-        for path in list(self._directories):
             shutil.rmtree(path, ignore_errors=True)
-            self.release_directory(path)
+            self.release(path)
 
     def reset_after_fork(self) -> None:
         """After a fork, in the child: drop all state; the groups, the file and the pipe belong to the parent."""
         self._lock = threading.RLock()
-        self._groups.clear()
-        self._directories.clear()
+        self._entries.clear()
         self._shell_pid = 0
         ledger, self._file = self._file, None
         if ledger is not None:
             os.close(ledger.fd)
         self._release_shell()
+
+
+def signal_group(pgid: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists."""
+    # macOS returns EPERM for a group of zombies.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, number)
 
 
 def _is_alive(pgid: int) -> bool:

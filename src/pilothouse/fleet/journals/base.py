@@ -6,8 +6,8 @@ the processes of a machine, and `PostgresJournal` for many hosts. The protocol d
 threads: every method is asynchronous, and takes or returns plain `Run` objects. `tests/fleet` has the contract suite.
 Where an attempt runs is defined by another interface: `Runner`.
 
-A journal is a table of leases, not a workflow engine: DBOS 3.4, measured for this purpose, allows one instance per
-process, needs asyncio, takes 4 ms to add a run, and polls its queue once a second.
+A journal is a table of leases, not a workflow engine. `docs/fleet.md` says, with measurements, why it is not one of the
+queue libraries for PostgreSQL.
 
 Knows no database.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -47,8 +48,10 @@ class HeartbeatResult(Struct, frozen=True):
         live_workers: number of live workers, including this one.
         is_lost: whether this worker was declared dead, so that others have its runs.
         cancelled: keys of this worker's runs that are to be cancelled.
-        cost_usd: cost of all runs of all workers, in US dollars.
+        cost_usd: cost of all runs of all workers, and what attempts of unknown cost may have cost, in US dollars.
         position: position for `list_ended_since`, for runs that end from now on.
+        lease_seconds: seconds without a heartbeat after which this worker counts as dead.
+        is_due: whether a run may be due. False: `lease` would return none.
     """
 
     live_workers: int = 1
@@ -56,6 +59,8 @@ class HeartbeatResult(Struct, frozen=True):
     cancelled: frozenset[str] = frozenset()
     cost_usd: float = 0.0
     position: int = 0
+    lease_seconds: float = 30.0
+    is_due: bool = True
 
 
 class Journal(Protocol):
@@ -112,8 +117,12 @@ class Journal(Protocol):
         """Save the session id of a leased run, so that the session can be resumed after a crash."""
         ...
 
-    async def release(self, run: Run) -> bool:
+    async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
         """Store a leased run in its new state, and end the lease.
+
+        Args:
+            run: the run after the attempt.
+            lost_usd: what the attempt may have cost if that is unknown, in US dollars.
 
         Returns:
             Whether this worker still held the run, in this attempt. If not, nothing was written.
@@ -128,8 +137,15 @@ class Journal(Protocol):
         """Return runs that other workers ended after `position`, a few hundred at most, and the next position."""
         ...
 
-    async def requeue(self, *, failed: bool) -> int:
-        """Request all unfinished runs, or the failed ones, also those parked by others later; return their number."""
+    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
+        """Request the unfinished runs with these keys, or the failed runs.
+
+        With neither: all unfinished runs, also those that are added or parked later, until `park` is called for all.
+        """
+        ...
+
+    async def wait_for_change(self) -> None:
+        """Return when other workers may have changed the journal, or one of them has died."""
         ...
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
@@ -153,6 +169,14 @@ class Journal(Protocol):
         ...
 
 
+def describe_version(name: str, version: int, known: int) -> str:
+    """Return the error text for a journal of another version."""
+    return (
+        f"{name} is a journal of version {version}, made by {'a newer' if version > known else 'an older'} pilothouse; "
+        f"this one reads version {known}: use that pilothouse, or give another path or schema"
+    )
+
+
 def describe_key_conflict(key: str) -> str:
     """Return the error text for a key that is used for two prompts."""
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"
@@ -169,6 +193,7 @@ class MemoryJournal:
         self._delayed: list[tuple[float, int, str]] = []
         self._ended_counts: Counter[RunState] = Counter()
         self._costs = (0.0, 0, 0)
+        self._lost_usd = 0.0
         self._number = 0
         self._policy: OnInterrupted = "resume"
         self._reserved_usd: dict[str, float] = {}  # of running ones
@@ -216,7 +241,8 @@ class MemoryJournal:
             if self._is_queued(key, number) and self._runs[key].due == due:
                 self._store(replace(self._runs[key], due=0.0))
         held = self._reserved_usd
-        allowance = Allowance(limits, spent_usd=self._costs[0], reserved_usd=sum(held.values()), running=len(held))
+        spent = self._costs[0] + self._lost_usd
+        allowance = Allowance(limits, spent_usd=spent, reserved_usd=sum(held.values()), running=len(held))
         count = allowance.limit_count(count)
         given: list[Run] = []
         while self._ready and len(given) < count:
@@ -249,12 +275,13 @@ class MemoryJournal:
         """See `Journal`."""
         self._runs[run.key] = run
 
-    async def release(self, run: Run) -> bool:
+    async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
         """See `Journal`."""
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
         self._add_costs(run, there)
+        self._lost_usd += lost_usd
         del self._reserved_usd[run.key]
         if run.state == "interrupted":
             run = apply_interruption(run, self._policy, run.started or 0.0)
@@ -284,9 +311,12 @@ class MemoryJournal:
         """Return nothing: there are no other workers."""
         return [], position
 
-    async def requeue(self, *, failed: bool) -> int:
-        """Return 0: all unfinished runs are wanted anyway, and failed ones are dropped."""
-        return 0 if failed else len(self._runs)
+    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
+        """Do nothing: all unfinished runs are wanted anyway, and failed ones are dropped."""
+
+    async def wait_for_change(self) -> None:
+        """Wait forever: there are no other workers."""
+        await anyio.sleep_forever()
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """See `Journal`; unwanted runs are dropped here."""
@@ -310,7 +340,7 @@ class MemoryJournal:
         counts.update(run.state for run in self._runs.values())
         cost, given, taken = self._costs
         numbers: dict[str, Any] = {state: counts[state] for state in STATES}
-        return FleetStatus(**numbers, cost_usd=cost, input_tokens=given, output_tokens=taken)
+        return FleetStatus(**numbers, cost_usd=cost, lost_usd=self._lost_usd, input_tokens=given, output_tokens=taken)
 
     async def get(self, key: str) -> Run | None:
         """See `Journal`."""

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,21 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.journals.base import FleetJournalError, identify_globally
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_globally
 from pilothouse.fleet.journals.sql import (
     CREATE_TABLES,
+    FORMAT_VERSION,
+    INSERTED_COLUMNS,
+    INSERTED_VALUES,
     LEASE_SECONDS,
+    SqlJournal,
+)
+from pilothouse.fleet.journals.transactions import (
     AccessLevel,
     CommitJob,
     GroupCommitter,
-    SqlJournal,
     SqlTransaction,
     StatementResult,
-    WorkerRow,
 )
 from pilothouse.fleet.limits import OnInterrupted
 from pilothouse.options import RetryPolicy
@@ -38,11 +42,10 @@ from pilothouse.stores.postgres import PostgresServer
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor, Pipeline
 
+# ruff: noqa: S608 - every part of a statement is a constant; values are parameters
 
 log = logging.getLogger("pilothouse.fleet")
 
-FORMAT_VERSION = 1
-"""The version of the tables. Newer versions are rejected."""
 RECONNECT_SECONDS = 300.0
 RESPONSE_SECONDS = 30
 """Timeout in seconds for one statement, and for a connection without a response."""
@@ -56,16 +59,18 @@ SET LOCAL search_path TO {{schema}};
 CREATE TABLE format (version int NOT NULL);
 CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NOT NULL);
 INSERT INTO format VALUES ({FORMAT_VERSION});
-"""  # noqa: S608 - constants
-DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"  # noqa: S608 - a constant
+"""
+DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"
 """Removes the stamps of workers that are gone."""
-_SET_STATEMENT_TIMEOUT = f"SET LOCAL statement_timeout = {RESPONSE_SECONDS * 1000}".encode("ascii")
-_SET_IDLE_TIMEOUT = f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_TRANSACTION_SECONDS * 1000}".encode("ascii")
+_PREPARE_SESSION = f"""
+SET search_path TO {{schema}};
+SET statement_timeout = {RESPONSE_SECONDS * 1000};
+SET idle_in_transaction_session_timeout = {IDLE_TRANSACTION_SECONDS * 1000};
+LISTEN {{schema}};
+"""
 _WRITE_STAMP = (
-    "INSERT INTO stamp VALUES ('{link}', '{stamp}', now()) "
-    "ON CONFLICT (link) DO UPDATE SET last = excluded.last, at = excluded.at"
+    "INSERT INTO stamp VALUES (%s, %s, now()) ON CONFLICT (link) DO UPDATE SET last = excluded.last, at = excluded.at"
 )
-_LOCK_TOTALS = b"SELECT 1 FROM totals FOR UPDATE"
 
 _TRANSIENT_STATES = ("08", "25006", "25P03", "40", "53", "55P03", "57")
 """Prefixes of the SQLSTATE of temporary errors. 25006: a replica that may become the primary."""
@@ -110,6 +115,7 @@ class PostgresConnection(GroupCommitter):
         self._id = uuid4().hex
         self._connection: Connection[Any] | None = None
         self._is_open = False
+        self._is_changed = False
         self._unavailable_since: float | None = None
         self._unconfirmed: tuple[str, list[CommitJob]] | None = None
 
@@ -169,11 +175,15 @@ class PostgresConnection(GroupCommitter):
             for job in self._batch:
                 job.fail(self._make_lost_error(error, waited))
             return
-        self._set_shielded(shielded=False)
+        self._shield_callers(False)
         try:
             await anyio.sleep(pause)
         finally:
-            self._set_shielded(shielded=True)
+            self._shield_callers(True)
+
+    def _shield_callers(self, shield: bool) -> None:
+        for job in [*self._batch, *self._queue]:
+            job.scope.shield = shield
 
     def _make_lost_error(self, error: ServerUnavailableError, waited: float) -> FleetJournalError:
         waiting = f" for {waited:.0f} s" if waited >= 1 else ""
@@ -181,6 +191,46 @@ class PostgresConnection(GroupCommitter):
         if waited:
             text += ". It keeps the ended runs; start again when it can be reached"
         return FleetJournalError(text, path=self.display_name)
+
+    # Notifications.
+
+    async def wait_for_change(self, seconds: float) -> bool:
+        """See `GroupCommitter`. Sends nothing: the server notifies."""
+        with anyio.move_on_after(seconds):
+            while not self._is_changed:
+                try:
+                    await self._wait_for_notification()
+                except (OSError, ServerUnavailableError):  # the next transaction reconnects
+                    await anyio.sleep(seconds)
+        is_changed, self._is_changed = self._is_changed, False
+        return is_changed
+
+    async def _wait_for_notification(self) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            raise ServerUnavailableError
+        descriptor = os.dup(connection.fileno())  # another task or thread may close that of the connection
+        try:
+            await anyio.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+        async with self._batch_lock:  # no transaction uses the connection
+            if self._connection is connection:
+                self._collect_notifications(connection)
+
+    def _collect_notifications(self, connection: Connection[Any]) -> None:
+        import psycopg
+
+        try:
+            connection.pgconn.consume_input()
+            while (found := connection.pgconn.notifies()) is not None:
+                self._on_notification(found.be_pid, connection)
+        except psycopg.Error as error:
+            raise ServerUnavailableError from error
+
+    def _on_notification(self, sender: int, connection: Connection[Any]) -> None:
+        if sender != connection.info.backend_pid:
+            self._is_changed = True
 
     # Transactions.
 
@@ -200,17 +250,11 @@ class PostgresConnection(GroupCommitter):
         access = max(job.access for job in jobs)
         stamp = uuid4().hex
         try:
-            # Statements whose results are not needed at once are sent with the next one: half as many round trips per
-            # run.
-            with _make_pipeline(connection) as pipeline:
-                transaction = _PostgresTransaction(connection, pipeline)
-                for statement in self._begin_statements(access, stamp):
-                    connection.execute(statement)
+            if access is AccessLevel.STATEMENT:
                 for job in jobs:
-                    job.value = job.work(transaction)
-                if access > AccessLevel.READ:
-                    self._unconfirmed = stamp, jobs
-                connection.execute("ROLLBACK" if access is AccessLevel.READ else "COMMIT")
+                    job.value = job.work(_PostgresTransaction(connection, None))
+            else:
+                self._commit_transaction(connection, jobs, access, stamp)
             self._unconfirmed = None
         except BaseException:
             self._roll_back(connection)
@@ -218,16 +262,25 @@ class PostgresConnection(GroupCommitter):
         for job in jobs:
             job.is_done = True
 
-    def _begin_statements(self, access: AccessLevel, stamp: str = "") -> Iterator[bytes]:
-        """Yield the first statements. Settings apply to this transaction alone, because of connection poolers."""
-        yield b"BEGIN"
-        yield self._server.format("SET LOCAL search_path TO {schema}")
-        yield _SET_STATEMENT_TIMEOUT
-        yield _SET_IDLE_TIMEOUT
-        if access > AccessLevel.READ and stamp:
-            yield _WRITE_STAMP.format(link=self._id, stamp=stamp).encode("ascii")
-        if access is AccessLevel.WRITE:
-            yield _LOCK_TOTALS
+    def _commit_transaction(
+        self, connection: Connection[Any], jobs: list[CommitJob], access: AccessLevel, stamp: str
+    ) -> None:
+        # Statements whose results are not needed at once are sent with the next one: half as many round trips.
+        with _make_pipeline(connection) as pipeline:
+            transaction = _PostgresTransaction(connection, pipeline)
+            connection.execute("BEGIN")
+            if access > AccessLevel.READ:
+                connection.execute(_WRITE_STAMP, (self._id, stamp))
+            if access is AccessLevel.WRITE:
+                connection.execute("SELECT 1 FROM totals FOR UPDATE")
+            self.is_news = False
+            for job in jobs:
+                job.value = job.work(transaction)
+            if self.is_news:
+                connection.execute(self._server.format("NOTIFY {schema}"))
+            if access > AccessLevel.READ:
+                self._unconfirmed = stamp, jobs
+            connection.execute("ROLLBACK" if access is AccessLevel.READ else "COMMIT")
 
     def _roll_back(self, connection: Connection[Any]) -> None:
         import psycopg
@@ -248,8 +301,7 @@ class PostgresConnection(GroupCommitter):
             return
         stamp, jobs = self._unconfirmed
         try:
-            for statement in self._begin_statements(AccessLevel.READ):
-                connection.execute(statement)
+            connection.execute("BEGIN")
             # Waits for the old transaction, if the server has not noticed yet that its client is gone.
             last = connection.execute("SELECT last FROM stamp WHERE link = %s FOR UPDATE", (self._id,)).fetchone()
         finally:
@@ -271,20 +323,21 @@ class PostgresConnection(GroupCommitter):
             connection = self._server.connect(RESPONSE_SECONDS, application_name=name)
             try:
                 self._check_tables(connection)
+                connection.add_notify_handler(lambda found: self._on_notification(found.pid, connection))
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
+            self._is_changed = True  # what was notified meanwhile is not known
         return self._connection
 
     def _check_tables(self, connection: Connection[Any]) -> None:
         version = self._server.ensure_tables(connection, _CREATE_OWN_TABLES + self._tables, "fleet", self._schema)
-        if version > FORMAT_VERSION:
-            raise FleetJournalError(
-                f"{self.display_name} has a journal of version {version}, made by a newer pilothouse; this one reads "
-                f"versions up to {FORMAT_VERSION}: upgrade, or give another schema",
-                path=self.display_name,
-            )
+        for statement in _PREPARE_SESSION.split(";\n"):
+            connection.execute(self._server.format(statement))
+        if version != FORMAT_VERSION:
+            text = describe_version(self.display_name, version, FORMAT_VERSION)
+            raise FleetJournalError(text, path=self.display_name)
 
     # Failures.
 
@@ -363,18 +416,10 @@ SCHEMA = "pilothouse_fleet"
 
 
 class PostgresJournal(SqlJournal):
-    """A journal in PostgreSQL 12 or newer. Needs the extra `postgres`.
+    """A journal in PostgreSQL 12 or newer. Needs the extra `postgres`. Works on asyncio and trio.
 
-    The tables are created on first use, in their own schema; several processes may do so at the same time. Works on
-    asyncio and trio.
-
-    A worker is alive while it sends heartbeats, by the clock of the server; a worker on the same machine whose
-    process is gone is dead at once. After an outage of the server no worker counts as dead until all had time for a
-    heartbeat. Due times also follow the server's clock, so clock differences between hosts only affect `Run.created`,
-    `Run.started` and `Run.ended`.
-
-    When the server goes away, calls wait and retry while attempts go on. Each result is recorded exactly once, even
-    if the connection dies before the server has responded.
+    The tables are created on first use, in their own schema; several processes may do so at the same time. All leases
+    and due times follow the clock of the server. When the server goes away, calls wait and retry while attempts go on.
 
     Args:
         conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. libpq's
@@ -388,6 +433,9 @@ class PostgresJournal(SqlJournal):
         UsageError: the schema is not a plain name, or `reconnect_timeout` is below 0.
     """
 
+    clock = "extract(epoch FROM clock_timestamp())::float8"
+    server_start = "extract(epoch FROM pg_postmaster_start_time())::float8"
+    join_function = "string_agg"
     for_update = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
 
@@ -400,11 +448,13 @@ class PostgresJournal(SqlJournal):
         reconnect_timeout: float = RECONNECT_SECONDS,
     ) -> None:
         connection = PostgresConnection(
-            conninfo, schema, CREATE_TABLES.format(integer="bigint", bytes="bytea"), reconnect_timeout
+            conninfo,
+            schema,
+            CREATE_TABLES.format(integer="bigint", bytes="bytea"),
+            reconnect_timeout,
         )
         super().__init__(connection, lease_seconds, identify_globally())
         self._display_name = connection.display_name
-        self._server_since = 0.0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._display_name!r})"
@@ -413,14 +463,22 @@ class PostgresJournal(SqlJournal):
         db.execute(DELETE_OLD_STAMPS)
         return super()._sign_in(db, now, policy)
 
-    def _read_clock(self, db: SqlTransaction, now: float) -> float:
-        times = db.execute(
-            "SELECT extract(epoch FROM clock_timestamp())::float8, "
-            "extract(epoch FROM pg_postmaster_start_time())::float8"
-        )
-        moment, self._server_since = times.fetchone()
+    def _set_clock(self, moment: float, now: float) -> None:
         self._clock_offset = moment - now
-        return moment
 
-    def _last_seen(self, worker: WorkerRow) -> float:
-        return max(worker.last_seen, self._server_since)
+    def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
+        if rows:  # lines instead of arrays, of which psycopg would check each character; no value has a line end
+            lines = ["\n".join(map(_to_line, column)) for column in zip(*rows, strict=True)]
+            db.execute(_INSERT, (self._id, era, *lines))
+
+
+_LINES = "string_to_array(?, chr(10))"
+_INSERT = (
+    f"INSERT INTO run ({INSERTED_COLUMNS}) SELECT number::bigint, key, digest, convert_to(prompt, 'UTF8'), "
+    f"convert_to(settings, 'UTF8'), priority::bigint, created::float8, {INSERTED_VALUES} "
+    f"FROM unnest({', '.join([_LINES] * 7)}) AS new (number, key, digest, prompt, settings, priority, created)"
+)
+
+
+def _to_line(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,22 +1,21 @@
-"""The journal in SQL tables, shared by SQLite and PostgreSQL.
+"""The journal in SQL tables: `SqliteJournal` for the processes of a machine, `PostgresJournal` for many hosts.
 
-Owns tables, rows, statements, worker identities and leases; and the worker thread that runs transactions, in which
-requests that arrive meanwhile share the next transaction.
+Owns the tables, rows, statements, worker identities and leases.
+
+A run waits for its start in one of two indexes, so that no statement reads rows that cannot start: `run_ready` has
+those that may start now, by era and priority; `run_later` has those that wait for a time. An era begins when a worker
+opens a journal that no live worker uses: a run may start if it was requested in this era, or while a worker requests
+all runs. So workers that come and go change no row of a run that they do not execute.
 """
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
 import anyio
-import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
@@ -31,160 +30,43 @@ from pilothouse.fleet.journals.base import (
     describe_key_conflict,
     is_gone,
 )
-from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
+from pilothouse.fleet.journals.transactions import AccessLevel, GroupCommitter, SqlTransaction
+from pilothouse.fleet.limits import (
+    MAX_DEATHS_NEAR_LAST,
+    NO_LIMITS,
+    Allowance,
+    Limits,
+    OnInterrupted,
+    apply_death,
+    apply_interruption,
+    fail_after_deaths,
+)
 from pilothouse.fleet.run import FleetStatus, Run, RunState, digest_prompt, has_all_messages
 from pilothouse.messages import decode, encode
 
-T = TypeVar("T")
+# ruff: noqa: S608 - every part of a statement is a constant of this file; values are parameters
+
+log = logging.getLogger("pilothouse.fleet")
+
+LEASE_SECONDS = 30.0
+"""Seconds without a heartbeat after which a worker counts as dead, whatever its process does."""
+PAGE_SIZE = 200
+"""Number of runs that are read at a time; each has an answer."""
+SIGN_OUT_SECONDS = 10.0
+"""Timeout for unregistering when the database is gone; otherwise the worker counts as dead, with the same effect."""
+MAX_KEYS_PER_STATEMENT = 500
+"""Maximum number of keys in one statement."""
+MAX_SHORT_RUNS = 32
+"""Maximum number of runs that are added without a thread."""
+PROMOTED_PER_LEASE = 500
+"""Maximum number of runs that one lease moves to `run_ready` because their time has come."""
 
 
-class StatementResult(Protocol):
-    """The result of a statement."""
-
-    @property
-    def rowcount(self) -> int:
-        """Number of changed rows."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """Return all rows."""
-        ...
-
-    def fetchone(self) -> Any:
-        """Return the next row, or None."""
-        ...
-
-
-class SqlTransaction(Protocol):
-    """A transaction; statements have a `?` for each value."""
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        """Execute one statement."""
-        ...
-
-    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
-        """Execute one statement for each row of values."""
-        ...
-
-
-class AccessLevel(IntEnum):
-    """What a job accesses. A transaction has the strongest level of its jobs."""
-
-    READ = 0
-    """Changes nothing."""
-    OWN = 1
-    """Changes rows that belong to this worker, or will."""
-    WRITE = 2
-    """Changes rows that others change too: only one such transaction runs at a time, across all processes."""
-
-
-@dataclass(slots=True, eq=False)
-class CommitJob:
-    """A function to run in a transaction, and its result."""
-
-    work: Callable[[SqlTransaction], Any]
-    access: AccessLevel
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
-    value: Any = None
-    error: Exception | None = None
-    is_done: bool = False
-
-    def fail(self, error: Exception) -> None:
-        """Set the error of the job."""
-        self.error, self.is_done = error, True
-
-
-class GroupCommitter(ABC):
-    """The transactions of one connection."""
-
-    def __init__(self) -> None:
-        self._limiter: anyio.CapacityLimiter | None = None
-        self._batch_lock = anyio.Lock()
-        self._queue: list[CommitJob] = []
-        self._batch: list[CommitJob] = []
-
-    async def transact(self, work: Callable[[SqlTransaction], T], access: AccessLevel = AccessLevel.WRITE) -> T:
-        """Run `work` in a transaction, in a thread; requests that arrive meanwhile share the next transaction.
-
-        While the database responds, the work is done even if the caller is cancelled: runs that a journal has leased
-        must not get lost. If the database is gone, a cancelled caller does not wait for it.
-
-        Raises:
-            FleetJournalError: the work failed.
-        """
-        job = CommitJob(work, access)
-        self._queue.append(job)
-        try:
-            with job.scope:
-                async with self._batch_lock:
-                    if not job.is_done:
-                        await self._lead_batch(job)
-        finally:
-            if not job.is_done and job in self._queue:
-                self._queue.remove(job)
-        if job.error is not None:
-            raise job.error
-        return cast("T", job.value)
-
-    async def _lead_batch(self, own: CommitJob) -> None:
-        self._batch, self._queue = self._queue, []
-        try:
-            await self._commit_batch()
-        finally:
-            self._queue[:0] = [job for job in self._batch if not job.is_done and job is not own]
-            self._batch = []
-
-    async def _commit_batch(self) -> None:
-        """Run all jobs of the batch."""
-        await self._run_in_thread(partial(self._commit_or_split, self._batch))
-
-    async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(1)
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
-
-    def _set_shielded(self, *, shielded: bool) -> None:
-        """Set whether waiting callers are shielded from cancellation."""
-        for job in [*self._batch, *self._queue]:
-            job.scope.shield = shielded
-
-    def _commit_or_split(self, jobs: list[CommitJob]) -> None:
-        """Commit all jobs in one transaction; if one fails, commit each in its own."""
-        try:
-            self._commit_jobs(jobs)
-        except self.unavailable_errors:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised in the caller
-            if len(jobs) == 1:
-                jobs[0].fail(error)
-                return
-            for job in jobs:
-                if not job.is_done:
-                    self._commit_or_split([job])
-
-    unavailable_errors: tuple[type[Exception], ...] = ()
-    """Errors that are not caused by the jobs."""
-
-    @abstractmethod
-    def _commit_jobs(self, jobs: list[CommitJob]) -> None:
-        """Run all jobs in one transaction, in this thread; mark each as done after the commit."""
-
-    @abstractmethod
-    async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            FleetJournalError: the database cannot be used.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Disconnect. Idempotent."""
-
+# Rows.
 
 RUN_COLUMNS = (
-    "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "session_id", "lines", "whole",
-    "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
+    "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "deaths", "session_id", "lines",
+    "whole", "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
     "artifacts",
 )  # fmt: skip
 """The columns for `decode_run`, in this order."""
@@ -200,11 +82,6 @@ def encode_result(run: Run) -> tuple[bytes | None, int, bytes | None]:
     whole = has_all_messages(result)
     messages = result.messages if whole else essential_messages(result)
     return b"\n".join(map(encode, messages)), int(whole), encode_error(run.error)
-
-
-def encode_artifacts(run: Run) -> bytes | None:
-    """Return the value of the column `artifacts`."""
-    return msgspec.json.encode(run.artifacts) if run.artifacts else None
 
 
 def encode_error(error: Exception | None) -> bytes | None:
@@ -231,7 +108,7 @@ def decode_error(data: bytes | None) -> Exception | None:
     return error
 
 
-def decode_run(row: tuple[Any, ...]) -> Run:
+def decode_run(row: Sequence[Any]) -> Run:
     """Decode a run from its row."""
     values: dict[str, Any] = dict(zip(RUN_COLUMNS, row, strict=True))
     lines, whole, cost = values.pop("lines"), values.pop("whole"), values.pop("cost")
@@ -246,33 +123,6 @@ def decode_run(row: tuple[Any, ...]) -> Run:
     return Run(**values, error=error, result=result, cost_usd=cost)
 
 
-CREATE_TABLES = """
-CREATE TABLE worker (id text PRIMARY KEY, host text NOT NULL, space text NOT NULL, pid bigint NOT NULL,
-    login text NOT NULL, seen double precision NOT NULL, lease double precision NOT NULL, wants_all int NOT NULL);
-CREATE TABLE totals (runs bigint NOT NULL, ended bigint NOT NULL, cost double precision NOT NULL,
-    input_tokens bigint NOT NULL, output_tokens bigint NOT NULL);
-INSERT INTO totals VALUES (0, 0, 0, 0, 0);
-CREATE TABLE run (number {integer} PRIMARY KEY, key text NOT NULL UNIQUE, digest text NOT NULL, prompt {bytes} NOT NULL,
-    settings {bytes} NOT NULL, priority bigint NOT NULL, state text NOT NULL, wanted text NOT NULL,
-    attempts int NOT NULL, failures int NOT NULL, session_id text, lines {bytes}, whole int NOT NULL, error {bytes},
-    cost double precision NOT NULL, input_tokens bigint NOT NULL, output_tokens bigint NOT NULL,
-    created double precision NOT NULL, started double precision, ended double precision,
-    due double precision NOT NULL, limit_usd double precision, set_aside double precision NOT NULL, worker text,
-    cancelling int NOT NULL, ended_as bigint, artifacts {bytes});
-CREATE INDEX run_next ON run (priority DESC, number) WHERE state = 'queued' AND wanted <> '';
-CREATE INDEX run_parked ON run (number) WHERE state = 'queued' AND wanted = '';
-CREATE INDEX run_state ON run (state, worker, set_aside);
-CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
-"""
-"""`wanted` is empty, the id of the one worker that wants the run, or `MANY_WORKERS`.
-
-`{integer}` and `{bytes}` are replaced for each database.
-"""
-
-MANY_WORKERS = "*"
-"""The value of `wanted` when several workers want a run."""
-
-
 class WorkerRow(NamedTuple):
     """A row of the worker table."""
 
@@ -284,6 +134,7 @@ class WorkerRow(NamedTuple):
     last_seen: float
     lease_seconds: float
     wants_all: int
+    gap: float
 
     @property
     def process(self) -> ProcessIdentity:
@@ -291,31 +142,78 @@ class WorkerRow(NamedTuple):
         return ProcessIdentity(self.host, self.pid_namespace, self.pid, self.user)
 
 
-# ruff: noqa: S608 - every part of a statement is a constant of this file; values are parameters
+CREATE_TABLES = """
+CREATE TABLE worker (id text PRIMARY KEY, host text NOT NULL, space text NOT NULL, pid bigint NOT NULL,
+    login text NOT NULL, seen double precision NOT NULL, lease double precision NOT NULL, wants_all int NOT NULL,
+    gap double precision NOT NULL DEFAULT 0);
+CREATE TABLE totals (runs bigint NOT NULL, ended bigint NOT NULL, cost double precision NOT NULL,
+    input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, lost double precision NOT NULL DEFAULT 0,
+    era int NOT NULL DEFAULT 0, wants_all int NOT NULL DEFAULT 0);
+INSERT INTO totals VALUES (0, 0, 0, 0, 0, 0, 0, 0);
+CREATE TABLE run (number {integer} PRIMARY KEY, key text NOT NULL UNIQUE, digest text NOT NULL, prompt {bytes} NOT NULL,
+    settings {bytes} NOT NULL, priority bigint NOT NULL, state text NOT NULL, wanted text NOT NULL,
+    attempts int NOT NULL, failures int NOT NULL, session_id text, lines {bytes}, whole int NOT NULL, error {bytes},
+    cost double precision NOT NULL, input_tokens bigint NOT NULL, output_tokens bigint NOT NULL,
+    created double precision NOT NULL, started double precision, ended double precision,
+    due double precision NOT NULL, limit_usd double precision, set_aside double precision NOT NULL, worker text,
+    cancelling int NOT NULL, ended_as bigint, artifacts {bytes}, era int NOT NULL DEFAULT -1,
+    deaths int NOT NULL DEFAULT 0);
+CREATE INDEX run_state ON run (state, worker, set_aside);
+CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
+CREATE INDEX run_ready ON run (era, priority DESC, number) WHERE state = 'queued' AND due = 0 AND deaths = 0;
+CREATE INDEX run_ready_all ON run (priority DESC, number)
+    WHERE state = 'queued' AND due = 0 AND deaths = 0 AND number > 0;
+CREATE INDEX run_later ON run (due, era) WHERE state = 'queued' AND due > 0;
+CREATE INDEX run_suspect ON run (deaths, priority DESC, number) WHERE state = 'queued' AND due = 0 AND deaths > 0;
+"""
+"""`wanted` is the id of the one worker that requested the run in its era, or "*" for several. An era of -1: none.
+`number > 0` is always true: without it PostgreSQL would look for the runs of one era in the index for all eras.
+`{integer}` and `{bytes}` are replaced for each database.
+"""
+FORMAT_VERSION = 2
+"""The version of the tables."""
 
 
-log = logging.getLogger("pilothouse.fleet")
+# The journal.
 
-LEASE_SECONDS = 30.0
-"""Seconds without a heartbeat after which a worker counts as dead, whatever its process does."""
-PAGE_SIZE = 200
-"""Number of runs that are read at a time; each has an answer."""
-SIGN_OUT_SECONDS = 10.0
-"""Timeout for unregistering when the database is gone; otherwise the worker counts as dead, with the same effect."""
-MAX_KEYS_PER_STATEMENT = 500
-"""Maximum number of keys in one statement."""
+live_workers: set[str] = set()
+"""Ids of the live workers of this process."""
 
 _COLUMNS = ", ".join(RUN_COLUMNS)
-_WAITING = "state = 'queued' AND wanted <> ''"
-_WANT = "CASE WHEN wanted IN ('', ?) THEN ? ELSE '*' END"
+_READY = "state = 'queued' AND due = 0 AND deaths = 0"
+_READY_ALL = f"{_READY} AND number > 0"
+_FIRST = "ORDER BY priority DESC, number LIMIT 1"  # without the order, PostgreSQL may read the whole table
+_SUSPECT = "state = 'queued' AND due = 0 AND deaths > 0"
+_LATER = "state = 'queued' AND due > 0"
+_INDEXES = ("later", "ready", "ready_all", "suspect")
+_ALL_REQUESTED = "(SELECT wants_all FROM totals) = 1 OR EXISTS (SELECT 1 FROM worker WHERE wants_all = 1)"
+_REQUEST = "wanted = CASE WHEN era <> ? OR wanted = ? THEN ? ELSE '*' END, era = ?"
 _WRITE = (
-    "UPDATE run SET state = ?, failures = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
-    "input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, "
-    "ended_as = {ended_as} WHERE number = ?"
+    "UPDATE run SET state = ?, failures = ?, deaths = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
+    "input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, ended_as = {} "
+    "WHERE number = ?"
 )
-_WRITE_EACH = _WRITE.format(ended_as="?")
-_WRITE_NEXT = _WRITE.format(ended_as="(SELECT ended FROM totals)")
-_WRITE_BACK = _WRITE.format(ended_as="NULL")
+_WRITE_EACH = _WRITE.format("?")
+_IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ?"
+_WRITE_END = _WRITE.format("(SELECT ended + 1 FROM totals)") + _IS_HELD
+_WRITE_BACK = _WRITE.format("NULL") + _IS_HELD
+_HEARTBEAT = (
+    "UPDATE worker SET gap = {clock} - seen, seen = {clock} WHERE id = ? RETURNING seen, gap, "
+    "(SELECT count(*) FROM worker), "
+    "(SELECT count(*) FROM worker WHERE id <> ? AND {clock} > lease + CASE WHEN seen > {up} THEN seen ELSE {up} END), "
+    "(SELECT {join}(peer, ',') FROM (SELECT DISTINCT pid || CASE WHEN pid = ? THEN ' ' || id ELSE '' END AS peer "
+    "FROM worker WHERE id <> ? AND host = ? AND space = ?) AS peers), "
+    "EXISTS (SELECT 1 FROM run WHERE state = 'interrupted'), "
+    f"EXISTS (SELECT 1 FROM {{suspect}} WHERE {_SUSPECT} AND deaths >= {MAX_DEATHS_NEAR_LAST}), "
+    f"(SELECT number FROM {{ready}} WHERE {_READY} AND era = (SELECT era FROM totals) {_FIRST}) IS NOT NULL "
+    f"OR ((SELECT number FROM {{ready_all}} WHERE {_READY_ALL} {_FIRST}) IS NOT NULL AND ({_ALL_REQUESTED})) "
+    f"OR EXISTS (SELECT 1 FROM {{suspect}} WHERE {_SUSPECT}) "
+    f"OR coalesce((SELECT min(due) FROM {{later}} WHERE {_LATER}) <= {{clock}}, false), "
+    "(SELECT {join}(key, '\n') FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1), "
+    "(SELECT cost + lost FROM totals), (SELECT ended FROM totals)"
+)
+PEER_SECONDS = 0.5
+"""How often a worker looks whether other processes of its machine are still there."""
 
 
 class SqlJournal:
@@ -329,11 +227,17 @@ class SqlJournal:
 
     is_persistent = True
     index_hint: ClassVar[str] = ""
-    """SQL that makes a statement find the next run by index."""
+    """SQL that makes a statement use the index `{}`. SQLite would read all queued runs by `run_state`."""
     for_update: ClassVar[str] = ""
     """SQL that locks the selected rows against other transactions."""
     skip_locked: ClassVar[str] = ""
     """The same, but skipping rows locked by another transaction."""
+    clock: ClassVar[str]
+    """SQL for the time, in Unix seconds."""
+    server_start: ClassVar[str] = "0"
+    """SQL for the time from which the silence of workers counts."""
+    join_function: ClassVar[str]
+    """The SQL aggregate that joins texts."""
 
     def __init__(self, connection: GroupCommitter, lease_seconds: float, process: ProcessIdentity) -> None:
         self._connection = connection
@@ -343,6 +247,16 @@ class SqlJournal:
         self._clock_offset = 0.0  # the database's clock minus the local clock
         self._expiry_counts_from = 0.0  # by the database's clock
         self._is_signed_in = False
+        self._wants_all = False
+        self._is_alone = True
+        self._is_last = False  # alone, after all other workers have died
+        self._leased: dict[int, Run] = {}  # the runs of this worker as they were leased
+        self._peers: list[ProcessIdentity] = []  # other processes of this machine
+        self._from = {name: f"run {self.index_hint.format(f'run_{name}')}" for name in _INDEXES}
+        """How a statement names the table, by the index that it uses."""
+        self._heartbeat = _HEARTBEAT.format(
+            clock=self.clock, up=self.server_start, join=self.join_function, **self._from
+        )
 
     # Workers.
 
@@ -387,8 +301,9 @@ class SqlJournal:
         self._check_admission(others, moment)
         self._register(db, moment)
         self._take_over(db, now, policy)
+        self._is_alone = not others
         if not others:
-            db.execute(f"UPDATE run SET wanted = '' WHERE {_WAITING}")
+            db.execute("UPDATE totals SET era = era + 1, wants_all = 0")
         return _read_last_position(db)
 
     def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
@@ -396,19 +311,31 @@ class SqlJournal:
 
     def _read_clock(self, db: SqlTransaction, now: float) -> float:
         """Return the time by which leases are checked, and set `_clock_offset`."""
-        raise NotImplementedError
+        [moment] = db.execute(f"SELECT {self.clock}").fetchone()
+        self._set_clock(moment, now)
+        return moment
+
+    def _set_clock(self, moment: float, now: float) -> None:
+        """Note the difference of the clocks."""
 
     def _register(self, db: SqlTransaction, moment: float) -> None:
         # Delete first: an earlier insert may have been committed without a response.
         db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
-        values = (self._id, *self._process, moment, self._lease_seconds, 0)
-        db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        values = (self._id, *self._process, moment, self._lease_seconds, int(self._wants_all), 0.0)
+        db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _sign_out(self, db: SqlTransaction) -> None:
-        db.execute(
-            "UPDATE run SET state = 'interrupted', worker = NULL WHERE state = 'running' AND worker = ?", (self._id,)
-        )
-        db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
+        held = "WHERE state = 'running' AND worker = ?"
+        lost = f"UPDATE totals SET lost = lost + (SELECT coalesce(sum(set_aside), 0) FROM run {held})"
+        db.execute(lost, (self._id,))  # of attempts whose end was not recorded
+        statement = f"UPDATE run SET state = 'interrupted', worker = NULL {held}"
+        self._connection.is_news |= db.execute(statement, (self._id,)).rowcount > 0
+        self._remove_worker(db, self._id, wants_all=self._wants_all)
+
+    def _remove_worker(self, db: SqlTransaction, name: str, *, wants_all: bool) -> None:
+        db.execute("DELETE FROM worker WHERE id = ?", (name,))
+        if wants_all:  # what it requested stays requested as long as other workers are there
+            db.execute("UPDATE totals SET wants_all = 1")
 
     def _list_other_workers(self, db: SqlTransaction) -> list[WorkerRow]:
         found = db.execute("SELECT * FROM worker WHERE id <> ?", (self._id,)).fetchall()
@@ -416,75 +343,119 @@ class SqlJournal:
 
     def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
         """Remove dead workers; return the other live ones."""
+        [start] = db.execute(f"SELECT {self.server_start}").fetchone()
         others = self._list_other_workers(db)
-        dead = [worker for worker in others if self._is_dead(worker, moment)]
+        dead = [worker for worker in others if self._is_dead(worker, moment, start)]
         for worker in dead:
-            db.execute("DELETE FROM worker WHERE id = ?", (worker.id,))
+            self._remove_worker(db, worker.id, wants_all=bool(worker.wants_all))
         return [worker for worker in others if worker not in dead]
 
-    def _is_dead(self, worker: WorkerRow, moment: float) -> bool:
+    def _is_dead(self, worker: WorkerRow, moment: float, start: float) -> bool:
         if worker.id in live_workers:
             return False
         if is_gone(worker.process, self._process):
             return True
-        return moment >= self._expiry_counts_from and moment > self._last_seen(worker) + worker.lease_seconds
-
-    def _last_seen(self, worker: WorkerRow) -> float:
-        """Return the time from which the worker's silence counts."""
-        return worker.last_seen
+        return moment >= self._expiry_counts_from and moment > max(worker.last_seen, start) + worker.lease_seconds
 
     def _take_over(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> None:
-        left = self._select_runs(db, _STRANDED, ())
-        self._write_runs(db, [apply_interruption(run, policy, now) for run in left], worker_id=None)
+        """Requeue or end the runs that no worker executes any more."""
+        rows = db.execute(
+            f"SELECT set_aside, {_COLUMNS} FROM run WHERE state = 'interrupted' "
+            "OR (state = 'running' AND worker NOT IN (SELECT id FROM worker))"
+        ).fetchall()
+        left = [(aside, self._decode_row(row)) for aside, *row in rows]
+        if lost := sum(aside for aside, run in left if run.state == "running"):
+            db.execute("UPDATE totals SET lost = lost + ?", (lost,))
+        runs = [
+            apply_interruption(run, policy, now) if run.state == "interrupted" else apply_death(run, policy, now)
+            for _, run in left
+        ]
+        self._write_runs(db, runs, worker_id=None)
+
+    def _fail_deadly(self, db: SqlTransaction, now: float) -> None:
+        """End the runs that would kill the last worker, once nothing else is left to do."""
+        ready = f"SELECT 1 FROM {self._from['ready_all']} WHERE {_READY_ALL} {_FIRST}"
+        if self._leased or db.execute(ready).fetchone() is not None:
+            return
+        deadly = self._select_runs(db, f"{_SUSPECT} AND deaths >= {MAX_DEATHS_NEAR_LAST}", (), "suspect")
+        self._write_runs(db, [fail_after_deaths(run, now) for run in deadly], worker_id=None)
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """See `Journal`."""
-        beat = await self._connection.transact(lambda db: self._renew_lease(db, now), AccessLevel.OWN)
-        return beat or await self._connection.transact(lambda db: self._take_over_dead(db, now, policy))
+        beat = await self._connection.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
+        if beat is None:
+            beat = await self._connection.transact(lambda db: self._take_over_dead(db, now, policy))
+        self._is_alone = beat.live_workers == 1
+        self._is_last = self._is_last and self._is_alone
+        if beat.is_lost:
+            self._leased.clear()
+        return replace(beat, lease_seconds=self._lease_seconds)
 
     def _renew_lease(self, db: SqlTransaction, now: float) -> HeartbeatResult | None:
-        """Return None if the full takeover is needed."""
-        moment = self._read_clock(db, now)
-        own = db.execute("SELECT seen FROM worker WHERE id = ?", (self._id,)).fetchone()
-        if own is None or moment - own[0] > self._lease_seconds / 2:
+        """Renew the lease in one statement; return None if the full takeover is needed."""
+        me = self._id
+        values = (me, me, self._process.pid, me, self._process.host, self._process.pid_namespace, me)
+        found = db.execute(self._heartbeat, values).fetchone()
+        if found is None:
+            return None
+        moment, gap, count, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
+        self._set_clock(moment, now)
+        if gap > self._lease_seconds / 2:
             # This process, the machine or the database was away. Other workers may have been too; wait for their
             # heartbeats.
             self._expiry_counts_from = moment + self._lease_seconds
-        if own is None:
+        self._peers = []
+        for pid, *name in map(str.split, near.split(",") if near else ()):  # workers of this process have names
+            if live_workers.isdisjoint(name):
+                self._peers.append(self._process._replace(pid=int(pid)))
+        is_deadly = is_deadly and self._is_last and not self._leased
+        if is_stranded or is_deadly or (silent and moment >= self._expiry_counts_from) or self._is_peer_gone():
             return None
-        db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id))
-        others = self._list_other_workers(db)
-        if any(self._is_dead(worker, moment) for worker in others):
-            return None
-        if any(db.execute(_ARE_STRANDED).fetchone()):
-            return None
-        return self._make_heartbeat_result(db, others)
+        keys = frozenset(cancelled.split("\n")) if cancelled else frozenset[str]()
+        return HeartbeatResult(
+            live_workers=count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due)
+        )
+
+    def _is_peer_gone(self) -> bool:
+        return any(is_gone(peer, self._process) for peer in self._peers)
 
     def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
+        if (beat := self._renew_lease(db, now)) is not None:
+            return beat  # another worker has done it meanwhile
+        self._connection.is_news = True
         moment = self._read_clock(db, now)
         is_lost = not db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id)).rowcount
-        if is_lost:  # under a new id: runs of the old one belong to no worker
-            live_workers.discard(self._id)
-            self._id = uuid4().hex
-            live_workers.add(self._id)
+        if is_lost:  # others have removed this worker
+            self._expiry_counts_from = moment + self._lease_seconds
+            self._take_over(db, now, policy)  # what it leased before it knew
             self._register(db, moment)
+            era = _read_era(db)  # others may have begun a new era, in which the runs of this worker are not requested
+            statement = "UPDATE run SET era = ? WHERE state = 'queued' AND wanted = ? AND era NOT IN (?, -1)"
+            db.execute(statement, (era, self._id, era))
+        there = len(self._list_other_workers(db))
         others = self._remove_dead_workers(db, moment)
         self._take_over(db, now, policy)
-        return replace(self._make_heartbeat_result(db, others), is_lost=is_lost)
-
-    def _make_heartbeat_result(self, db: SqlTransaction, others: list[WorkerRow]) -> HeartbeatResult:
+        self._is_last = not others and (self._is_last or there > 0)
+        if self._is_last:
+            self._fail_deadly(db, now)
         rows = db.execute("SELECT key FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1", (self._id,))
         cancelled = frozenset(key for (key,) in rows.fetchall())
-        cost, position = db.execute("SELECT cost, ended FROM totals").fetchone()
-        return HeartbeatResult(live_workers=len(others) + 1, cancelled=cancelled, cost_usd=cost, position=position)
+        cost, position = db.execute("SELECT cost + lost, ended FROM totals").fetchone()
+        return HeartbeatResult(len(others) + 1, is_lost, cancelled, cost, position)
+
+    async def wait_for_change(self) -> None:
+        """See `Journal`."""
+        while not await self._connection.wait_for_change(PEER_SECONDS) and not self._is_peer_gone():
+            pass
 
     # Adding runs.
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
         """See `Journal`."""
-        return await self._connection.transact(lambda db: self._add(db, runs))
+        return await self._connection.transact(lambda db: self._add(db, runs), is_short=len(runs) <= MAX_SHORT_RUNS)
 
     def _add(self, db: SqlTransaction, runs: Sequence[Run]) -> list[Run]:
+        self._connection.is_news = True
         last = {run.key: run for run in runs}
         digests = dict(self._select_by_keys(db, "key, digest", last))
         known = digests.copy()
@@ -492,33 +463,30 @@ class SqlJournal:
             if known.setdefault(run.key, name := digest_prompt(run.prompt)) != name:
                 raise UsageError(describe_key_conflict(run.key))
         new = [run for key, run in last.items() if key not in digests]
-        [number] = db.execute("SELECT runs FROM totals").fetchone()
+        number, era = db.execute("SELECT runs, era FROM totals").fetchone()
         db.execute("UPDATE totals SET runs = runs + ?", (len(new),))
         added = {run.key: replace(run, number=number + position) for position, run in enumerate(new, 1)}
-        db.executemany(
-            "INSERT INTO run (number, key, digest, prompt, settings, priority, wanted, created, state, attempts, "
-            "failures, whole, cost, input_tokens, output_tokens, due, set_aside, cancelling) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', 0, 0, 0, 0, 0, 0, 0, 0, 0)",
+        self._insert(
+            db,
             [
-                (
-                    run.number,
-                    key,
-                    known[key],
-                    msgspec.json.encode(run.prompt),
-                    *_encode_settings(run),
-                    self._id,
-                    run.created,
-                )
+                (run.number, key, known[key], msgspec.json.encode(run.prompt), *_encode_settings(run), run.created)
                 for key, run in added.items()
             ],
+            era,
         )
+        if not digests:
+            return [added[run.key] for run in runs]
         there = [last[key] for key in digests]
         db.executemany(
-            f"UPDATE run SET settings = ?, priority = ?, wanted = {_WANT} WHERE key = ? AND state = 'queued'",
-            [(*_encode_settings(run), self._id, self._id, run.key) for run in there],
+            f"UPDATE run SET settings = ?, priority = ?, {_REQUEST} WHERE key = ? AND state = 'queued'",
+            [(*_encode_settings(run), era, self._id, self._id, era, run.key) for run in there],
         )
         found = {run.key: run for run in map(self._decode_row, self._select_by_keys(db, _COLUMNS, digests))}
         return [added.get(run.key) or found[run.key] for run in runs]
+
+    def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
+        values = [(*row, self._id, era) for row in rows]
+        db.executemany(f"INSERT INTO run ({INSERTED_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, {INSERTED_VALUES})", values)
 
     def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> Iterator[Any]:
         """Yield the rows with these keys."""
@@ -528,35 +496,47 @@ class SqlJournal:
             marks = ", ".join("?" * len(some))
             yield from db.execute(f"SELECT {columns} FROM run WHERE key IN ({marks})", some).fetchall()
 
-    async def requeue(self, *, failed: bool) -> int:
+    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
         """See `Journal`."""
-        return await self._connection.transact(lambda db: self._requeue(db, failed=failed))
+        self._wants_all = self._wants_all or not (failed or keys is not None)
+        await self._connection.transact(lambda db: self._requeue(db, keys, failed=failed))
 
-    def _requeue(self, db: SqlTransaction, *, failed: bool) -> int:
-        db.execute("UPDATE worker SET wants_all = 1 WHERE id = ?", (self._id,))
-        change = (
-            "state = 'queued', wanted = ?, failures = 0, due = 0, ended = NULL, ended_as = NULL WHERE state = 'failed'"
-            if failed
-            else "wanted = ? WHERE state = 'queued' AND wanted = ''"
-        )
-        return db.execute(f"UPDATE run SET {change}", (self._id,)).rowcount
+    def _requeue(self, db: SqlTransaction, keys: Collection[str] | None, *, failed: bool) -> None:
+        era = _read_era(db)
+        # Workers that begin one after another all request everything; only the first changes what others may lease.
+        is_known = keys is None and not failed and db.execute(f"SELECT {_ALL_REQUESTED}").fetchone()[0]
+        self._connection.is_news |= not is_known
+        if keys is not None:
+            self._request(db, keys, era)
+        elif failed:
+            db.execute(
+                "UPDATE run SET state = 'queued', wanted = ?, era = ?, failures = 0, deaths = 0, due = 0, "
+                "ended = NULL, ended_as = NULL WHERE state = 'failed'",
+                (self._id, era),
+            )
+        else:
+            db.execute("UPDATE worker SET wants_all = 1 WHERE id = ?", (self._id,))
+
+    def _request(self, db: SqlTransaction, keys: Collection[str], era: int) -> None:
+        statement = f"UPDATE run SET {_REQUEST} WHERE key = ? AND state = 'queued'"
+        db.executemany(statement, [(era, self._id, self._id, era, key) for key in keys])
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """See `Journal`."""
+        if keys is None:
+            self._wants_all = False
         await self._connection.transact(lambda db: self._park(db, keys, except_keys))
 
     def _park(self, db: SqlTransaction, keys: Collection[str] | None, except_keys: Collection[str]) -> None:
-        others = self._list_other_workers(db)
-        then = MANY_WORKERS if any(worker.wants_all for worker in others) else ""
-        mine = f"{_WAITING} AND wanted = ?" if others else f"{_WAITING} AND ? <> ''"
+        mine = "wanted = ?" if self._list_other_workers(db) else "wanted <> ?"
+        values = (self._id,) if mine == "wanted = ?" else ("",)
+        statement = f"UPDATE run SET era = -1 WHERE state = 'queued' AND era <> -1 AND {mine}"
         if keys is not None:
-            statement = f"UPDATE run SET wanted = ? WHERE key = ? AND {mine}"
-            db.executemany(statement, [(then, key, self._id) for key in keys if key not in except_keys])
+            db.executemany(f"{statement} AND key = ?", [(*values, key) for key in keys if key not in except_keys])
             return
         db.execute("UPDATE worker SET wants_all = 0 WHERE id = ?", (self._id,))
-        db.execute(f"UPDATE run SET wanted = ? WHERE {mine}", (then, self._id))
-        statement = f"UPDATE run SET wanted = {_WANT} WHERE key = ? AND state = 'queued'"
-        db.executemany(statement, [(self._id, self._id, key) for key in except_keys])
+        db.execute(statement, values)
+        self._request(db, except_keys, _read_era(db))
 
     # Leasing and releasing.
 
@@ -564,27 +544,24 @@ class SqlJournal:
         """See `Journal`."""
         is_overall = limits.concurrency is not None or limits.budget_usd is not None
         access = AccessLevel.WRITE if is_overall else AccessLevel.OWN
-        return await self._connection.transact(
-            lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access
+        leased = await self._connection.transact(
+            lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access, is_short=True
         )
+        self._leased |= {run.number: run for run in leased}
+        return leased
 
     def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits, *, is_overall: bool) -> list[Run]:
-        running, set_aside, spent = 0, 0.0, 0.0
+        running, set_aside = 0, 0.0
         if is_overall:
             statement = "SELECT count(*), coalesce(sum(set_aside), 0) FROM run WHERE state = 'running'"
             running, set_aside = db.execute(statement).fetchone()
-            [spent] = db.execute("SELECT cost FROM totals").fetchone()
+        era, spent, wants_all = db.execute(_READ_REQUESTS).fetchone()
         allowance = Allowance(limits, spent_usd=spent, reserved_usd=set_aside, running=running)
         if not (count := allowance.limit_count(count)):
             return []
-        rows = db.execute(
-            f"SELECT {_COLUMNS} FROM run {self.index_hint} WHERE {_WAITING} AND due <= ? "
-            f"ORDER BY priority DESC, number LIMIT ? {self.skip_locked}",
-            (now + self._clock_offset, count),
-        ).fetchall()
         given: list[Run] = []
         changes: list[tuple[Any, ...]] = []
-        for run in map(self._decode_row, rows):
+        for run in self._select_due(db, count, now + self._clock_offset, None if wants_all else era):
             if (allowed := allowance.reserve(run)) is None:
                 break
             limit, aside = allowed
@@ -597,41 +574,78 @@ class SqlJournal:
         )
         return given
 
+    def _select_due(self, db: SqlTransaction, count: int, moment: float, era: int | None) -> list[Run]:
+        """Return the runs to lease, in order. `era`: of the requested runs; None: all are requested.
+
+        A run whose process has died may be the reason, so a worker executes one such run at a time: no other run is
+        blamed for it. A worker that is alone leaves such runs until it has nothing else to do, and those that may kill
+        the last worker to `_fail_deadly`.
+        """
+        db.execute(
+            f"UPDATE run SET due = 0 WHERE number IN (SELECT number FROM {self._from['later']} "
+            f"WHERE {_LATER} AND due <= ? ORDER BY due LIMIT {PROMOTED_PER_LEASE} {self.skip_locked})",
+            (moment,),
+        )
+        runs = self._select_first(db, "ready", _READY, "priority DESC, number", era, count)
+        if any(run.deaths for run in self._leased.values()) or (self._is_alone and (runs or self._leased)):
+            return runs
+        where = f"{_SUSPECT} AND deaths < {MAX_DEATHS_NEAR_LAST}" if self._is_last else _SUSPECT
+        suspects = self._select_first(db, "suspect", where, "deaths, priority DESC, number", era, 1)
+        return sorted(runs + suspects, key=lambda run: (-run.priority, run.number))[:count]
+
+    def _select_first(
+        self, db: SqlTransaction, index: str, where: str, order: str, era: int | None, count: int
+    ) -> list[Run]:
+        if era is None:
+            index, where = ("ready_all", _READY_ALL) if index == "ready" else (index, where)
+        else:
+            where = f"era = {era:d} AND {where}"
+        return self._select_runs(db, f"{where} ORDER BY {order} LIMIT ? {self.skip_locked}", (count,), index)
+
     async def next_due(self) -> float | None:
         """See `Journal`."""
-        return await self._connection.transact(self._next_due, AccessLevel.READ)
+        return await self._connection.transact(self._next_due, AccessLevel.READ, is_short=True)
 
     def _next_due(self, db: SqlTransaction) -> float | None:
-        now = db.execute(f"SELECT 1 FROM run {self.index_hint} WHERE {_WAITING} AND due = 0 LIMIT 1").fetchone()
-        if now is not None:  # the common case, which saves the search
-            return 0.0
-        [due] = db.execute(f"SELECT min(due) FROM run {self.index_hint} WHERE {_WAITING}").fetchone()
+        era, _, wants_all = db.execute(_READ_REQUESTS).fetchone()
+        wanted = "" if wants_all else f"era = {era:d} AND "
+        ready = ("ready_all", _READY_ALL) if wants_all else ("ready", _READY)
+        for index, where in (ready, ("suspect", _SUSPECT)):
+            if db.execute(f"SELECT 1 FROM {self._from[index]} WHERE {wanted}{where} {_FIRST}").fetchone() is not None:
+                return 0.0
+        [due] = db.execute(f"SELECT min(due) FROM {self._from['later']} WHERE {wanted}{_LATER}").fetchone()
         return None if due is None else due - self._clock_offset
 
     async def save_session_id(self, run: Run) -> None:
         """See `Journal`."""
         statement = "UPDATE run SET session_id = ? WHERE number = ? AND worker = ? AND attempts = ?"
         values = (run.session_id, run.number, self._id, run.attempts)
-        await self._connection.transact(lambda db: db.execute(statement, values), AccessLevel.OWN)
+        await self._connection.transact(lambda db: db.execute(statement, values), AccessLevel.OWN, is_short=True)
 
-    async def release(self, run: Run) -> bool:
+    async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
         """See `Journal`."""
-        return await self._connection.transact(lambda db: self._release(db, run))
+        before = self._leased.get(run.number)
+        if before is None or before.attempts != run.attempts:
+            return False
+        is_ours = await self._connection.transact(lambda db: self._release(db, run, before, lost_usd), is_short=True)
+        if self._leased.get(run.number) is before:
+            del self._leased[run.number]
+        return is_ours
 
-    def _release(self, db: SqlTransaction, run: Run) -> bool:
-        counted = db.execute(
-            "UPDATE totals SET ended = ended + ?, cost = cost + ? - (SELECT cost FROM run WHERE number = ?), "
-            "input_tokens = input_tokens + ? - (SELECT input_tokens FROM run WHERE number = ?), "
-            "output_tokens = output_tokens + ? - (SELECT output_tokens FROM run WHERE number = ?) WHERE EXISTS "
-            "(SELECT 1 FROM run WHERE number = ? AND state = 'running' AND worker = ? AND attempts = ?)",
+    def _release(self, db: SqlTransaction, run: Run, before: Run, lost_usd: float) -> bool:
+        statement = _WRITE_END if run.is_ended else _WRITE_BACK
+        values = (*self._encode_run(run, self._id), run.number, self._id, run.attempts)
+        if db.execute(statement, values).rowcount != 1:
+            return False
+        self._connection.is_news = True
+        db.execute(
+            "UPDATE totals SET ended = ended + ?, cost = cost + ?, lost = lost + ?, input_tokens = input_tokens + ?, "
+            "output_tokens = output_tokens + ?",
             (
-                int(run.is_ended), run.cost_usd, run.number, run.input_tokens, run.number, run.output_tokens,
-                run.number, run.number, self._id, run.attempts,
+                int(run.is_ended), run.cost_usd - before.cost_usd, lost_usd, run.input_tokens - before.input_tokens,
+                run.output_tokens - before.output_tokens,
             ),
         )  # fmt: skip
-        if counted.rowcount != 1:
-            return False
-        db.execute(_WRITE_NEXT if run.is_ended else _WRITE_BACK, (*self._encode_run(run, self._id), run.number))
         return True
 
     def _encode_run(self, run: Run, worker_id: str | None) -> tuple[Any, ...]:
@@ -639,8 +653,9 @@ class SqlJournal:
         lines, whole, error = encode_result(run)
         due = run.due + self._clock_offset if run.due else 0.0
         return (
-            run.state, run.failures, run.session_id, lines, whole, error, run.cost_usd, run.input_tokens,
-            run.output_tokens, run.ended, due, worker_id if run.is_ended else None, encode_artifacts(run),
+            run.state, run.failures, run.deaths, run.session_id, lines, whole, error, run.cost_usd, run.input_tokens,
+            run.output_tokens, run.ended, due, worker_id if run.is_ended else None,
+            msgspec.json.encode(run.artifacts) if run.artifacts else None,
         )  # fmt: skip
 
     def _write_runs(self, db: SqlTransaction, runs: Sequence[Run], *, worker_id: str | None) -> None:
@@ -660,6 +675,7 @@ class SqlJournal:
         return await self._connection.transact(lambda db: self._cancel(db, keys, now))
 
     def _cancel(self, db: SqlTransaction, keys: Collection[str] | None, now: float) -> list[Run]:
+        self._connection.is_news = True
         # Queued runs first, then running ones: a run may be leased between the two statements, but not come back.
         waiting = f"state IN ('queued', 'interrupted'){{}} ORDER BY number {self.for_update}"
         running = "UPDATE run SET cancelling = 1 WHERE state = 'running'{}"
@@ -706,24 +722,23 @@ class SqlJournal:
             lambda db: self._select_runs(db, where, (*values, after, limit)), AccessLevel.READ
         )
 
-    def _select_runs(self, db: SqlTransaction, where: str, values: tuple[Any, ...]) -> list[Run]:
-        return [
-            self._decode_row(row) for row in db.execute(f"SELECT {_COLUMNS} FROM run WHERE {where}", values).fetchall()
-        ]
+    def _select_runs(self, db: SqlTransaction, where: str, values: tuple[Any, ...], index: str = "") -> list[Run]:
+        table = self._from[index] if index else "run"
+        rows = db.execute(f"SELECT {_COLUMNS} FROM {table} WHERE {where}", values).fetchall()
+        return [self._decode_row(row) for row in rows]
 
-    def _decode_row(self, row: tuple[Any, ...]) -> Run:
+    def _decode_row(self, row: Sequence[Any]) -> Run:
         run = decode_run(row)
         return replace(run, due=run.due - self._clock_offset) if run.due and self._clock_offset else run
 
 
-live_workers: set[str] = set()
-"""Ids of the live workers of this process."""
-
-_ORPHANED = "state = 'running' AND worker NOT IN (SELECT id FROM worker)"
-_STRANDED = f"state = 'interrupted' OR ({_ORPHANED})"
-_ARE_STRANDED = (
-    f"SELECT EXISTS (SELECT 1 FROM run WHERE state = 'interrupted'), EXISTS (SELECT 1 FROM run WHERE {_ORPHANED})"
+INSERTED_COLUMNS = (
+    "number, key, digest, prompt, settings, priority, created, wanted, era, state, attempts, failures, whole, cost, "
+    "input_tokens, output_tokens, due, set_aside, cancelling"
 )
+INSERTED_VALUES = "?, ?, 'queued', 0, 0, 0, 0, 0, 0, 0, 0, 0"
+"""The values from `wanted` on."""
+_READ_REQUESTS = f"SELECT era, cost + lost, {_ALL_REQUESTED} FROM totals"
 
 
 def _encode_settings(run: Run) -> tuple[bytes, int]:
@@ -735,7 +750,12 @@ def _read_last_position(db: SqlTransaction) -> int:
     return position
 
 
+def _read_era(db: SqlTransaction) -> int:
+    [era] = db.execute("SELECT era FROM totals").fetchone()
+    return era
+
+
 def _read_status(db: SqlTransaction) -> FleetStatus:
     counts = dict(db.execute("SELECT state, count(*) FROM run GROUP BY state").fetchall())
-    cost, given, taken = db.execute("SELECT cost, input_tokens, output_tokens FROM totals").fetchone()
-    return FleetStatus(**counts, cost_usd=cost, input_tokens=given, output_tokens=taken)
+    cost, lost, given, taken = db.execute("SELECT cost, lost, input_tokens, output_tokens FROM totals").fetchone()
+    return FleetStatus(**counts, cost_usd=cost, lost_usd=lost, input_tokens=given, output_tokens=taken)

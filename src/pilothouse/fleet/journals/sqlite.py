@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilothouse.fleet.journals.base import FleetJournalError, identify_on_host
+import anyio
+
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_on_host
 from pilothouse.fleet.journals.sql import (
     CREATE_TABLES,
+    FORMAT_VERSION,
     LEASE_SECONDS,
-    CommitJob,
-    GroupCommitter,
     SqlJournal,
-    SqlTransaction,
     WorkerRow,
 )
+from pilothouse.fleet.journals.transactions import CommitJob, GroupCommitter
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 
 APPLICATION_ID = 0x50484A31
 """The `application_id` of journal files."""
-FORMAT_VERSION = 1
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for other processes; one takes milliseconds."""
+COMMITS_PER_CHECKPOINT = 200
+"""A checkpoint waits for the disk, so it happens in the thread, after so many transactions."""
+LOOK_SECONDS = 0.05
+"""How often a worker looks whether other processes have changed the file; a look reads shared memory only."""
+
+
+class _BusyError(Exception):
+    """Another process writes."""
 
 
 class SqliteConnection(GroupCommitter):
@@ -33,17 +40,20 @@ class SqliteConnection(GroupCommitter):
 
     Args:
         path: the file; created if missing, readable by this user alone.
-        tables: statements that create the tables.
     """
 
-    def __init__(self, path: Path, tables: str) -> None:
+    unavailable_errors = (_BusyError,)
+
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._tables = tables
         self._connection: sqlite3.Connection | None = None
+        self._version_seen = 0
+        self._patience = self._patience_set = BUSY_SECONDS
+        self._commits = 0  # since the last checkpoint
 
     async def open(self) -> None:
-        """Open or create the file.
+        """Open or create the file, and bring tables of an earlier version up to date.
 
         Raises:
             FleetJournalError: the file is not a journal, has a newer version, or cannot be opened.
@@ -56,21 +66,63 @@ class SqliteConnection(GroupCommitter):
         if connection is not None:
             await self._run_in_thread(connection.close)
 
+    async def wait_for_change(self, seconds: float) -> bool:
+        """See `GroupCommitter`."""
+        with anyio.move_on_after(seconds):
+            while True:
+                await anyio.sleep(LOOK_SECONDS)
+                async with self._batch_lock:
+                    if self._connection is None:
+                        continue
+                    [version] = self._connection.execute("PRAGMA data_version").fetchone()
+                if version != self._version_seen:  # of commits of other connections
+                    self._version_seen = version
+                    return True
+        return False
+
+    def _commit_at_once(self, jobs: list[CommitJob]) -> bool:
+        if self._commits >= COMMITS_PER_CHECKPOINT or not all(job.is_short for job in jobs):
+            return False
+        self._patience = 0.0
+        try:
+            self._commit_or_split(jobs)
+        except _BusyError:
+            return False
+        finally:
+            self._patience = BUSY_SECONDS
+        return True
+
     def _commit_jobs(self, jobs: list[CommitJob]) -> None:
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             raise FleetJournalError(f"the journal {self.path} is closed", path=str(self.path))
         with self._translate_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin(connection)
             try:
                 for job in jobs:
-                    job.value = job.work(self._connection)
-                self._connection.execute("COMMIT")
+                    job.value = job.work(connection)
+                connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
-        for job in jobs:
-            job.is_done = True
+            for job in jobs:
+                job.is_done = True
+            self._commits += 1
+            if self._patience and self._commits >= COMMITS_PER_CHECKPOINT:
+                self._commits = 0
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        if self._patience != self._patience_set:
+            self._patience_set = self._patience
+            connection.execute(f"PRAGMA busy_timeout = {self._patience * 1000:.0f}")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if self._patience:
+                raise
+            raise _BusyError from error
 
     @contextmanager
     def _translate_errors(self) -> Generator[None]:
@@ -83,26 +135,30 @@ class SqliteConnection(GroupCommitter):
         with self._translate_errors():
             create_private_file(self.path)  # prompts and answers are private to this user
             try:
-                return open_database(
+                connection = open_database(
                     self.path,
-                    self._tables,
+                    CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"),
                     application=APPLICATION_ID,
                     version=FORMAT_VERSION,
                     patience=BUSY_SECONDS,
-                    settings="PRAGMA synchronous = NORMAL",
+                    settings="PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0",
                 )
             except SqliteFileError as error:
                 if not error.is_ours:
                     raise self._make_foreign_error() from None
-                raise FleetJournalError(
-                    f"{self.path} is a journal of version {error.version}, made by a newer pilothouse; this one reads "
-                    f"versions up to {FORMAT_VERSION}: upgrade, or give another path",
-                    path=str(self.path),
-                ) from None
+                raise self._make_version_error(error.version) from None
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
                     raise
                 raise self._make_foreign_error() from error
+            [version] = connection.execute("PRAGMA user_version").fetchone()
+            if version != FORMAT_VERSION:
+                connection.close()
+                raise self._make_version_error(version)
+            return connection
+
+    def _make_version_error(self, version: int) -> FleetJournalError:
+        return FleetJournalError(describe_version(str(self.path), version, FORMAT_VERSION), path=str(self.path))
 
     def _make_foreign_error(self) -> FleetJournalError:
         return FleetJournalError(f"{self.path} is not a journal of a fleet; it was not changed", path=str(self.path))
@@ -116,21 +172,19 @@ class SqliteJournal(SqlJournal):
         lease_seconds: seconds without a heartbeat until a worker counts as dead.
     """
 
-    index_hint = "INDEXED BY run_next"
+    index_hint = "INDEXED BY {}"
+    clock = "(julianday('now') - 2440587.5) * 86400.0"
+    join_function = "group_concat"
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.path = Path(path)
-        connection = SqliteConnection(self.path, CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"))
-        super().__init__(connection, lease_seconds, identify_on_host())
+        super().__init__(SqliteConnection(self.path), lease_seconds, identify_on_host())
 
     async def open_for_reading(self) -> None:
         """See `SqlJournal`. Does not create a file."""
         if not self.path.exists():
             raise FleetJournalError(f"there is no journal {self.path}", path=str(self.path))
         await super().open_for_reading()
-
-    def _read_clock(self, db: SqlTransaction, now: float) -> float:
-        return time.time()
 
     def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
         for worker in others:

@@ -11,10 +11,10 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 from uuid import uuid4
@@ -40,18 +40,6 @@ _MAX_LISTED_NAMES = 5  # names of skipped files in a warning
 _SCHEMES = ("az", "file", "gs", "s3")
 
 CancelCheck = Callable[[], object]
-
-
-class _ArtifactTarget(Protocol):
-    """The destination of objects."""
-
-    def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
-        """Write an object atomically; return its address."""
-        ...
-
-    def delete(self, name: str) -> None:
-        """Remove an object; a missing one is not an error."""
-        ...
 
 
 class Artifacts:
@@ -125,7 +113,7 @@ class Artifacts:
     def _check_writable(self, check: CancelCheck) -> None:
         name = f"{self._prefix}.pilothouse-{uuid4().hex}"
         check()
-        with _ArtifactErrors(self._secrets):
+        with _translate_errors(self._secrets):
             self._target.put(name, iter((b"",)), 0)
             self._target.delete(name)
 
@@ -165,7 +153,7 @@ class Artifacts:
                     left_out.append(name)
                     continue
                 left, count = left - size, count + 1
-                with _ArtifactErrors(self._secrets):
+                with _translate_errors(self._secrets):
                     yield self._target.put(folder + _escape_name(name), _read_chunks(opened.read, size, check), size)
         if left_out:
             shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES])) + (
@@ -220,7 +208,7 @@ def _escape_name(name: str) -> str:
     return "".join(c if c.isprintable() else quote(c.encode("utf-8", "surrogateescape")) for c in name)
 
 
-# Targets.
+# Targets: `put` writes an object atomically and returns its address; `delete` removes one, which may be missing.
 
 
 class _DirectoryTarget:
@@ -272,7 +260,9 @@ class _BucketTarget:
         return self._bucket
 
 
-def _make_target(target: Any, config: Mapping[str, str], client_options: Mapping[str, Any]) -> _ArtifactTarget:
+def _make_target(
+    target: Any, config: Mapping[str, str], client_options: Mapping[str, Any]
+) -> _DirectoryTarget | _BucketTarget:
     if hasattr(target, "put_async"):
         return _BucketTarget(lambda: ObjectBucket(target, None), "")
     if not isinstance(target, str | os.PathLike):
@@ -288,28 +278,22 @@ def _make_target(target: Any, config: Mapping[str, str], client_options: Mapping
     return _BucketTarget(lambda: open_bucket(text, config, client_options), redact_address(text).rstrip("/") + "/")
 
 
-class _ArtifactErrors:
-    """Converts storage errors to `ArtifactsError`."""
-
-    def __init__(self, secrets: Collection[str]) -> None:
-        self._secrets = secrets
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, Exception):
-            return
-        if isinstance(error, StoreError):
-            text: str | None = str(error)
-        elif isinstance(error, OSError) and error.filename:
-            text = f"{error.filename}: {error.strerror}"
-        else:
-            text = _describe_error(error)
-        if text is not None:
-            raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(self._secrets, text)}") from error
+@contextmanager
+def _translate_errors(secrets: Collection[str]) -> Generator[None]:
+    """Convert storage errors to `ArtifactsError`."""
+    try:
+        yield
+    except Exception as error:
+        if (text := _describe_error(error)) is None:
+            raise
+        raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(secrets, text)}") from error
 
 
 def _describe_error(error: Exception) -> str | None:
+    if isinstance(error, StoreError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     try:
         return describe_object_failure(error)
     except ImportError:

@@ -13,8 +13,8 @@ import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -176,7 +176,7 @@ class LocalWorkspace(ABC):
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """See `Workspace`."""
         await self._check()
-        with _WorkspaceErrors("the directories of runs cannot be made", self._root):
+        with _translate_errors("the directories of runs cannot be made", self._root):
             names = await run_blocking(self._prepare)
         for name in names:
             with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
@@ -204,7 +204,7 @@ class LocalWorkspace(ABC):
         """See `Workspace`."""
         name = make_directory_name(key)
         path, lock = self._root / name, self._get_admin_path(name, "lock")
-        with _WorkspaceErrors("no directory could be made for the run", path):
+        with _translate_errors("no directory could be made for the run", path):
             try:
                 self._locks[path] = await _acquire_lock(lock, IN_USE_SECONDS)
             except TimeoutError:
@@ -375,16 +375,10 @@ def _unlock(path: Path, stack: ExitStack) -> None:
         path.unlink()
 
 
-class _WorkspaceErrors:
-    """Converts operating system errors to `WorkspaceError`."""
-
-    def __init__(self, prefix: str, path: Path) -> None:
-        self._prefix = prefix
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            words = error.strerror or str(error)
-            raise WorkspaceError(f"{self._prefix}: {self._path}: {words}", path=str(self._path)) from error
+@contextmanager
+def _translate_errors(prefix: str, path: Path) -> Generator[None]:
+    """Convert operating system errors to `WorkspaceError`."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkspaceError(f"{prefix}: {path}: {error.strerror or error}", path=str(path)) from error

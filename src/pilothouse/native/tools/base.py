@@ -12,26 +12,21 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 import msgspec
 from anyio import to_thread
 
 from pilothouse.json_schema import find_violations
+from pilothouse.native.wire import JsonObject
 
 
-class FileSnapshot(msgspec.Struct, frozen=True):
-    """The state of a file when its content was last read or written here.
+class FileSnapshot(NamedTuple):
+    """A file as it was last read or written here: a digest of its bytes, and whether all of it was read."""
 
-    `mtime_ns` and `size` are those of the file; `digest` is of its bytes, so that a file with a new time but equal
-    content still counts as read; `is_whole` is False if only a part was read.
-    """
-
-    mtime_ns: int
-    size: int
     digest: bytes
-    is_whole: bool = True
+    is_whole: bool
 
 
 class Closeable(Protocol):
@@ -49,18 +44,8 @@ class Workplace:
         cwd: working directory; Bash may change it.
         directories: additional working directories.
         env: complete environment of the commands; None: that of this process.
-        ask_model: asks the model: `await ask_model(prompt, text)` returns its answer about the text; for WebFetch.
+        ask_model: `await ask_model(prompt, text)` returns the model's answer about the text; for WebFetch.
         private_hosts: names or addresses that WebFetch may reach although they are private or loopback.
-
-    Attributes:
-        root: the directory in which the session started; Bash returns to it after leaving the working directories.
-        files_read: state of files when they were last read or written, by resolved path.
-        todos: the list of TodoWrite.
-        page_cache: pages that WebFetch fetched, by URL.
-        open_resources: running resources that tools started, by id; `close` ends them.
-        scratch_directory: a private directory for temporary files of tools, once there is one; it may be read
-            without permission.
-        is_hidden: returns whether Glob and Grep must hide a path.
     """
 
     def __init__(
@@ -73,17 +58,16 @@ class Workplace:
         private_hosts: frozenset[str] = frozenset(),
     ) -> None:
         self.cwd = Path(cwd).resolve()
-        self.root = self.cwd
+        self.root = self.cwd  # where the session started; Bash returns to it after leaving the working directories
         self.directories: list[Path] = list(directories or ())
         self.env: Mapping[str, str] = dict(os.environ) if env is None else env
-        self.ask_model = ask_model
-        self.private_hosts = private_hosts
-        self.files_read: dict[Path, FileSnapshot] = {}
+        self.ask_model, self.private_hosts = ask_model, private_hosts
+        self.files_read: dict[Path, FileSnapshot] = {}  # by resolved path
         self.todos: list[dict[str, Any]] = []
-        self.page_cache: dict[str, object] = {}
-        self.open_resources: dict[str, Closeable] = {}
-        self.scratch_directory: Path | None = None
-        self.is_hidden: Callable[[Path], bool] | None = None
+        self.page_cache: dict[str, object] = {}  # of WebFetch, by URL
+        self.open_resources: dict[str, Closeable] = {}  # what tools started, by id; `close` ends them
+        self.scratch_directory: Path | None = None  # for files of tools; it may be read without permission
+        self.is_hidden: Callable[[Path], bool] | None = None  # whether Glob and Grep must hide a path
         self._lock = threading.Lock()
 
     def resolve_path(self, given: str) -> Path:
@@ -126,17 +110,17 @@ class ToolOutput(msgspec.Struct):
     result: Any = None
 
 
-class ToolDescription(Protocol):
-    """The description of a tool for the model."""
+class BuiltinTool(Protocol):
+    """A tool of the engine."""
 
     @property
     def name(self) -> str:
-        """Name of the tool."""
+        """The CLI's name for it."""
         ...
 
     @property
     def description(self) -> str:
-        """Purpose of the tool."""
+        """Its purpose, for the model."""
         ...
 
     @property
@@ -144,13 +128,9 @@ class ToolDescription(Protocol):
         """JSON schema of its input."""
         ...
 
-
-class BuiltinTool(ToolDescription, Protocol):
-    """A tool of the engine, with the CLI's name for it."""
-
     @property
     def read_only(self) -> bool:
-        """Whether the tool changes nothing."""
+        """Whether it changes nothing."""
         ...
 
     async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
@@ -158,8 +138,17 @@ class BuiltinTool(ToolDescription, Protocol):
         ...
 
 
-JsonObject = dict[str, Any]
-ToolFunction = Callable[[Mapping[str, Any], Workplace], Awaitable[ToolOutput]]
+ToolInput = Mapping[str, Any]
+ToolFunction = Callable[[ToolInput, Workplace], Awaitable[ToolOutput]]
+
+
+def run_in_thread(function: Callable[[ToolInput, Workplace], ToolOutput]) -> ToolFunction:
+    """Make a tool's function from one that blocks. Not abandoned: a half-written file is worse than a late change."""
+
+    async def run(tool_input: ToolInput, workplace: Workplace) -> ToolOutput:
+        return await to_thread.run_sync(function, tool_input, workplace)
+
+    return run
 
 
 class BuiltinToolError(Exception):
@@ -167,11 +156,7 @@ class BuiltinToolError(Exception):
 
 
 class BuiltinSpec(msgspec.Struct, frozen=True):
-    """A built-in tool; see `BuiltinTool`.
-
-    Attributes:
-        function: runs a call; raises `BuiltinToolError` or `OSError` on failure.
-    """
+    """A built-in tool. Its function runs a call, and raises `BuiltinToolError` or `OSError` on failure."""
 
     name: str
     description: str
@@ -195,8 +180,10 @@ class BuiltinSpec(msgspec.Struct, frozen=True):
         """Return the first violation of the schema, or ""."""
         for problem in find_violations(self.input_schema, tool_input):
             return f"{problem.path}: {problem.text}"
-        nulls = [key for key, value in tool_input.items() if isinstance(value, str) and "\0" in value and "path" in key]
-        return f"`{nulls[0]}` has a null byte in it" if nulls else ""
+        for name, value in tool_input.items():
+            if "path" in name and "\0" in str(value):
+                return f"`{name}` has a null byte in it"
+        return ""
 
 
 def make_failure(text: str) -> ToolOutput:
@@ -206,28 +193,13 @@ def make_failure(text: str) -> ToolOutput:
 
 def make_schema(properties: Mapping[str, JsonObject], *required: str) -> JsonObject:
     """Make the JSON schema of a tool's input."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": dict(properties)}
+    return head | {"required": list(required), "additionalProperties": False}
 
 
-def make_text_schema(description: str, **more: Any) -> JsonObject:
-    """Make the schema of a text."""
-    return {"type": "string", "description": description, **more}
-
-
-def make_number_schema(description: str, **more: Any) -> JsonObject:
-    """Make the schema of a number."""
-    return {"type": "number", "description": description, **more}
-
-
-def make_boolean_schema(description: str) -> JsonObject:
-    """Make the schema of a boolean."""
-    return {"type": "boolean", "description": description}
+def make_property(kind: str, description: str, **more: Any) -> JsonObject:
+    """Make the schema of one parameter, such as `make_property("string", "The command to run")`."""
+    return {"type": kind, "description": description, **more}
 
 
 def format_size(size: float) -> str:

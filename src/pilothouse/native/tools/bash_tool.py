@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -29,11 +28,9 @@ from pilothouse.native.tools.base import (
     ToolOutput,
     Workplace,
     format_size,
-    make_boolean_schema,
     make_failure,
-    make_number_schema,
+    make_property,
     make_schema,
-    make_text_schema,
 )
 
 MAX_OUTPUT_BYTES = 1 << 30
@@ -47,59 +44,48 @@ REAP_SECONDS = 5.0
 
 
 class CommandProcess:
-    """A running command.
+    """A running command, without standard input, as the leader of a new session.
 
-    Attributes:
-        output: the file with its standard output and standard error.
-        returncode: exit status, negative for a signal; None while the command runs.
-        stop_reason: why the command was stopped, or "".
+    Args:
+        argv: the program and its arguments.
+        cwd: working directory.
+        env: its complete environment.
+        output: file for standard output and, without `errors`, standard error.
+        limit: seconds after which the command is stopped.
+        max_bytes: bytes of output after which the command is stopped.
+        errors: file for standard error.
+        description: what it does, for TaskStop.
+
+    Raises:
+        OSError: the command cannot be started.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, *, limit: float, max_bytes: int) -> None:
-        self.output = output
-        self.returncode: int | None = None
-        self.stop_reason = ""
-        self._process = process
-        self._ends_at = time.monotonic() + limit
-        self._limit = limit
-        self._max_bytes = max_bytes
-        self._has_ended = threading.Event()
-        self._lock = threading.Lock()
-        threading.Thread(target=self._watch, name=f"pilothouse job {process.pid}", daemon=True).start()
-
-    @classmethod
-    def start(
-        cls,
+    def __init__(
+        self,
         argv: Sequence[str],
         *,
         cwd: Path,
         env: Mapping[str, str],
         output: Path,
         limit: float,
-        max_bytes: int | None = None,
+        max_bytes: int,
         errors: Path | None = None,
-    ) -> CommandProcess:
-        """Start a command with no standard input, as the leader of a new session.
-
-        Args:
-            argv: the program and its arguments.
-            cwd: working directory.
-            env: its complete environment.
-            output: file for standard output and, without `errors`, standard error.
-            limit: seconds after which the command is stopped.
-            max_bytes: bytes of output after which the command is stopped; None: `MAX_OUTPUT_BYTES`.
-            errors: file for standard error.
-
-        Raises:
-            OSError: the command cannot be started.
-        """
+        description: str = "",
+    ) -> None:
+        self.output, self.description = output, description
+        self.returncode: int | None = None  # negative for a signal; None while the command runs
+        self.stop_reason = ""
+        self._limit, self._max_bytes = limit, max_bytes
+        self._has_ended = threading.Event()
+        self._lock = threading.Lock()
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(output.open("ab"))
             err = stack.enter_context(errors.open("ab")) if errors else subprocess.STDOUT
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-        return cls(process, output, limit=limit, max_bytes=MAX_OUTPUT_BYTES if max_bytes is None else max_bytes)
+        for watch in (self._watch_exit, self._watch_limits):
+            threading.Thread(target=watch, name=f"pilothouse job {self._process.pid}", daemon=True).start()
 
     @property
     def is_running(self) -> bool:
@@ -144,68 +130,28 @@ class CommandProcess:
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True
+            pass
         return True
 
-    def _watch(self) -> None:
-        reason = ""
-        while not self._wait_for_exit(POLL_SECONDS):
-            if time.monotonic() > self._ends_at:
-                reason = f"timed out after {self._limit:g} s"
-            elif self._size() > self._max_bytes:
-                reason = f"its output is longer than {self._max_bytes} bytes"
-            if reason:
-                threading.Thread(target=self.stop, args=(reason,), daemon=True).start()
-                while not self._wait_for_exit(POLL_SECONDS):
-                    pass
+    def _watch_exit(self) -> None:
+        if hasattr(os, "waitid"):
+            # Without reaping the process, because until then its number is not reused.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()  # macOS before Python 3.13: this reaps the process a moment too early
         with self._lock:
             self.returncode = self._process.wait()
         self._has_ended.set()
 
-    def _wait_for_exit(self, seconds: float) -> bool:
-        """Wait for the exit without reaping the process, because until then its number is not reused."""
-        seconds = max(0.0, min(seconds, self._ends_at - time.monotonic() + 0.001)) if not self.stop_reason else seconds
-        if hasattr(os, "pidfd_open"):
-            try:
-                descriptor = os.pidfd_open(self._process.pid)
-            except OSError:
-                pass  # no descriptors left, or an old kernel
-            else:
-                try:
-                    poll = select.poll()
-                    poll.register(descriptor, select.POLLIN)
-                    return bool(poll.poll(seconds * 1000))
-                finally:
-                    os.close(descriptor)
-        ends = time.monotonic() + seconds
-        while not self._has_exited():
-            if time.monotonic() >= ends:
-                return False
-            time.sleep(0.01)
-        return True
-
-    def _has_exited(self) -> bool:
-        if hasattr(os, "waitid"):
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        return self._process.poll() is not None  # macOS before Python 3.13: this reaps the process a moment too early
-
-    def _size(self) -> int:
-        try:
-            return self.output.stat().st_size
-        except OSError:
-            return 0
-
-
-class BackgroundCommand:
-    """A command that outlives its call, until the workplace closes; or the remaining processes of an ended command."""
-
-    def __init__(self, process: CommandProcess, description: str) -> None:
-        self.process = process
-        self.description = description
-
-    async def close(self) -> None:
-        """Stop the command."""
-        await self.process.close()
+    def _watch_limits(self) -> None:
+        ends_at = time.monotonic() + self._limit
+        while not self._has_ended.wait(max(0.0, min(POLL_SECONDS, ends_at - time.monotonic()))):
+            if time.monotonic() >= ends_at:
+                return self.stop(f"timed out after {self._limit:g} s")
+            with contextlib.suppress(OSError):
+                if self.output.stat().st_size > self._max_bytes:
+                    return self.stop(f"its output is longer than {self._max_bytes} bytes")
+        return None
 
 
 def read_output(path: Path, max_bytes: int) -> tuple[str, int]:
@@ -230,13 +176,9 @@ MAX_READ_BYTES = 10_000_000
 NO_OUTPUT = "(The command ended without output.)"
 # Exit status 1 of these programs is not a failure.
 EXIT_ONE_MEANINGS = {
-    "[": "Condition is false",
-    "cmp": "Files differ",
-    "diff": "Files differ",
-    "egrep": "No matches found",
-    "grep": "No matches found",
-    "rg": "No matches found",
-    "test": "Condition is false",
+    **dict.fromkeys(("[", "test"), "Condition is false"),
+    **dict.fromkeys(("cmp", "diff"), "Files differ"),
+    **dict.fromkeys(("egrep", "grep", "rg"), "No matches found"),
 }
 # `eval` isolates the command from the rest of the script; the directory is written after a success.
 SCRIPT = """__command=$1 __directory=$2; shift 2
@@ -248,24 +190,22 @@ exit "$__status"
 
 
 async def _run_bash(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-    key = f"b{uuid.uuid4().hex[:8]}"
+    key, command = f"b{uuid.uuid4().hex[:8]}", str(tool_input["command"])
     behind = bool(tool_input.get("run_in_background"))
     limit = _get_limit(tool_input.get("timeout"), workplace.env, behind=behind)
-    job = await to_thread.run_sync(_start_command, str(tool_input["command"]), workplace, key, limit)
+    description = str(tool_input.get("description") or command) if behind else "what a command left running"
+    job = await to_thread.run_sync(_start_command, command, workplace, key, limit, description)
     if behind:
-        workplace.open_resources[key] = BackgroundCommand(
-            job, str(tool_input.get("description") or tool_input["command"])
-        )
+        workplace.open_resources[key] = job
         text = f"Running in the background with ID {key}. Its output goes to {job.output}: read that file to see it."
-        text += " TaskStop stops it."
-        return ToolOutput(text, result=_make_result(backgroundTaskId=key))
+        return ToolOutput(f"{text} TaskStop stops it.", result=_make_result(backgroundTaskId=key))
     await job.wait()
     if job.has_survivors and not job.stop_reason:
-        workplace.open_resources[key] = BackgroundCommand(job, "what a command left running")
-    return await to_thread.run_sync(_format_output, str(tool_input["command"]), job, workplace, key)
+        workplace.open_resources[key] = job
+    return await to_thread.run_sync(_format_output, command, job, workplace, key)
 
 
-def _start_command(command: str, workplace: Workplace, key: str, limit: float) -> CommandProcess:
+def _start_command(command: str, workplace: Workplace, key: str, limit: float, description: str) -> CommandProcess:
     if "\0" in command:
         raise BuiltinToolError("A command cannot contain a null byte")
     if not workplace.cwd.is_dir():
@@ -275,7 +215,15 @@ def _start_command(command: str, workplace: Workplace, key: str, limit: float) -
     env = {**workplace.env, "GIT_EDITOR": "true", "PWD": str(workplace.cwd)}
     argv = [shell, "-c", SCRIPT, shell, command, str(workplace.make_scratch_path(f"{key}.directory"))]
     output = workplace.make_scratch_path(f"{key}.output")
-    return CommandProcess.start(argv, cwd=workplace.cwd, env=env, output=output, limit=limit)
+    return CommandProcess(
+        argv,
+        cwd=workplace.cwd,
+        env=env,
+        output=output,
+        limit=limit,
+        max_bytes=MAX_OUTPUT_BYTES,
+        description=description,
+    )
 
 
 def _get_limit(milliseconds: float | None, env: Mapping[str, str], *, behind: bool) -> float:
@@ -315,10 +263,8 @@ def _format_output(command: str, job: CommandProcess, workplace: Workplace, key:
     most = min(_get_int(workplace.env, "BASH_MAX_OUTPUT_LENGTH", DEFAULT_OUTPUT_CHARS), MAX_OUTPUT_CHARS)
     content = shown
     if len(shown) > most or size > MAX_READ_BYTES:
-        content = (
-            f"The output is long ({format_size(size)}). All of it is in {job.output}\n\n"
-            f"Its beginning:\n{shown[:PREVIEW_CHARS]}\n..."
-        )
+        content = f"The output is long ({format_size(size)}). All of it is in {job.output}\n\n"
+        content += f"Its beginning:\n{shown[:PREVIEW_CHARS]}\n..."
     elif not job.has_survivors:
         job.output.unlink(missing_ok=True)
     content = "\n".join(piece for piece in (content, note) if piece)
@@ -329,21 +275,13 @@ def _format_output(command: str, job: CommandProcess, workplace: Workplace, key:
     meaning = EXIT_ONE_MEANINGS.get(_get_last_program(command)) if code == 1 else None
     if code and meaning is None:
         return make_failure(f"Exit code {status}\n{content}".rstrip())
-    result = _make_result(stdout=shown[:most], stderr=note)
-    if meaning:
-        result["returnCodeInterpretation"] = meaning
-    return ToolOutput(content or NO_OUTPUT, result=result)
+    about = {"returnCodeInterpretation": meaning} if meaning else {}
+    return ToolOutput(content or NO_OUTPUT, result=_make_result(stdout=shown[:most], stderr=note, **about))
 
 
 def _make_result(stdout: str = "", stderr: str = "", **more: Any) -> dict[str, Any]:
-    return {
-        "stdout": stdout,
-        "stderr": stderr,
-        "interrupted": False,
-        "isImage": False,
-        "noOutputExpected": False,
-        **more,
-    }
+    flags = {"interrupted": False, "isImage": False, "noOutputExpected": False}
+    return {"stdout": stdout, "stderr": stderr, **flags, **more}
 
 
 def _get_last_program(command: str) -> str:
@@ -355,9 +293,9 @@ def _get_last_program(command: str) -> str:
 async def _run_task_stop(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
     key = str(tool_input.get("task_id") or tool_input.get("shell_id") or "")
     found = workplace.open_resources.get(key)
-    if not isinstance(found, BackgroundCommand):
+    if not isinstance(found, CommandProcess):
         raise BuiltinToolError(f"There is no background task with the ID {key!r}")
-    was_running = found.process.is_running
+    was_running = found.is_running
     with anyio.CancelScope(shield=True):
         await found.close()
         workplace.open_resources.pop(key, None)
@@ -377,13 +315,13 @@ BASH = BuiltinSpec(
     "- Prefer Read, Edit, Write, Glob and Grep to programs that do the same.",
     make_schema(
         {
-            "command": make_text_schema("The command to run"),
-            "timeout": make_number_schema(
-                f"Milliseconds after which it is stopped, at most {MAX_TIMEOUT_MS} in the foreground"
+            "command": make_property("string", "The command to run"),
+            "timeout": make_property(
+                "number", f"Milliseconds after which it is stopped, at most {MAX_TIMEOUT_MS} in the foreground"
             ),
-            "description": make_text_schema("What the command does, in a few plain words"),
-            "run_in_background": make_boolean_schema("Start it and do not wait"),
-            "dangerouslyDisableSandbox": make_boolean_schema("Has no effect here: there is no sandbox"),
+            "description": make_property("string", "What the command does, in a few plain words"),
+            "run_in_background": make_property("boolean", "Start it and do not wait"),
+            "dangerouslyDisableSandbox": make_property("boolean", "Has no effect here: there is no sandbox"),
         },
         "command",
     ),
@@ -394,8 +332,8 @@ TASK_STOP = BuiltinSpec(
     "Stops a command that runs in the background, by its ID.",
     make_schema(
         {
-            "task_id": make_text_schema("The ID of the background task"),
-            "shell_id": make_text_schema("The same, by its old name"),
+            "task_id": make_property("string", "The ID of the background task"),
+            "shell_id": make_property("string", "The same, by its old name"),
         }
     ),
     _run_task_stop,

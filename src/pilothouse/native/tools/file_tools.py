@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import msgspec
-from anyio import to_thread
 
+from pilothouse.media import sniff_media_type
 from pilothouse.native.tools.base import (
     BuiltinSpec,
     BuiltinToolError,
     FileSnapshot,
-    JsonObject,
     ToolOutput,
     Workplace,
     format_size,
-    make_boolean_schema,
+    make_property,
     make_schema,
-    make_text_schema,
+    run_in_thread,
 )
+from pilothouse.native.wire import JsonObject, as_object
 
 MAX_LOADED_BYTES = 64 * 1024 * 1024
 """Size of the largest file that is loaded as a whole, in bytes."""
@@ -84,12 +84,7 @@ def open_regular(path: Path, given: str) -> int:
 
 
 def read_file(path: Path, given: str, max_bytes: int = MAX_LOADED_BYTES) -> bytes:
-    """Read all bytes of a regular file.
-
-    Raises:
-        BuiltinToolError: the file is larger than `max_bytes`, or not a regular file.
-        OSError: the file cannot be read.
-    """
+    """Read all bytes of a regular file, unless it is larger than `max_bytes`."""
     with os.fdopen(open_regular(path, given), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -118,22 +113,20 @@ def decode_text(data: bytes) -> TextFile:
 
 
 def record_read(workplace: Workplace, path: Path, data: bytes, *, whole: bool = True) -> None:
-    """Record the current state of a file."""
-    info = path.stat()
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    workplace.files_read[Path(os.path.realpath(path))] = FileSnapshot(info.st_mtime_ns, info.st_size, digest, whole)
+    """Record the content of a file."""
+    workplace.files_read[Path(os.path.realpath(path))] = FileSnapshot(_digest(data), whole)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def require_read(workplace: Workplace, path: Path, data: bytes, *, whole: bool) -> None:
-    """Refuse to change a file that was not read, or has changed since.
-
-    Raises:
-        BuiltinToolError: tells the model what to do.
-    """
+    """Refuse to change a file that was not read, or has changed since."""
     seen = workplace.files_read.get(Path(os.path.realpath(path)))
     if seen is None:
         raise BuiltinToolError("The file has not been read yet. Read it before changing it.")
-    if hashlib.blake2b(data, digest_size=16).digest() != seen.digest:
+    if _digest(data) != seen.digest:
         raise BuiltinToolError(
             "The file has changed since it was read, by somebody else or by a command. Read it again."
         )
@@ -158,7 +151,7 @@ def write_file(path: Path, data: bytes) -> None:
         old = path.stat()
     except FileNotFoundError:
         old = None
-    if old is not None and (old.st_nlink > 1 or not _can_replace(path)):
+    if old is not None and (old.st_nlink > 1 or not os.access(path.parent, os.W_OK | os.X_OK)):
         with path.open("r+b") as file:  # other names of the same file must get the change, too
             file.write(data)
             file.truncate()
@@ -180,10 +173,6 @@ def write_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             name.unlink()
         raise
-
-
-def _can_replace(path: Path) -> bool:
-    return os.access(path.parent, os.W_OK | os.X_OK)
 
 
 def _copy_permissions(descriptor: int, old: os.stat_result) -> None:
@@ -211,14 +200,11 @@ OFFSET_TOO_LARGE = "[There is no line {}: the file has {} lines.]"
 NOT_UTF8 = "\n\n[Some bytes of this file are of no encoding that is known here and show as U+FFFD; Edit refuses it.]"
 MORE_LINES = "\n\n[Lines {} to {} of {}. Use offset and limit to read on.]"
 TOO_LARGE = "The text ({}) is larger than {}. Read a part of it with offset and limit, or search it with Grep."
-_IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+PDF = "application/pdf"
+MEDIA_TYPES = frozenset({PDF, "image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
-async def _run_read(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-    return await to_thread.run_sync(_read_any, tool_input, workplace)
-
-
-def _read_any(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+def _read_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
     given = str(tool_input["file_path"])
     path = workplace.resolve_path(given)
     if not path.exists():
@@ -228,10 +214,8 @@ def _read_any(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput
         size = os.fstat(file.fileno()).st_size
         file.seek(0) if file.seekable() else None
         kind = _detect_kind(path, beginning)
-        if kind.startswith("image/"):
-            return _read_image(file, kind, size)
-        if kind == "pdf":
-            return _read_pdf(file, path, size, tool_input)
+        if kind in MEDIA_TYPES:
+            return _read_media(file, kind, path, size, in_parts=bool(tool_input.get("pages")))
         if kind == "notebook":
             return _read_notebook(file, path, size, workplace)
         if kind == "binary":
@@ -243,39 +227,31 @@ def _read_any(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput
 
 
 def _detect_kind(path: Path, beginning: bytes) -> str:
-    for magic, media in _IMAGE_TYPES.items():
-        if beginning.startswith(magic):
-            return media
-    if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP":
-        return "image/webp"
-    if beginning.startswith(b"%PDF-"):
-        return "pdf"
+    media = PDF if beginning.startswith(b"%PDF-") else sniff_media_type(beginning)
+    if media in MEDIA_TYPES:
+        return media
     if path.suffix == ".ipynb":
         return "notebook"
     return "binary" if is_binary(beginning) else "text"
 
 
-def _read_image(file: BinaryIO, media: str, size: int) -> ToolOutput:
-    if size > MAX_IMAGE_BYTES:
-        raise BuiltinToolError(
-            f"The image ({format_size(size)}) is larger than {format_size(MAX_IMAGE_BYTES)}. Make it smaller first."
-        )
-    data = base64.b64encode(file.read(MAX_IMAGE_BYTES)).decode()
-    block = {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}
-    return ToolOutput([block], result={"type": "image", "file": {"base64": data, "type": media, "originalSize": size}})
-
-
-def _read_pdf(file: BinaryIO, path: Path, size: int, tool_input: Mapping[str, Any]) -> ToolOutput:
-    if tool_input.get("pages"):
+def _read_media(file: BinaryIO, media: str, path: Path, size: int, *, in_parts: bool) -> ToolOutput:
+    is_pdf = media == PDF
+    most, name = (MAX_PDF_BYTES, "PDF") if is_pdf else (MAX_IMAGE_BYTES, "image")
+    if is_pdf and in_parts:
         raise BuiltinToolError(
             "Parts of a PDF cannot be read here. Read all of it, or use a command such as pdftotext."
         )
-    if size > MAX_PDF_BYTES:
-        raise BuiltinToolError(f"The PDF ({format_size(size)}) is larger than {format_size(MAX_PDF_BYTES)}.")
-    data = base64.b64encode(file.read(MAX_PDF_BYTES)).decode()
-    block = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": data}}
-    result = {"type": "pdf", "file": {"filePath": str(path), "base64": data, "originalSize": size}}
-    return ToolOutput([block], result=result)
+    if size > most:
+        raise BuiltinToolError(
+            f"The {name} ({format_size(size)}) is larger than {format_size(most)}. Make it smaller first."
+        )
+    data = base64.b64encode(file.read(most)).decode()
+    source = {"type": "base64", "media_type": media, "data": data}
+    about = {"base64": data, "originalSize": size} | ({"filePath": str(path)} if is_pdf else {"type": media})
+    return ToolOutput(
+        [{"type": "document" if is_pdf else "image", "source": source}], result={"type": name.lower(), "file": about}
+    )
 
 
 def _read_notebook(file: BinaryIO, path: Path, size: int, workplace: Workplace) -> ToolOutput:
@@ -286,7 +262,7 @@ def _read_notebook(file: BinaryIO, path: Path, size: int, workplace: Workplace) 
         cells = cast("list[dict[str, Any]]", json.loads(data)["cells"])
         shown = "\n\n".join(_format_cell(at, cell) for at, cell in enumerate(cells))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BuiltinToolError(f"This is no notebook that can be read: {error!r}") from error
+        raise BuiltinToolError(f"This is not a readable notebook: {error!r}") from error
     if len(shown) > MAX_TEXT_BYTES:
         raise BuiltinToolError(TOO_LARGE.format(format_size(len(shown)), format_size(MAX_TEXT_BYTES)))
     record_read(workplace, path, data)
@@ -299,14 +275,9 @@ def _format_cell(at: int, cell: Mapping[str, Any]) -> str:
     shown = [f'<cell id="{name}">{kind}{_join_lines(cell.get("source"))}</cell id="{name}">']
     outputs: list[dict[str, Any]] = cell.get("outputs") or []
     for output in outputs:
-        text = output.get("text") or _get_plain_text(output) or output.get("traceback") or ""
+        text = output.get("text") or as_object(output.get("data")).get("text/plain") or output.get("traceback") or ""
         shown.append(_join_lines(text, "\n" if output.get("traceback") else ""))
     return "\n\n".join(piece for piece in shown if piece)
-
-
-def _get_plain_text(output: Mapping[str, Any]) -> Any:
-    data: Mapping[str, Any] = output.get("data") or {}
-    return data.get("text/plain")
 
 
 def _join_lines(lines: Any, between: str = "") -> str:
@@ -376,17 +347,17 @@ READ = BuiltinSpec(
     "- Does not list directories.",
     make_schema(
         {
-            "file_path": make_text_schema("The absolute path of the file"),
-            "offset": {"type": "integer", "minimum": 0, "description": "The first line to read, counted from 1"},
-            "limit": {"type": "integer", "exclusiveMinimum": 0, "description": "How many lines to read"},
-            "pages": make_text_schema("Parts of a PDF; not supported here, a PDF is read as a whole"),
-            "allow_large": make_boolean_schema(
-                f"Read text of more than {format_size(MAX_TEXT_BYTES)}, when all of it is really needed"
+            "file_path": make_property("string", "The absolute path of the file"),
+            "offset": make_property("integer", "The first line to read, counted from 1", minimum=0),
+            "limit": make_property("integer", "How many lines to read", exclusiveMinimum=0),
+            "pages": make_property("string", "Parts of a PDF; not supported here, a PDF is read as a whole"),
+            "allow_large": make_property(
+                "boolean", f"Read text of more than {format_size(MAX_TEXT_BYTES)}, when all of it is really needed"
             ),
         },
         "file_path",
     ),
-    _run_read,
+    run_in_thread(_read_file),
     read_only=True,
 )
 
@@ -400,37 +371,20 @@ UNKNOWN_ENCODING = "The file is of no encoding that is known here, and nothing w
 UP_TO_DATE = "What you know of it is up to date: there is no need to read it again."
 
 
-async def _run_write(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-    # Not abandoned when cancelled: a half-written file is worse than a late change.
-    return await to_thread.run_sync(_write_file, str(tool_input["file_path"]), str(tool_input["content"]), workplace)
-
-
-def _write_file(given: str, content: str, workplace: Workplace) -> ToolOutput:
+def _write_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    given, content = str(tool_input["file_path"]), str(tool_input["content"])
     path = workplace.resolve_path(given)
-    require_regular_file(path)
-    if not path.exists():
+    before = _load_for_change(
+        path, given, workplace, whole=True, hint="To replace all of it with UTF-8, delete it first."
+    )
+    about: JsonObject = {"filePath": given, "content": content, "userModified": False}
+    if before is None:
         _save(path, TextFile("").encode(content), workplace)
-        result: JsonObject = {"type": "create", "filePath": given, "content": content, "structuredPatch": []}
-        result |= {"originalFile": None, "userModified": False}
-        return ToolOutput(f"Created {given}. {UP_TO_DATE}", result=result)
-    old = read_file(path, given)
-    require_read(workplace, path, old, whole=True)
-    before = decode_text(old)
-    if not before.is_exact:
-        raise BuiltinToolError(f"{UNKNOWN_ENCODING} To replace all of it with UTF-8, delete it first.")
+        about |= {"type": "create", "structuredPatch": [], "originalFile": None}
+        return ToolOutput(f"Created {given}. {UP_TO_DATE}", result=about)
     _save(path, before.encode(content), workplace)
-    result = {
-        "type": "update",
-        "filePath": given,
-        "content": content,
-        "structuredPatch": make_patch(before.text, content),
-    }
-    result |= {"originalFile": before.text, "userModified": False}
-    return ToolOutput(f"Replaced the content of {given}. {UP_TO_DATE}", result=result)
-
-
-async def _run_edit(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-    return await to_thread.run_sync(_edit_file, tool_input, workplace)
+    about |= {"type": "update", "structuredPatch": make_patch(before.text, content), "originalFile": before.text}
+    return ToolOutput(f"Replaced the content of {given}. {UP_TO_DATE}", result=about)
 
 
 def _edit_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
@@ -439,24 +393,30 @@ def _edit_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutpu
     path = workplace.resolve_path(given)
     if old == new:
         raise BuiltinToolError("Nothing to change: old_string and new_string are the same.")
-    require_regular_file(path)
-    if not path.exists():
-        if old:
-            raise BuiltinToolError(f"The file does not exist. The working directory is {workplace.cwd}.")
-        data, before, after = b"", TextFile(""), new
-    else:
-        data = read_file(path, given)
-        if not old and data:
-            raise BuiltinToolError("The file exists already. An empty old_string is for new files.")
-        require_read(workplace, path, data, whole=False)
-        before = decode_text(data)
-        if not before.is_exact or is_binary(data):
-            raise BuiltinToolError(f"{UNKNOWN_ENCODING} Use a command that knows it.")
-        after = _replace_text(before.text, old, new, everywhere=everywhere) if data else new
+    if not old and path.is_file() and path.stat().st_size:
+        raise BuiltinToolError("The file exists already. An empty old_string is for new files.")
+    before = _load_for_change(path, given, workplace, whole=False, hint="Use a command that knows it.")
+    if before is None and old:
+        raise BuiltinToolError(f"The file does not exist. The working directory is {workplace.cwd}.")
+    before = before or TextFile("")
+    after = _replace_text(before.text, old, new, everywhere=everywhere) if before.text else new
     _save(path, before.encode(after), workplace)
     result = {"filePath": given, "oldString": old, "newString": new, "originalFile": before.text}
     result |= {"structuredPatch": make_patch(before.text, after), "userModified": False, "replaceAll": everywhere}
     return ToolOutput(f"Changed {given}. {UP_TO_DATE}", result=result)
+
+
+def _load_for_change(path: Path, given: str, workplace: Workplace, *, whole: bool, hint: str) -> TextFile | None:
+    """Return the text of a file that may be changed; None if there is no file."""
+    require_regular_file(path)
+    if not path.exists():
+        return None
+    data = read_file(path, given)
+    require_read(workplace, path, data, whole=whole)
+    found = decode_text(data)
+    if not found.is_exact or (is_binary(data) and not whole):
+        raise BuiltinToolError(f"{UNKNOWN_ENCODING} {hint}")
+    return found
 
 
 def _replace_text(before: str, old: str, new: str, *, everywhere: bool) -> str:
@@ -506,31 +466,29 @@ def _make_hunk(
         if kind == "equal":
             lines += [f" {line}" for line in old[a:b]]
         else:
-            lines += _add_sign("-", old[a:b]) + _add_sign("+", new[c:d])
+            lines += [f"-{line}" for line in old[a:b]] + [f"+{line}" for line in new[c:d]]
     first, last = group[0], group[-1]
-    plain = [piece for line in lines for piece in (line.split("\n") if line.endswith(NO_END) else (line.rstrip("\n"),))]
     counts = {"oldStart": first[1] + 1 + skipped, "oldLines": last[2] - first[1]}
     counts |= {"newStart": first[3] + 1 + skipped, "newLines": last[4] - first[3]}
-    return {**counts, "lines": plain}
+    return {**counts, "lines": "\n".join(lines).split("\n")}
 
 
-def _add_sign(sign: str, lines: Sequence[str]) -> list[str]:
-    return [f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n{NO_END}" for line in lines]
+def _split_lines(text: str) -> list[str]:
+    """Split a text; a last line without an end has a note about it."""
+    *lines, last = text.split("\n")
+    return [*lines, f"{last}\n{NO_END}"] if last else lines
 
 
-def _split_lines(whole: str) -> list[str]:
-    pieces = whole.split("\n")
-    return [f"{piece}\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
-
-
-_PATH = make_text_schema("The absolute path of the file")
+_PATH = make_property("string", "The absolute path of the file")
 WRITE = BuiltinSpec(
     "Write",
     "Writes a file: a new one, or all of one that was read before. To change a part of a file, use Edit.",
     make_schema(
-        {"file_path": _PATH, "content": make_text_schema("All that is to be in the file")}, "file_path", "content"
+        {"file_path": _PATH, "content": make_property("string", "All that is to be in the file")},
+        "file_path",
+        "content",
     ),
-    _run_write,
+    run_in_thread(_write_file),
 )
 EDIT = BuiltinSpec(
     "Edit",
@@ -541,13 +499,13 @@ EDIT = BuiltinSpec(
     make_schema(
         {
             "file_path": _PATH,
-            "old_string": make_text_schema("The text to replace"),
-            "new_string": make_text_schema("What to put in its place"),
-            "replace_all": {"type": "boolean", "default": False, "description": "Replace it wherever it is"},
+            "old_string": make_property("string", "The text to replace"),
+            "new_string": make_property("string", "What to put in its place"),
+            "replace_all": make_property("boolean", "Replace it wherever it is", default=False),
         },
         "file_path",
         "old_string",
         "new_string",
     ),
-    _run_edit,
+    run_in_thread(_edit_file),
 )

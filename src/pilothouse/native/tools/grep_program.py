@@ -11,13 +11,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 MAX_ALTERNATIVES = 256
-_Token = tuple[str, str]
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_ESCAPES = re.compile(r"\\(.)|\[\^", re.DOTALL)
 
 
 class PatternError(ValueError):
@@ -30,86 +33,27 @@ def expand_braces(pattern: str) -> list[str]:
     pending = [pattern]
     while pending:
         current = pending.pop()
-        span = _find_innermost(current)
-        if span is None:
+        found = _BRACES.search(current)
+        if found is None:
             done.append(current)
         else:
-            start, end = span
-            pending += [current[:start] + each + current[end + 1 :] for each in current[start + 1 : end].split(",")]
+            pending += [current[: found.start()] + each + current[found.end() :] for each in found[1].split(",")]
         if len(done) + len(pending) > MAX_ALTERNATIVES:
             raise PatternError(f"the pattern has more than {MAX_ALTERNATIVES} alternatives")
     return done
 
 
-def _find_innermost(pattern: str) -> tuple[int, int] | None:
-    end = pattern.find("}")
-    while end >= 0:
-        start = pattern.rfind("{", 0, end)
-        if start >= 0:
-            return start, end
-        end = pattern.find("}", end + 1)
-    return None
-
-
 @lru_cache(maxsize=1024)
-def _parse_segment(segment: str) -> tuple[_Token, ...]:
-    found: list[_Token] = []
-    at = 0
-    while at < len(segment):
-        character = segment[at]
-        closing = segment.find("]", at + 2) if character == "[" else -1
-        if character == "*":
-            if not found or found[-1][0] != "*":
-                found.append(("*", ""))
-        elif character == "?":
-            found.append(("?", ""))
-        elif closing > 0:
-            found.append(("[", segment[at + 1 : closing]))
-            at = closing
-        else:
-            if character == "\\" and at + 1 < len(segment):
-                at += 1
-            found.append(("=", segment[at]))
-        at += 1
-    return tuple(found)
+def _to_fnmatch(segment: str) -> str:
+    """Write `[^x]` as `[!x]`, and escaped characters as `fnmatch` does."""
+    return _ESCAPES.sub(
+        lambda found: "[!" if found[1] is None else f"[{found[1]}]" if found[1] in "*?[" else found[1], segment
+    )
 
 
 def match_segment(segment: str, name: str) -> bool:
-    """Whether one segment of a pattern, without slashes, matches a name."""
-    tokens = _parse_segment(segment)
-    at = place = 0
-    star, retry = -1, 0
-    while place < len(name):
-        if at < len(tokens) and tokens[at][0] == "*":
-            star, retry, at = at, place, at + 1
-        elif at < len(tokens) and _matches_token(tokens[at], name[place]):
-            at, place = at + 1, place + 1
-        elif star >= 0:
-            retry += 1
-            at, place = star + 1, retry
-        else:
-            return False
-    return all(token[0] == "*" for token in tokens[at:])
-
-
-def _matches_token(token: _Token, character: str) -> bool:
-    kind, value = token
-    if kind == "?":
-        return True
-    if kind == "=":
-        return character == value
-    inverted = value[:1] in {"!", "^"}
-    members = value[1:] if inverted else value
-    found = False
-    at = 0
-    while at < len(members):
-        if at + 2 < len(members) and members[at + 1] == "-":
-            found |= members[at] <= character <= members[at + 2]
-            at += 3
-        else:
-            found |= members[at] == character
-            at += 1
-    return found != inverted
+    """Whether one segment of a pattern, without slashes, matches a name. Never backtracks from one `*` to another."""
+    return fnmatchcase(name, _to_fnmatch(segment))
 
 
 class Pattern:
@@ -120,31 +64,24 @@ class Pattern:
     """
 
     def __init__(self, pattern: str) -> None:
-        self.alternatives: list[tuple[str, ...]] = []
+        self._alternatives: list[list[str]] = []
         for each in expand_braces(pattern):
-            parts = tuple(part for part in each.split("/") if part not in {"", "."})
-            if parts and "/" not in each:
-                parts = ("**", *parts) if parts != ("**",) else parts
-            kept = [part for at, part in enumerate(parts) if part != "**" or at == 0 or parts[at - 1] != "**"]
-            if kept:
-                self.alternatives.append(tuple(kept))
+            parts = [part for part in each.split("/") if part not in {"", "."}]
+            if parts:
+                self._alternatives.append(parts if "/" in each else ["**", *parts])
 
     def matches(self, path: str) -> bool:
         """Whether the pattern matches a relative path with `/` between its parts."""
         parts = path.split("/")
-        return any(_matches_parts(alternative, parts) for alternative in self.alternatives)
+        return any(len(parts) in _find_match_lengths(each, parts) for each in self._alternatives)
 
 
-def _matches_parts(pattern: tuple[str, ...], parts: list[str]) -> bool:
-    return len(parts) in _find_match_lengths(pattern, parts)
-
-
-def covers_parts(pattern: tuple[str, ...], parts: list[str]) -> bool:
+def covers_parts(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     """Whether the segments of a pattern match a path, or a directory that contains it. `x/**` also matches `x`."""
     return bool(_find_match_lengths(pattern, parts))
 
 
-def _find_match_lengths(pattern: tuple[str, ...], parts: list[str]) -> set[int]:
+def _find_match_lengths(pattern: Sequence[str], parts: Sequence[str]) -> set[int]:
     """Return how many parts of the path the pattern can match; linear in both, for any number of `**`."""
     taken = {0}
     for segment in pattern:
@@ -162,10 +99,7 @@ def walk(
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield all files below a directory, with their relative paths. Follows no links to directories.
 
-    Args:
-        root: the start directory.
-        skip: `skip(relative, is_directory)` returns whether to leave an entry out.
-        stop: called for every directory; True ends the walk.
+    `skip(relative, is_directory)` returns whether to leave an entry out. `stop`, called for every directory, ends it.
     """
     pending = [""]
     while pending and not stop():
@@ -187,6 +121,7 @@ def walk(
 MAX_FILE_BYTES = 50_000_000
 """Size of the largest file that is searched, in bytes."""
 MAX_LINE_CHARS = 500
+REPOSITORY_FOLDERS = frozenset({".git", ".svn", ".hg", ".bzr", ".jj", ".sl"})
 OMITTED = "[Omitted long matching line]"
 FILE_TYPES = {
     "c": "*.{c,h}",
@@ -223,7 +158,7 @@ class GitIgnore:
     """The patterns of `.gitignore` files, from the top of the repository down."""
 
     def __init__(self, root: str) -> None:
-        self._files: dict[Path, list[tuple[bool, bool, Any]]] = {}
+        self._files: dict[Path, list[tuple[bool, bool, Pattern]]] = {}
         folder = Path(root).resolve()
         # Like ripgrep: the files count only in a repository, from its top down.
         self._top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
@@ -243,23 +178,18 @@ class GitIgnore:
                     ignored = not negated
         return ignored
 
-    def _patterns(self, folder: Path) -> list[tuple[bool, bool, Any]]:
-        if folder not in self._files:
-            try:
-                lines = (folder / ".gitignore").read_text("utf-8", "replace").splitlines()
-            except OSError:
-                lines = []
-            found: list[tuple[bool, bool, Any]] = []
-            for line in map(str.strip, lines):
+    def _patterns(self, folder: Path) -> list[tuple[bool, bool, Pattern]]:
+        """Return the patterns of one file: whether each is negated, and for directories only."""
+        if folder in self._files:
+            return self._files[folder]
+        found = self._files[folder] = []
+        with suppress(OSError):
+            for line in map(str.strip, (folder / ".gitignore").read_text("utf-8", "replace").splitlines()):
+                plain = line.removeprefix("!")
                 if line and not line.startswith("#"):
-                    negated = line.startswith("!")
-                    plain = line.removeprefix("!")
-                    try:
-                        found.append((negated, plain.endswith("/"), Pattern(plain.rstrip("/"))))
-                    except ValueError:
-                        continue
-            self._files[folder] = found
-        return self._files[folder]
+                    with suppress(PatternError):
+                        found.append((line != plain, plain.endswith("/"), Pattern(plain.rstrip("/"))))
+        return found
 
 
 def _find_paths(request: dict[str, Any]) -> Iterator[str]:
@@ -269,22 +199,20 @@ def _find_paths(request: dict[str, Any]) -> Iterator[str]:
         return
     ignored = GitIgnore(root)
     wanted = [Pattern(each) for each in request["globs"]]
-    if request["type"]:
-        if request["type"] not in FILE_TYPES:
-            raise ValueError(f"unrecognized file type: {request['type']}")
-        kinds = [Pattern(FILE_TYPES[request["type"]])]
-    else:
-        kinds = []
+    kind = request["type"]
+    if kind and kind not in FILE_TYPES:
+        raise ValueError(f"unrecognized file type: {kind}")
+    kinds = [Pattern(FILE_TYPES[kind])] if kind else []
 
     def skip(relative: str, is_directory: bool) -> bool:
-        if relative.rsplit("/", 1)[-1] in {".git", ".svn", ".hg", ".bzr", ".jj", ".sl"}:
+        if relative.rsplit("/", 1)[-1] in REPOSITORY_FOLDERS:
             return True
         if not is_directory and wanted:
             return not any(pattern.matches(relative) for pattern in wanted)
         return ignored(relative, is_directory)
 
     for relative, entry in walk(root, skip, lambda: False):
-        if entry.is_file(follow_symlinks=False) and all(kind.matches(relative) for kind in kinds):
+        if entry.is_file(follow_symlinks=False) and all(each.matches(relative) for each in kinds):
             yield f"{root}/{relative}"
 
 
@@ -355,28 +283,22 @@ def main(argument: str) -> int:
     any_found = False
     for path in paths:
         text = _read_text(path)
-        if text is None:
-            continue
-        if asked["mode"] == "files_with_matches":
-            hit = _has_match(text, expression, whole=asked["multiline"])
-            lines = [f"{path}\0"] if hit else []
-        else:
-            found = _find_matches(text, expression, whole=asked["multiline"])
-            if asked["mode"] == "count":
-                lines = [f"{path}\0{len(found)}"] if found else []
-            else:
-                lines = list(_format_matches(path, text, found, asked)) if found else []
-        for line in lines:
+        for line in _search(path, text, expression, asked) if text is not None else ():
             any_found = True
             out.write(line.encode("utf-8", "surrogateescape") + (b"" if line.endswith("\0") else b"\n"))
         out.flush()
     return 0 if any_found else 1
 
 
-def _has_match(text: str, expression: re.Pattern[str], *, whole: bool) -> bool:
-    if whole:
-        return expression.search(text) is not None
-    return any(expression.search(line) for line in text.removesuffix("\n").split("\n"))
+def _search(path: str, text: str, expression: re.Pattern[str], asked: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of output for one file."""
+    whole = asked["multiline"]
+    if asked["mode"] == "files_with_matches":
+        texts = [text] if whole else text.removesuffix("\n").split("\n")
+        if any(map(expression.search, texts)):
+            yield f"{path}\0"
+    elif found := _find_matches(text, expression, whole=whole):
+        yield from [f"{path}\0{len(found)}"] if asked["mode"] == "count" else _format_matches(path, text, found, asked)
 
 
 if __name__ == "__main__":

@@ -14,25 +14,22 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from anyio import to_thread
 
 from pilothouse.native.tools import grep_program
 from pilothouse.native.tools.base import (
     BuiltinSpec,
     BuiltinToolError,
-    JsonObject,
     ToolOutput,
     Workplace,
-    make_boolean_schema,
-    make_number_schema,
+    make_property,
     make_schema,
-    make_text_schema,
 )
 from pilothouse.native.tools.bash_tool import CommandProcess, read_output
 from pilothouse.native.tools.grep_program import Pattern, PatternError, walk
+from pilothouse.native.wire import JsonObject
 
 MAX_FILES = 100
 GLOB_SECONDS = 20.0
@@ -108,8 +105,8 @@ GLOB = BuiltinSpec(
     f" Gives up to {MAX_FILES} paths, the newest first.",
     make_schema(
         {
-            "pattern": make_text_schema("The pattern"),
-            "path": make_text_schema("The directory to look in; leave it out for the working directory"),
+            "pattern": make_property("string", "The pattern"),
+            "path": make_property("string", "The directory to look in; leave it out for the working directory"),
         },
         "pattern",
     ),
@@ -126,11 +123,9 @@ MAX_SHOWN_CHARS = 100_000
 """Limit of characters in the output, for any limit of lines."""
 DEFAULT_LIMIT = 250
 NO_MATCHES = "No matches found"
-REPOSITORY_FOLDERS = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
-OUTPUT_MODES = ("content", "files_with_matches", "count")
 
 
-class MatchLine(msgspec.Struct, frozen=True):
+class MatchLine(NamedTuple):
     """A line of the search output: the file, and the rest; a separator between groups has no file."""
 
     path: str
@@ -153,16 +148,8 @@ def _start_search(tool_input: Mapping[str, Any], workplace: Workplace) -> tuple[
     argv = _make_ripgrep_command(ripgrep, tool_input, path) if ripgrep else _make_python_command(tool_input, path)
     output = workplace.make_scratch_path(f"g{uuid.uuid4().hex[:8]}.output")
     errors = output.with_suffix(".errors")
-    job = CommandProcess.start(
-        argv,
-        cwd=workplace.cwd,
-        env=workplace.env,
-        output=output,
-        errors=errors,
-        limit=GREP_SECONDS,
-        max_bytes=MAX_OUTPUT_BYTES,
-    )
-    return job, errors
+    limits: Any = {"limit": GREP_SECONDS, "max_bytes": MAX_OUTPUT_BYTES}
+    return CommandProcess(argv, cwd=workplace.cwd, env=workplace.env, output=output, errors=errors, **limits), errors
 
 
 def _split_globs(tool_input: Mapping[str, Any]) -> list[str]:
@@ -183,9 +170,9 @@ def _to_count(value: float | None, usual: float = 0) -> int:
 
 
 def _make_ripgrep_command(program: str, tool_input: Mapping[str, Any], path: Path) -> list[str]:
-    mode = tool_input.get("output_mode", "files_with_matches")
+    mode = _get_mode(tool_input)
     argv = [program, "--no-config", "--null", "--hidden", "--color=never", "--with-filename", "--no-messages"]
-    argv += [f"--glob=!{name}" for name in REPOSITORY_FOLDERS]
+    argv += [f"--glob=!{name}" for name in sorted(grep_program.REPOSITORY_FOLDERS)]
     argv += [f"--glob={each}" for each in _split_globs(tool_input)]
     if mode == "content":
         before, after = _get_context(tool_input)
@@ -202,44 +189,35 @@ def _make_ripgrep_command(program: str, tool_input: Mapping[str, Any], path: Pat
 
 def _make_python_command(tool_input: Mapping[str, Any], path: Path) -> list[str]:
     before, after = _get_context(tool_input)
-    asked = {
-        "pattern": tool_input["pattern"],
-        "path": str(path),
-        "globs": _split_globs(tool_input),
-        "type": tool_input.get("type"),
-        "mode": tool_input.get("output_mode", "files_with_matches"),
-        "before": before,
-        "after": after,
-        "numbers": bool(tool_input.get("-n", True)),
-        "only": bool(tool_input.get("-o")),
-        "ignore_case": bool(tool_input.get("-i")),
-        "multiline": bool(tool_input.get("multiline")),
-    }
+    asked = {"pattern": tool_input["pattern"], "path": str(path), "before": before, "after": after}
+    asked |= {"globs": _split_globs(tool_input), "type": tool_input.get("type"), "mode": _get_mode(tool_input)}
+    asked |= {"numbers": bool(tool_input.get("-n", True)), "only": bool(tool_input.get("-o"))}
+    asked |= {"ignore_case": bool(tool_input.get("-i")), "multiline": bool(tool_input.get("multiline"))}
     # Isolated and without site packages: the program needs none, and starts in a third of the time.
     return [sys.executable, "-I", "-S", grep_program.__file__, json.dumps(asked)]
+
+
+def _get_mode(tool_input: Mapping[str, Any]) -> str:
+    return tool_input.get("output_mode", "files_with_matches")
 
 
 def _format_output(
     tool_input: Mapping[str, Any], workplace: Workplace, job: CommandProcess, errors: Path
 ) -> ToolOutput:
     text, _ = read_output(job.output, MAX_OUTPUT_BYTES)
-    said = read_output(errors, 2000)[0].strip()
+    output = read_output(errors, 2000)[0].strip()
     job.output.unlink(missing_ok=True)
     errors.unlink(missing_ok=True)
     if job.returncode not in {0, 1} and not text:
-        raise BuiltinToolError(f"The search failed: {job.stop_reason or said or f'exit status {job.returncode}'}")
-    mode = str(tool_input.get("output_mode", "files_with_matches"))
+        raise BuiltinToolError(f"The search failed: {job.stop_reason or output or f'exit status {job.returncode}'}")
+    mode = _get_mode(tool_input)
     lines = _parse_lines(text, mode)
     if workplace.is_hidden is not None:
         hides = {path: workplace.is_hidden(Path(path)) for path in {line.path for line in lines if line.path}}
         lines = [line for line in lines if not hides.get(line.path)]
-    searched = workplace.resolve_path(str(tool_input.get("path") or "."))
     note = f"\n\n(The search was stopped: {job.stop_reason}. There may be more.)" if job.stop_reason else ""
-    if mode == "files_with_matches":
-        return _format_files(lines, tool_input, workplace, note)
-    if mode == "count":
-        return _format_counts(lines, tool_input, workplace, note)
-    return _format_content(lines, tool_input, workplace, note, alone=searched.is_file())
+    text, result = _FORMATS[mode](lines, tool_input, workplace)
+    return ToolOutput(text + note, result={"mode": mode, **result})
 
 
 def _parse_lines(output: str, mode: str) -> list[MatchLine]:
@@ -258,22 +236,14 @@ def _parse_lines(output: str, mode: str) -> list[MatchLine]:
 
 
 def _format_files(
-    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace, note: str
-) -> ToolOutput:
+    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace
+) -> tuple[str, JsonObject]:
     paths = sorted((line.path for line in lines), key=lambda path: (-_get_mtime(path), path))
-    kept, about = _paginate(paths, tool_input)
+    kept, about, page = _paginate(paths, tool_input)
     names = [display_path(Path(path), workplace) for path in kept]
-    result: JsonObject = {
-        "mode": "files_with_matches",
-        "filenames": names,
-        "numFiles": len(names),
-        "totalFiles": len(paths),
-        **about,
-    }
-    if not names:
-        return ToolOutput(NO_FILES + note, result=result)
-    head = f"Found {len(names)} file{'s' if len(names) != 1 else ''}{_describe_page(about, ' ')}"
-    return ToolOutput("\n".join([head, *names]) + note, result=result)
+    head = f"Found {len(names)} file{'s' if len(names) != 1 else ''}{page and f' {page}'}"
+    result = {"filenames": names, "numFiles": len(names), "totalFiles": len(paths), **about}
+    return "\n".join([head, *names]) if names else NO_FILES, result
 
 
 def _get_mtime(path: str) -> int:
@@ -284,38 +254,39 @@ def _get_mtime(path: str) -> int:
 
 
 def _format_counts(
-    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace, note: str
-) -> ToolOutput:
-    kept, about = _paginate(lines, tool_input)
+    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace
+) -> tuple[str, JsonObject]:
+    kept, about, page = _paginate(lines, tool_input)
     content = "\n".join(f"{display_path(Path(line.path), workplace)}:{line.rest}" for line in kept)
     total = sum(int(line.rest) for line in kept if line.rest.isdecimal())
-    result: JsonObject = {
-        "mode": "count",
-        "numFiles": len(kept),
-        "filenames": [],
-        "content": content,
-        "numMatches": total,
-        **about,
-    }
     words = f"{total} matching line{'s' if total != 1 else ''} in {len(kept)} file{'s' if len(kept) != 1 else ''}"
-    return ToolOutput(f"{content or NO_MATCHES}\n\nFound {words}{_describe_page(about, ', ')}.{note}", result=result)
+    result: JsonObject = {"numFiles": len(kept), "filenames": [], "content": content, "numMatches": total, **about}
+    return f"{content or NO_MATCHES}\n\nFound {words}{page and f', {page}'}.", result
 
 
 def _format_content(
-    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace, note: str, *, alone: bool
-) -> ToolOutput:
-    kept, about = _paginate(lines, tool_input)
-    content = "\n".join(_format_line(line, workplace, alone=alone) for line in kept)
+    lines: Sequence[MatchLine], tool_input: Mapping[str, Any], workplace: Workplace
+) -> tuple[str, JsonObject]:
+    kept, about, page = _paginate(lines, tool_input)
+    is_alone = workplace.resolve_path(str(tool_input.get("path") or ".")).is_file()
+    content = "\n".join(_format_line(line, workplace, is_alone=is_alone) for line in kept)
     if len(content) > MAX_SHOWN_CHARS:
         content = content[:MAX_SHOWN_CHARS] + "\n(The rest is too long to be shown. Narrow the search.)"
-    result: JsonObject = {"mode": "content", "numFiles": 0, "filenames": [], "content": content, "numLines": len(kept)}
-    result |= {"totalLines": len(lines), **about}
-    paging = _describe_page(about, "")
-    return ToolOutput((content or NO_MATCHES) + (f"\n\n[{paging}]" if paging else "") + note, result=result)
+    result: JsonObject = {
+        "numFiles": 0,
+        "filenames": [],
+        "content": content,
+        "numLines": len(kept),
+        "totalLines": len(lines),
+    }
+    return (content or NO_MATCHES) + (f"\n\n[{page}]" if page else ""), {**result, **about}
 
 
-def _format_line(line: MatchLine, workplace: Workplace, *, alone: bool) -> str:
-    if alone or not line.path:
+_FORMATS = {"files_with_matches": _format_files, "count": _format_counts, "content": _format_content}
+
+
+def _format_line(line: MatchLine, workplace: Workplace, *, is_alone: bool) -> str:
+    if is_alone or not line.path:
         return line.rest
     # The character after the line number: ":" for a matching line, "-" for a context line.
     digits = len(line.rest) - len(line.rest.lstrip("0123456789"))
@@ -323,21 +294,14 @@ def _format_line(line: MatchLine, workplace: Workplace, *, alone: bool) -> str:
     return f"{display_path(Path(line.path), workplace)}{sign}{line.rest}"
 
 
-def _paginate(found: Sequence[Any], tool_input: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, int]]:
-    """Return the shown part, and what the model should know about the limits."""
-    start = _to_count(tool_input.get("offset"))
-    limit = _to_count(tool_input.get("head_limit"), DEFAULT_LIMIT)
+def _paginate(found: Sequence[Any], tool_input: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, int], str]:
+    """Return the shown part, and what programs and the model should know about the limits."""
+    start, limit = _to_count(tool_input.get("offset")), _to_count(tool_input.get("head_limit"), DEFAULT_LIMIT)
     rest = found[start:]
-    about = {"appliedOffset": start} if start else {}
-    if limit and len(rest) > limit:
-        rest, about = rest[:limit], {"appliedLimit": limit, **about}
-    return rest, about
-
-
-def _describe_page(page: Mapping[str, int], before: str) -> str:
-    words = [f"limit: {page['appliedLimit']}"] if "appliedLimit" in page else []
-    words += [f"offset: {page['appliedOffset']}"] if "appliedOffset" in page else []
-    return before + ", ".join(words) if words else ""
+    about = {"appliedLimit": limit} if limit and len(rest) > limit else {}
+    about |= {"appliedOffset": start} if start else {}
+    words = [f"{name.removeprefix('applied').lower()}: {value}" for name, value in about.items()]
+    return rest[: limit or None], about, ", ".join(words)
 
 
 _ONLY_CONTENT = "; only with output_mode content"
@@ -349,25 +313,29 @@ GREP = BuiltinSpec(
     "- `multiline` lets a match go over the ends of lines.",
     make_schema(
         {
-            "pattern": make_text_schema("The regular expression"),
-            "path": make_text_schema("A file or a directory; the working directory unless given"),
-            "glob": make_text_schema('Which files, such as "*.py" or "*.{ts,tsx}"'),
-            "output_mode": make_text_schema("What is shown; files_with_matches unless given", enum=list(OUTPUT_MODES)),
-            "-B": make_number_schema(f"Lines shown before a match{_ONLY_CONTENT}"),
-            "-A": make_number_schema(f"Lines shown after a match{_ONLY_CONTENT}"),
-            "-C": make_number_schema("The same as context"),
-            "context": make_number_schema(f"Lines shown around a match{_ONLY_CONTENT}"),
-            "-n": make_boolean_schema(
-                f"Whether lines have their numbers, which they have unless this is false{_ONLY_CONTENT}"
+            "pattern": make_property("string", "The regular expression"),
+            "path": make_property("string", "A file or a directory; the working directory unless given"),
+            "glob": make_property("string", 'Which files, such as "*.py" or "*.{ts,tsx}"'),
+            "output_mode": make_property(
+                "string",
+                "What is shown; files_with_matches unless given",
+                enum=["content", "files_with_matches", "count"],
             ),
-            "-i": make_boolean_schema("Capital and small letters are the same"),
-            "-o": make_boolean_schema(f"Show only what matched{_ONLY_CONTENT}"),
-            "type": make_text_schema("Files of one kind, such as py, js or rust"),
-            "head_limit": make_number_schema(
-                f"How many lines or paths are shown at most: {DEFAULT_LIMIT} unless given, 0 for all"
+            "-B": make_property("number", f"Lines shown before a match{_ONLY_CONTENT}"),
+            "-A": make_property("number", f"Lines shown after a match{_ONLY_CONTENT}"),
+            "-C": make_property("number", "The same as context"),
+            "context": make_property("number", f"Lines shown around a match{_ONLY_CONTENT}"),
+            "-n": make_property(
+                "boolean", f"Whether lines have their numbers, which they have unless this is false{_ONLY_CONTENT}"
             ),
-            "offset": make_number_schema("How many lines or paths are left out at the beginning"),
-            "multiline": make_boolean_schema("A match may go over the ends of lines, and `.` matches them"),
+            "-i": make_property("boolean", "Capital and small letters are the same"),
+            "-o": make_property("boolean", f"Show only what matched{_ONLY_CONTENT}"),
+            "type": make_property("string", "Files of one kind, such as py, js or rust"),
+            "head_limit": make_property(
+                "number", f"How many lines or paths are shown at most: {DEFAULT_LIMIT} unless given, 0 for all"
+            ),
+            "offset": make_property("number", "How many lines or paths are left out at the beginning"),
+            "multiline": make_property("boolean", "A match may go over the ends of lines, and `.` matches them"),
         },
         "pattern",
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pilothouse.native.tools.base import BuiltinSpec, BuiltinTool, ToolOutput, Workplace, make_schema, make_text_schema
+from pilothouse.native.tools.base import BuiltinSpec, BuiltinTool, ToolOutput, Workplace, make_property, make_schema
 from pilothouse.native.wire import JsonObject, as_list, as_object
 
 
@@ -23,9 +23,9 @@ async def _run_todo_write(tool_input: Mapping[str, Any], workplace: Workplace) -
 _TODO_SCHEMA = {
     "type": "object",
     "properties": {
-        "content": make_text_schema("What there is to do", minLength=1),
-        "status": make_text_schema("How far it is", enum=["pending", "in_progress", "completed"]),
-        "activeForm": make_text_schema("The same as something that goes on", minLength=1),
+        "content": make_property("string", "What there is to do", minLength=1),
+        "status": make_property("string", "How far it is", enum=["pending", "in_progress", "completed"]),
+        "activeForm": make_property("string", "The same as something that goes on", minLength=1),
     },
     "required": ["content", "status", "activeForm"],
     "additionalProperties": False,
@@ -41,75 +41,64 @@ TODO_WRITE = BuiltinSpec(
 ASK_USER_QUESTION: Final = "AskUserQuestion"
 EXIT_PLAN_MODE: Final = "ExitPlanMode"
 
-_TEXT_SCHEMA: Final = {"type": "string"}
 _OPTION_SCHEMA: Final = {
     "type": "object",
-    "properties": {"label": _TEXT_SCHEMA, "description": _TEXT_SCHEMA},
+    "properties": {"label": {"type": "string"}, "description": {"type": "string"}},
     "required": ["label", "description"],
 }
 _QUESTION_SCHEMA: Final = {
     "type": "object",
     "properties": {
-        "question": _TEXT_SCHEMA,
-        "header": {"type": "string", "description": "One or two words that stand for the question"},
+        "question": {"type": "string"},
+        "header": make_property("string", "One or two words that stand for the question"),
         "options": {"type": "array", "items": _OPTION_SCHEMA, "minItems": 2, "maxItems": 4},
-        "multiSelect": {"type": "boolean", "description": "Several options may be chosen"},
+        "multiSelect": make_property("boolean", "Several options may be chosen"),
     },
     "required": ["question", "header", "options", "multiSelect"],
 }
 
 
-class AskUserQuestionTool:
-    """Asks the user."""
+async def _run_ask_user_question(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    """Give the model the user's answers, which the host put into `answers`."""
+    answers = as_object(tool_input.get("answers"))
+    result: JsonObject = {"questions": tool_input.get("questions"), "answers": answers}
+    if not answers:
+        return ToolOutput("The user gave no answer.", result=result)
+    answered = "\n".join(
+        f"- {question} {', '.join(map(str, as_list(answer))) if isinstance(answer, list) else answer}"
+        for question, answer in answers.items()
+    )
+    return ToolOutput(f"The user answered:\n{answered}", result=result)
 
-    name = ASK_USER_QUESTION
-    description = (
+
+async def _run_exit_plan_mode(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    plan = tool_input.get("plan")
+    return ToolOutput("The user approved the plan. Plan mode is over: carry it out.", result={"plan": plan})
+
+
+_INTERACTIVE = (
+    BuiltinSpec(
+        ASK_USER_QUESTION,
         "Ask the user when you need a decision or a fact that only they have. Give options that differ in substance; "
-        "they may always answer in words of their own."
-    )
-    input_schema: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"questions": {"type": "array", "items": _QUESTION_SCHEMA, "minItems": 1, "maxItems": 4}},
-        "required": ["questions"],
-    }
-    read_only = True
-
-    async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """Give the model the user's answers, which the host put into `answers`."""
-        answers = as_object(tool_input.get("answers"))
-        result: JsonObject = {"questions": tool_input.get("questions"), "answers": answers}
-        if not answers:
-            return ToolOutput("The user gave no answer.", result=result)
-        answered = "\n".join(f"- {question} {_format_answer(answer)}" for question, answer in answers.items())
-        return ToolOutput(f"The user answered:\n{answered}", result=result)
-
-
-class ExitPlanModeTool:
-    """Shows the user a plan."""
-
-    name = EXIT_PLAN_MODE
-    description = (
+        "they may always answer in words of their own.",
+        {
+            "type": "object",
+            "properties": {"questions": {"type": "array", "items": _QUESTION_SCHEMA, "minItems": 1, "maxItems": 4}},
+            "required": ["questions"],
+        },
+        _run_ask_user_question,
+        read_only=True,
+    ),
+    BuiltinSpec(
+        EXIT_PLAN_MODE,
         "When you have planned in plan mode and are ready to act: show the user the plan and ask for their approval. "
-        "Not for questions, and not for work that changes nothing."
-    )
-    input_schema: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"plan": {"type": "string", "description": "The plan, in Markdown"}},
-        "required": ["plan"],
-    }
-    read_only = False
-
-    async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """Confirm that the user approved the plan."""
-        plan = tool_input.get("plan")
-        return ToolOutput("The user approved the plan. Plan mode is over: carry it out.", result={"plan": plan})
-
-
-INTERACTIVE_TOOLS: Final[Mapping[str, BuiltinTool]] = {
-    ASK_USER_QUESTION: AskUserQuestionTool(),
-    EXIT_PLAN_MODE: ExitPlanModeTool(),
-}
-
-
-def _format_answer(answer: Any) -> str:
-    return ", ".join(map(str, as_list(answer))) if isinstance(answer, list) else str(answer)
+        "Not for questions, and not for work that changes nothing.",
+        {
+            "type": "object",
+            "properties": {"plan": make_property("string", "The plan, in Markdown")},
+            "required": ["plan"],
+        },
+        _run_exit_plan_mode,
+    ),
+)
+INTERACTIVE_TOOLS: Final[Mapping[str, BuiltinTool]] = {tool.name: tool for tool in _INTERACTIVE}

@@ -13,11 +13,10 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 import anyio
-import msgspec
 from anyio import to_thread
 
 from pilothouse.native.tools.base import (
@@ -25,8 +24,8 @@ from pilothouse.native.tools.base import (
     BuiltinToolError,
     ToolOutput,
     Workplace,
+    make_property,
     make_schema,
-    make_text_schema,
 )
 
 if TYPE_CHECKING:
@@ -44,20 +43,13 @@ CACHE_SECONDS = 900.0
 MAX_CACHED_PAGES = 20
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 # Media types that can be shown as text.
-TEXT_TYPES = (
-    "text/",
-    "application/json",
-    "application/xml",
-    "application/xhtml",
-    "application/javascript",
-    "application/yaml",
-)
+TEXT_TYPES = ("text/", *(f"application/{kind}" for kind in ("json", "xml", "xhtml", "javascript", "yaml")))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # Networks that are not public, although some versions of Python treat them as such.
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
 
 
-class FetchedPage(msgspec.Struct, frozen=True):
+class FetchedPage(NamedTuple):
     """A fetched page."""
 
     address: str
@@ -65,10 +57,6 @@ class FetchedPage(msgspec.Struct, frozen=True):
     size: int
     text: str
     fetched_at: float
-
-
-class RedirectedToOtherHost(Exception):  # noqa: N818 - not a failure
-    """A redirect to another host; the message is its URL."""
 
 
 async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
@@ -82,22 +70,19 @@ async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) ->
                 page = await _load_page(address, workplace)
         except TimeoutError as error:
             raise BuiltinToolError(f"{given} did not answer within {MAX_SECONDS:g} s") from error
-        except RedirectedToOtherHost as other:
-            text = (
-                f"{given} redirects to another host: {other}\nCall WebFetch again with that address, if it is wanted."
-            )
+        if isinstance(page, str):
+            text = f"{given} redirects to another host: {page}\nCall WebFetch again with that address, if it is wanted."
             return ToolOutput(text, result={"url": given, "result": text})
         while len(workplace.page_cache) >= MAX_CACHED_PAGES:
             workplace.page_cache.pop(next(iter(workplace.page_cache)))
         workplace.page_cache[address] = page
     start = max(0, int(tool_input.get("offset") or 0))
-    shown = page.text[start : start + MAX_SHOWN_CHARS]
+    end = start + MAX_SHOWN_CHARS
+    shown = page.text[start:end]
     if workplace.ask_model is not None:
         shown = await workplace.ask_model(str(tool_input["prompt"]), shown)
-    if start + MAX_SHOWN_CHARS < len(page.text):
-        shown += (
-            f"\n\n[The page goes on: {len(page.text)} characters. Call again with offset {start + MAX_SHOWN_CHARS}.]"
-        )
+    if end < len(page.text):
+        shown += f"\n\n[The page goes on: {len(page.text)} characters. Call again with offset {end}.]"
     result = {"bytes": page.size, "code": page.status, "codeText": http.HTTPStatus(page.status).phrase, "result": shown}
     result |= {"durationMs": round((time.monotonic() - began) * 1000), "url": given}
     return ToolOutput(shown or "(The page has no text.)", result=result)
@@ -109,7 +94,7 @@ def _check_address(given: str, workplace: Workplace) -> str:
         parts = urlsplit(given.strip())
         port = parts.port
     except ValueError as error:
-        raise BuiltinToolError(f"This is no address: {error}") from error
+        raise BuiltinToolError(f"This is not an address: {error}") from error
     host = (parts.hostname or "").rstrip(".")
     if (
         parts.scheme not in {"http", "https"}
@@ -135,7 +120,8 @@ def _is_private_allowed(host: str, port: int | None, workplace: Workplace) -> bo
     return host in workplace.private_hosts or f"{host}:{port}" in workplace.private_hosts
 
 
-async def _load_page(address: str, workplace: Workplace) -> FetchedPage:
+async def _load_page(address: str, workplace: Workplace) -> FetchedPage | str:
+    """Return the page, or the URL on another host to which it redirects."""
     try:
         import httpx2
     except ModuleNotFoundError as error:
@@ -156,7 +142,7 @@ async def _load_page(address: str, workplace: Workplace) -> FetchedPage:
                 return found
             target = urljoin(address, found)
             if _strip_www(urlsplit(target).hostname or "") != _strip_www(first):
-                raise RedirectedToOtherHost(target)
+                return target
             address = _check_address(target, workplace)
     raise BuiltinToolError(f"{address} redirects more than {MAX_REDIRECTS} times")
 
@@ -210,23 +196,18 @@ def _to_text(data: bytes, encoding: str | None, kind: str) -> str:
 
 
 async def _resolve_public_address(host: str, port: int, workplace: Workplace) -> str:
-    """Return the IP address of a host.
-
-    Raises:
-        BuiltinToolError: there is no such host, or one of its addresses is not public.
-    """
+    """Return the IP address of a host, all of whose addresses must be public."""
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise BuiltinToolError(f"There is no host {host}") from error
     numbers = [str(each[4][0]).partition("%")[0] for each in found]
-    if not _is_private_allowed(host, port, workplace):
-        for number in numbers:
-            if not is_public(number):
-                raise BuiltinToolError(
-                    f"{host} is {number}, which is not a public address: WebFetch reaches neither private networks "
-                    "nor this machine"
-                )
+    private = [] if _is_private_allowed(host, port, workplace) else [each for each in numbers if not is_public(each)]
+    if private:
+        raise BuiltinToolError(
+            f"{host} is {private[0]}, which is not a public address: WebFetch reaches neither private networks nor "
+            "this machine"
+        )
     if not numbers:
         raise BuiltinToolError(f"There is no host {host}")
     return numbers[0]
@@ -255,9 +236,9 @@ WEB_FETCH = BuiltinSpec(
     f"- A page is kept for {CACHE_SECONDS / 60:g} minutes.",
     make_schema(
         {
-            "url": make_text_schema("The address of the page", format="uri"),
-            "prompt": make_text_schema("What to find out about the page"),
-            "offset": {"type": "integer", "minimum": 0, "description": "The character of the text to begin with"},
+            "url": make_property("string", "The address of the page", format="uri"),
+            "prompt": make_property("string", "What to find out about the page"),
+            "offset": make_property("integer", "The character of the text to begin with", minimum=0),
         },
         "url",
         "prompt",
@@ -268,35 +249,20 @@ WEB_FETCH = BuiltinSpec(
 
 
 DROPPED_TAGS = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object"})
-BLOCK_TAGS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "dd",
-        "div",
-        "dl",
-        "dt",
-        "figure",
-        "footer",
-        "form",
-        "header",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "table",
-        "tbody",
-        "thead",
-        "tr",
-        "ul",
-    ]
+_BLOCK_TAGS = (
+    "address article aside blockquote body dd div dl dt figure footer form header main nav ol p pre section table "
+    "tbody thead tr ul"
 )
-HEADING_MARKS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+# What the opening and the closing of a tag become.
+TAG_TEXTS = {
+    **dict.fromkeys(_BLOCK_TAGS.split(), ("\n\n", "\n\n")),
+    **{f"h{level}": (f"\n\n{'#' * level} ", "\n\n") for level in range(1, 7)},
+    "br": ("\n", "\n"),
+    "li": ("\n- ", ""),
+    "td": (" ", " | "),
+    "th": (" ", " | "),
+    "title": ("", "\n\n"),
+}
 _NAME = re.compile(r"/?([a-zA-Z][a-zA-Z0-9-]*)")
 _LINK = re.compile(r"""\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
 MAX_TAG_CHARS = 10_000
@@ -350,17 +316,7 @@ def _format_tag(tag: str, written: str, links: list[str], *, closing: bool) -> s
         target = html.unescape(next(filter(None, found.groups()), "")) if found else ""
         links.append("" if target.startswith(("#", "javascript:")) else target)
         return "[" if links[-1] else ""
-    if tag in HEADING_MARKS:
-        return "\n\n" if closing else f"\n\n{HEADING_MARKS[tag]}"
-    if tag == "li":
-        return "" if closing else "\n- "
-    if tag == "br":
-        return "\n"
-    if tag in {"td", "th"}:
-        return " | " if closing else " "
-    if tag == "title":
-        return "\n\n" if closing else ""
-    return "\n\n" if tag in BLOCK_TAGS else ""
+    return TAG_TEXTS.get(tag, ("", ""))[closing]
 
 
 def _collapse_blanks(text: str) -> str:

@@ -6,8 +6,6 @@ reading in `parser`.
 """
 
 from pilothouse.tools.xml.parser import StreamParser as StreamParser
-from pilothouse.tools.xml.parser import merge_deltas as merge_deltas
-from pilothouse.tools.xml.parser import parse as parse
 from pilothouse.tools.xml.prompt import CallAnswer as CallAnswer
 from pilothouse.tools.xml.prompt import EncodedHistory as EncodedHistory
 from pilothouse.tools.xml.prompt import call_frame as call_frame

@@ -6,9 +6,11 @@ Owns the text of the reply, the model's thinking in it, and where calls begin. M
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from io import StringIO
-from typing import Final
+from typing import Final, TypeAlias
+
+from msgspec import structs
 
 from pilothouse.errors import UsageError
 from pilothouse.events import (
@@ -17,17 +19,10 @@ from pilothouse.events import (
     TextDelta,
     ThinkingDelta,
     ToolCall,
-    ToolCallDelta,
     ToolCallError,
 )
-from pilothouse.tools.xml.call_reader import (
-    MAX_ERROR_CHARS,
-    CallIds,
-    CallReader,
-    ParserConfig,
-    ToolCatalog,
-    ToolDefinitions,
-)
+from pilothouse.tools.xml.call_reader import MAX_ERROR_CHARS, CallIds, CallReader, ParserConfig, read_plain_call
+from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
 from pilothouse.tools.xml.scanner import CodeSpanTracker, Tag, TagScanner, TextBuffer, make_tag_scanner
 
 DEFAULT_MAX_CALL_CHARS: Final = 16 * 1024 * 1024
@@ -44,6 +39,10 @@ _MISSING_SUFFIX: Final = (
     "The call of {name} was not run: its outer tag lacks the suffix. Write the call again with the suffix in both "
     "outer tags, as the rules say. A call that is only to be shown stands in a code fence"
 )
+
+
+_Steps: TypeAlias = Generator[None, None, bool | None]
+"""Reads a part of the reply, and pauses where it needs more input. Returns whether the part was text after all."""
 
 
 class StreamParser:
@@ -79,7 +78,6 @@ class StreamParser:
         max_call_chars: longest call, in characters; a longer one is an error, and the reply goes on. 16 Mi by
             default.
         refuse_bare: whether a call without the nonce is an error for the model; off by default.
-        unwrap_text: whether `<text>` tags around prose are dropped; by default they are text.
 
     Raises:
         UsageError: the tools, the nonce or the limit cannot be used.
@@ -94,7 +92,6 @@ class StreamParser:
         used: set[str] | None = None,
         max_call_chars: int = DEFAULT_MAX_CALL_CHARS,
         refuse_bare: bool = False,
-        unwrap_text: bool = False,
     ) -> None:
         if nonce is not None and not _NONCE.fullmatch(nonce):
             raise UsageError(f"a nonce has 1 to 64 letters, digits, - or _; got {nonce!r}")
@@ -103,32 +100,25 @@ class StreamParser:
         suffix = "" if nonce is None else f"-{nonce.lower()}"
         outer, result = f"tool_use{suffix}", f"tool_result{suffix}"
         self._ids = CallIds(mint, used)
-        self._config = ParserConfig(outer, nonce is not None, ToolCatalog(tools), self._ids, max_call_chars)
-        self._result = result
+        self._config = ParserConfig(outer, nonce is not None, read_schemas(tools), self._ids, max_call_chars)
+        self._result_tag = result
         self._buffer = TextBuffer()
         self._code_spans = CodeSpanTracker()
         self._events: list[ParserEvent] = []
-        self._step: Callable[[], bool] = self._in_text
-        self._call: CallReader | None = None
         self._any_call = False
-        self._finished: ReplyFinished = ReplyFinished("stop")
+        self._has_calls = False
         self._closed = False
-        self._text_depth = 0
-        self._pending_error: StringIO | None = None  # text that becomes an error when it has ended
-        self._pending_size = 0
-        self._fault: tuple[str | None, str, str] = (None, "", "")  # name, code and message of that error
-        # Actions for tags in the text; each returns whether it consumed the tag.
-        self._actions: dict[tuple[str, bool], Callable[[Tag], bool]] = {
-            (outer, False): self._open_call,
-            (result, False): self._open_result,
-            ("thinking", False): self._open_thinking,
+        # Readers of what begins with a tag in the text; each returns None if the tag is text.
+        self._readers: dict[str, Callable[[Tag], _Steps | tuple[()] | None]] = {
+            outer: self._read_call,
+            result: self._read_result,
+            "thinking": self._read_thinking,
         }
         if refuse_bare and nonce is not None:
-            self._actions[_BARE_TAG, False] = self._open_bare
-        if unwrap_text:
-            self._actions |= {("text", False): self._open_prose, ("text", True): self._close_prose}
+            self._readers[_BARE_TAG] = self._read_bare
         self._tags_in_fence = {outer, result} if nonce is not None else set[str]()
-        self._scanner = make_tag_scanner(*dict.fromkeys(name for name, _ in self._actions))
+        self._scanner = make_tag_scanner(*self._readers)
+        self._steps = self._read_reply()
 
     def feed(self, text: str) -> list[ParserEvent]:
         """Parse the next part of the reply.
@@ -150,208 +140,118 @@ class StreamParser:
             return []
         self._closed = True
         self._buffer.is_final = True
-        events = self._run()
-        while self._call is not None:
-            self._call.end()
-            self._after_call()
-            events += self._run()
-        if self._pending_error is not None:
-            self._finish_error()
-            events += self._take_events()
-        return [*events, self._finished]
+        return [*self._run(), ReplyFinished("tool-calls" if self._has_calls else "stop")]
 
     def _run(self) -> list[ParserEvent]:
-        while self._step():
-            pass
-        return self._take_events()
-
-    def _take_events(self) -> list[ParserEvent]:
+        next(self._steps, None)  # the generator pauses where it needs more input
         events, self._events = self._events, []
         return events
 
     def _emit(self, event: ParserEvent) -> None:
         if isinstance(event, ToolCall):
-            self._finished = ReplyFinished("tool-calls")
+            self._has_calls = True
         self._events.append(event)
 
-    def _in_text(self) -> bool:
-        source = self._buffer
-        at, tag = self._scanner.find(source.data, source.pos, source.is_final)
-        self._emit_text(at)
-        if tag is None:
-            return False
-        hidden = self._code_spans.is_hidden(first_in_fence=tag.local in self._tags_in_fence)
-        action = None if hidden else self._actions.get((tag.local, tag.is_end))
-        if action == self._open_bare and self._code_spans.is_at_line_start and self._waits_for_name(tag):
-            return False
-        if action is None or not action(tag):
-            self._emit_text(tag.end)
-        else:
-            self._code_spans.start_line()
-        return True
+    def _read_reply(self) -> Iterator[None]:
+        buffer, spans = self._buffer, self._code_spans
+        while True:
+            at, tag = self._scanner.find(buffer.data, buffer.pos, buffer.is_final)
+            self._emit_text(at)
+            if tag is not None:
+                name = tag.local
+                hidden = spans.is_hidden(first_in_fence=name in self._tags_in_fence)
+                steps = None if hidden or tag.is_end else self._readers[name](tag)
+                if steps is None:
+                    self._emit_text(tag.end)
+                    continue
+                if not (yield from steps):
+                    spans.start_line()
+            elif buffer.is_final:
+                return
+            else:
+                yield
 
     def _emit_text(self, to: int) -> None:
-        source = self._buffer
-        if to > source.pos:
-            self._code_spans.feed(source.data, source.pos, to)
-            self._events.append(TextDelta(source.take(to)))
+        buffer = self._buffer
+        if to > buffer.pos:
+            self._code_spans.feed(buffer.data, buffer.pos, to)
+            self._events.append(TextDelta(buffer.take(to)))
 
-    # Calls
+    def _take_to(self, scanner: TagScanner, take: Callable[[str], object]) -> Generator[None, None, Tag | None]:
+        """Take the input up to the next tag; returns None if there is none up to the end of the reply."""
+        buffer = self._buffer
+        while True:
+            at, tag = scanner.find(buffer.data, buffer.pos, buffer.is_final)
+            if at > buffer.pos:
+                take(buffer.take(at))
+            if tag is not None or buffer.is_final:
+                return tag
+            yield
 
-    def _open_call(self, tag: Tag) -> bool:
+    def _read_call(self, tag: Tag) -> _Steps | tuple[()]:
         self._any_call = True
-        self._call = CallReader(self._buffer, self._config, self._emit, tag)
-        self._step = self._in_call
-        return True
+        events = read_plain_call(self._buffer, self._config)
+        if not events:
+            return CallReader(self._buffer, self._config, self._emit).read(tag)
+        self._events += events
+        self._has_calls = True
+        return ()
 
-    def _in_call(self) -> bool:
-        if self._call is None:
-            return False
-        more = self._call.is_done or self._call.step()
-        if self._call.is_done:
-            self._after_call()
-            return True
-        return more
+    def _read_thinking(self, tag: Tag) -> _Steps:
+        def take(text: str) -> None:
+            self._events.append(ThinkingDelta(text))
 
-    def _after_call(self) -> None:
-        self._call = None
-        self._step = self._in_text
-
-    # Thinking
-
-    def _open_thinking(self, tag: Tag) -> bool:
         self._buffer.take(tag.end)
-        if not tag.is_empty:
-            self._step = self._in_thinking
-        return True
+        while not tag.is_empty and (end := (yield from self._take_to(make_tag_scanner("thinking"), take))):
+            text = self._buffer.take(end.end)
+            if end.is_end:
+                return None
+            take(text)
+        return None
 
-    def _in_thinking(self) -> bool:
-        tag = self._pass_to_end(make_tag_scanner("thinking"), lambda text: self._events.append(ThinkingDelta(text)))
-        if tag is None:
-            return False
-        if tag.is_end:
-            self._buffer.take(tag.end)
-            self._step = self._in_text
-        else:
-            self._events.append(ThinkingDelta(self._buffer.take(tag.end)))
-        return True
-
-    def _pass_to_end(self, seeker: TagScanner, take: Callable[[str], object]) -> Tag | None:
-        source = self._buffer
-        at, tag = seeker.find(source.data, source.pos, source.is_final)
-        if at > source.pos:
-            take(source.take(at))
-        return tag
-
-    # Results that the model made up
-
-    def _open_result(self, tag: Tag) -> bool:
+    def _read_result(self, tag: Tag) -> _Steps | None:
+        """Read a result that the model made up."""
         if not (self._any_call or self._tags_in_fence):
-            return False
-        self._start_error(tag, (None, "invented_result", _INVENTED_RESULT), self._in_result)
-        if tag.is_empty:
-            self._finish_error()
-        return True
+            return None
+        return self._read_error(tag, (None, "invented_result", _INVENTED_RESULT), self._result_tag)
 
-    def _in_result(self) -> bool:
-        tag = self._pass_to_end(make_tag_scanner(self._result), self._add_to_error)
-        if tag is None:
-            return False
-        self._add_to_error(self._buffer.take(tag.end))
-        if tag.is_end:
-            self._finish_error()
-        return True
+    def _read_bare(self, tag: Tag) -> _Steps | None:
+        return self._refuse_bare(tag) if self._code_spans.is_at_line_start else None
 
-    # Calls without the nonce
+    def _refuse_bare(self, tag: Tag) -> _Steps:
+        """Read a call without the nonce; without the name of a tool, the tag is text."""
+        buffer = self._buffer
+        while True:
+            head = buffer.data[buffer.pos + tag.end - tag.start :][:_BARE_HEAD]
+            found = None if tag.is_empty else _BARE_NAME.match(head)
+            if found or buffer.is_final or len(head) == _BARE_HEAD or head.lstrip()[:1] not in ("", "<"):
+                break
+            yield
+        tag = structs.replace(tag, start=buffer.pos, end=buffer.pos + tag.end - tag.start)
+        name = found[1] if found else None
+        if name is None or name not in self._config.schemas:
+            self._emit_text(tag.end)
+            return True
+        fault = (name, "missing_suffix", _MISSING_SUFFIX.format(name=name))
+        return (yield from self._read_error(tag, fault, _BARE_TAG, self._config.outer_tag))
 
-    def _waits_for_name(self, tag: Tag) -> bool:
-        rest = self._buffer.data[tag.end : tag.end + _BARE_HEAD]
-        if self._buffer.is_final or len(rest) == _BARE_HEAD or _BARE_NAME.match(rest):
-            return False
-        return rest.lstrip()[:1] in ("", "<")
+    def _read_error(self, tag: Tag, fault: tuple[str | None, str, str], *names: str) -> _Steps:
+        """Read up to an end tag of the first name, and make it an error; a start tag of another name ends it, too."""
+        limit, raw = self._config.max_call_chars, StringIO()
+        size = 0
 
-    def _open_bare(self, tag: Tag) -> bool:
-        found = _BARE_NAME.match(self._buffer.data[tag.end : tag.end + _BARE_HEAD])
-        name = found[1] if found is not None and not tag.is_empty else None
-        if name is None or name not in self._config.catalog or not self._code_spans.is_at_line_start:
-            return False
-        self._start_error(tag, (name, "missing_suffix", _MISSING_SUFFIX.format(name=name)), self._in_bare)
-        return True
+        def take(text: str) -> None:
+            nonlocal size
+            raw.write(text[: max(0, limit - size)])
+            size += len(text)
 
-    def _in_bare(self) -> bool:
-        tag = self._pass_to_end(make_tag_scanner(_BARE_TAG, self._config.outer_tag), self._add_to_error)
-        if tag is None:
-            return False
-        if tag.is_end:
-            self._add_to_error(self._buffer.take(tag.end))
-        self._finish_error()
-        return True
-
-    # Text that is held until it has ended, and then becomes an error
-
-    def _start_error(self, tag: Tag, fault: tuple[str | None, str, str], step: Callable[[], bool]) -> None:
-        self._pending_error, self._pending_size, self._fault, self._step = StringIO(), 0, fault, step
-        self._add_to_error(self._buffer.take(tag.end))
-
-    def _add_to_error(self, text: str) -> None:
-        if self._pending_error is not None and self._pending_size <= self._config.max_call_chars:
-            self._pending_error.write(text[: self._config.max_call_chars - self._pending_size])
-            self._pending_size += len(text)
-
-    def _finish_error(self) -> None:
-        raw = self._pending_error.getvalue() if self._pending_error else ""
-        if self._pending_size > self._config.max_call_chars:
-            raw = raw[:MAX_ERROR_CHARS]
-        self._events.append(ToolCallError(self._ids.next_id(), *self._fault, raw))
-        self._pending_error = None
-        self._step = self._in_text
-
-    # Wrapped prose
-
-    def _open_prose(self, tag: Tag) -> bool:
-        self._buffer.take(tag.end)
-        self._text_depth += not tag.is_empty
-        return True
-
-    def _close_prose(self, tag: Tag) -> bool:
-        if not self._text_depth:
-            return False
-        self._text_depth -= 1
-        self._buffer.take(tag.end)
-        return True
-
-
-def merge_deltas(events: list[ParserEvent]) -> list[ParserEvent]:
-    """Merge neighbouring deltas of the same kind (and the same call)."""
-    merged: list[ParserEvent] = []
-    parts: list[str] = []
-    for event in events:
-        is_delta = isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta)
-        if is_delta and parts and _is_same_delta(merged[-1], event):
-            parts.append(event.text)
-            continue
-        _join_texts(merged, parts)
-        parts = [event.text] if is_delta else []
-        merged.append(event)
-    _join_texts(merged, parts)
-    return merged
-
-
-def _is_same_delta(one: ParserEvent, other: ParserEvent) -> bool:
-    return type(one) is type(other) and getattr(one, "id", None) == getattr(other, "id", None)
-
-
-def _join_texts(merged: list[ParserEvent], parts: list[str]) -> None:
-    if len(parts) > 1:
-        last = merged[-1]
-        text = "".join(parts)
-        if isinstance(last, ToolCallDelta):
-            merged[-1] = ToolCallDelta(last.id, text)
-        elif isinstance(last, TextDelta | ThinkingDelta):
-            merged[-1] = type(last)(text)
-
-
-def parse(text: str, tools: ToolDefinitions | None = None, nonce: str | None = None) -> list[ParserEvent]:
-    """Parse a whole reply, and merge neighbouring deltas. Arguments and errors as with `StreamParser`."""
-    parser = StreamParser(tools, nonce)
-    return merge_deltas([*parser.feed(text), *parser.close()])
+        take(self._buffer.take(tag.end))
+        while not tag.is_empty and (end := (yield from self._take_to(make_tag_scanner(*names), take))):
+            if not end.is_end and len(names) > 1:
+                break
+            take(self._buffer.take(end.end))
+            if end.is_end:
+                break
+        shown = raw.getvalue() if size <= limit else raw.getvalue()[:MAX_ERROR_CHARS]
+        self._events.append(ToolCallError(self._ids.next_id(), *fault, shown))
+        return None

@@ -8,7 +8,7 @@ calls count. (CLI 2.1.330)
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, structs
 
@@ -30,11 +30,12 @@ from pilothouse.messages import (
     WireThinkingDelta,
 )
 from pilothouse.messages.api_messages import ContentBlock
+from pilothouse.tools.xml.parser import StreamParser
+from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
 from pilothouse.tools.xml.turn_state import (
     CALL,
     TEXT,
     THINKING,
-    ReplyParser,
     ReplyPart,
     TurnBlock,
     TurnState,
@@ -67,15 +68,29 @@ class ReplyReader:
     Use either `read` or `rewrite` for a message, not both; then `end` at the result.
 
     Args:
-        parser_factory: makes a parser for one turn, such as `lambda: StreamParser(tools=tools, nonce=nonce)`.
+        tools: the tools, as for `StreamParser`.
+        nonce: suffix of the outer tags. A call of a known tool without it is an error for the model, once.
+        used_ids: ids of earlier calls; new ones get others.
         full_name: makes the tool name that `rewrite` shows; by default the model's name.
+
+    Attributes:
+        knows_suffix: whether the model has seen an error about a missing nonce: later calls without one are text.
     """
 
-    def __init__(self, parser_factory: Callable[[], ReplyParser], full_name: Callable[[str], str] = str) -> None:
-        self._make_parser = parser_factory
+    def __init__(
+        self,
+        tools: ToolDefinitions | None = None,
+        nonce: str | None = None,
+        *,
+        used_ids: Iterable[str] = (),
+        full_name: Callable[[str], str] = str,
+    ) -> None:
+        self.knows_suffix = False
+        self._schemas = read_schemas(tools)
+        self._nonce = nonce
         self._full_name = full_name
-        self._ids: set[str] = set()
-        self._turn = TurnState(parser_factory, self._assign_id)
+        self._ids: set[str] = set(used_ids)
+        self._turn = TurnState(self._make_parser, self._ids)
         self._rewrite_state = _RewriteState(self._full_name)
 
     def read(self, message: Message) -> list[ReplyEvent]:
@@ -89,16 +104,15 @@ class ReplyReader:
             case StreamEvent(parent_tool_use_id=None):
                 self._read_stream(turn, message)
             case AssistantMessage() if _is_from_model(message):
-                self._read_whole(turn, message)
+                self._read_complete(turn, message)
             case UserMessage(parent_tool_use_id=None):
                 ids = {*message.retracted_message_uuids, *filter(None, [message.refused_message_id])}
                 turn.retract(ids)
                 if message.is_synthetic:
                     turn.keep_partial()
             case ResultMessage() if not turn.is_finished:
-                turn.finish()
-                failed = message.is_error or turn.is_aborted
-                return [*turn.take_events(), *([] if failed else [turn.parser_run.finished])]
+                events = turn.finish()
+                return events if message.is_error or turn.is_aborted else [*events, turn.parser_run.finished]
             case _:
                 return []
         return turn.take_events()
@@ -112,21 +126,13 @@ class ReplyReader:
         turn = self._turn
         if not turn.is_finished:
             turn.finish()
-            turn.take_events()
         parts = turn.parser_run.parts
         failed = result is None or result.is_error or turn.is_aborted
-        calls = [] if failed else [call for part in turn.calls() if (call := part.get_call())]
+        calls = [] if failed else [call for part in turn.parser_run.calls() if (call := part.get_call())]
+        if any(isinstance(call, ToolCallError) and call.code == "missing_suffix" for call in calls):
+            self.knows_suffix = True
         text, reasoning = ("".join([part.text for part in parts if part.kind == kind]) for kind in (TEXT, THINKING))
         return ParsedReply(tuple(calls), text, reasoning, failed)
-
-    def message_text(self, message: AssistantMessage) -> str:
-        """Return the text of a message without markup, whether or not it was read in this turn."""
-        if not _is_from_model(message):
-            return message.text
-        blocks = self._rewrite_state.blocks.get(_message_key(message))
-        if blocks is None:
-            return _join_text(self._parse_alone(message.text))
-        return "".join([self._block_text(block) for block in blocks])
 
     def rewrite(self, message: Message) -> list[Message]:
         """Return the next message as a reader without the protocol would see it; raw lines stay unchanged.
@@ -145,7 +151,7 @@ class ReplyReader:
             case StreamEvent(event=ContentBlockDelta(delta=WireTextDelta()), parent_tool_use_id=None):
                 return list(self._rewrite_delta(message, events))
             case AssistantMessage() if _is_from_model(message):
-                return list(self._rewrite_whole(message, events))
+                return list(self._rewrite_complete(message, events))
             case ResultMessage():
                 return list(self._rewrite_result(message))
             case _:
@@ -153,16 +159,13 @@ class ReplyReader:
 
     def _get_turn(self, message: Message) -> TurnState:
         if self._turn.is_finished and isinstance(message, StreamEvent | AssistantMessage | ResultMessage):
-            self._turn = TurnState(self._make_parser, self._assign_id)
+            self._turn = TurnState(self._make_parser, self._ids)
             self._rewrite_state = _RewriteState(self._full_name)
         return self._turn
 
-    def _assign_id(self, given: str) -> str:
-        # A model restarts the numbers of its calls in each reply, and in each attempt.
-        while not given or given in self._ids:
-            given = f"call_{secrets.token_hex(8)}"
-        self._ids.add(given)
-        return given
+    def _make_parser(self, used_ids: set[str]) -> StreamParser:
+        refuse_bare = bool(self._schemas) and not self.knows_suffix
+        return StreamParser(self._schemas, self._nonce, mint=_make_call_id, used=used_ids, refuse_bare=refuse_bare)
 
     def _read_stream(self, turn: TurnState, message: StreamEvent) -> None:
         event = message.event
@@ -172,28 +175,27 @@ class ReplyReader:
             turn.start_message(api_id, resumes=message.resume_reason is not None)
         block = None
         match event:
-            case ContentBlockStart(index=index, content_block=TextBlock(text=text)):
+            case ContentBlockStart(index=index, content_block=begun):
                 turn.open_block(index)
-                block = turn.add("text", index, text) if text else None
-            case ContentBlockStart(index=index):
-                turn.open_block(index)
+                if isinstance(begun, TextBlock) and begun.text:
+                    block = turn.add("text", index, begun.text)
             case ContentBlockDelta(index=index, delta=WireTextDelta(text=text)):
                 block = turn.add("text", index, text)
             case ContentBlockDelta(index=index, delta=WireThinkingDelta(thinking=text)):
                 turn.add("thinking", index, text)
             case ContentBlockStop():
-                turn.close_block()
+                turn.open_block(None)
             case _:
                 pass
         self._rewrite_state.record_delta(message, block)
         if message.abandoned_blocks is not None:
             turn.abandon(message.abandoned_blocks.api_message_id, message.abandoned_blocks.from_block_index)
 
-    def _read_whole(self, turn: TurnState, message: AssistantMessage) -> None:
-        if _message_key(message) in self._rewrite_state.blocks:
+    def _read_complete(self, turn: TurnState, message: AssistantMessage) -> None:
+        if message.uuid is not None and message.uuid in self._rewrite_state.blocks:
             return  # an exact repetition
         turn.retract({*message.supersedes, *filter(None, [message.refused_message_id])})
-        api_id = message.message_id or turn.message_id or _message_key(message)
+        api_id = message.message_id or turn.message_id or message.uuid or ""
         if api_id != turn.message_id:
             turn.start_message(api_id, resumes=message.resume_reason is not None)
         turn.is_aborted = turn.is_aborted or message.aborted
@@ -203,8 +205,7 @@ class ReplyReader:
                 blocks.append(turn.complete_block("text", part.text, message.uuid))
             elif isinstance(part, ThinkingBlock):
                 turn.complete_block("thinking", part.thinking, message.uuid)
-        self._rewrite_state.blocks[_message_key(message)] = blocks
-        self._rewrite_state.messages.append(message)
+        self._rewrite_state.blocks[message.uuid] = blocks
 
     def _rewrite_delta(self, message: StreamEvent, events: list[ReplyEvent]) -> Iterator[Message]:
         for event in events:
@@ -214,9 +215,9 @@ class ReplyReader:
             elif isinstance(event, ThinkingDelta):
                 yield _replace_delta(message, WireThinkingDelta(event.text))
 
-    def _rewrite_whole(self, message: AssistantMessage, events: list[ReplyEvent]) -> Iterator[Message]:
+    def _rewrite_complete(self, message: AssistantMessage, events: list[ReplyEvent]) -> Iterator[Message]:
         parsed = "".join([event.text for event in events if isinstance(event, TextDelta)])
-        blocks = iter(self._rewrite_state.blocks.get(_message_key(message), ()))
+        blocks = iter(self._rewrite_state.blocks.get(message.uuid, ()))
         content: list[ContentBlock] = []
         early: list[str] = []
         for each in message.content:
@@ -225,8 +226,7 @@ class ReplyReader:
                 content.append(each)
                 continue
             shown = self._turn.get_visible_parts(block)
-            text = self._rewrite_state.texts[block] = _join_text(shown)
-            rest, delta = self._rewrite_state.take_remaining(block, text)
+            rest, delta = self._rewrite_state.take_remaining(block, _join_text(shown))
             early.append(rest)
             if rest and delta is not None:
                 yield _replace_delta(delta, WireTextDelta(rest))
@@ -237,7 +237,9 @@ class ReplyReader:
 
     def _rewrite_result(self, result: ResultMessage) -> Iterator[Message]:
         turn, view = self._turn, self._rewrite_state
-        late = [part for part in turn.calls() if part.call is not None and part.id not in view.shown_call_ids]
+        late = [
+            part for part in turn.parser_run.calls() if part.call is not None and part.id not in view.shown_call_ids
+        ]
         if late and view.last_message is not None and not result.is_error and not turn.is_aborted:
             body = structs.replace(view.last_message.message, content=[view.to_block(part) for part in late])
             yield structs.replace(view.last_message, message=body, uuid=None, supersedes=())
@@ -245,16 +247,12 @@ class ReplyReader:
             yield result
             return
         last = next((each for each in reversed(turn.blocks) if each.kind == "text"), None)
-        same = last is not None and last.full_text == result.result
-        text = self._block_text(last) if last is not None and same else _join_text(self._parse_alone(result.result))
-        yield structs.replace(result, result=text)
-
-    def _block_text(self, block: TurnBlock) -> str:
-        known = self._rewrite_state.texts.get(block)
-        return _join_text(self._turn.get_visible_parts(block)) if known is None else known
+        is_last = last is not None and last.text == result.result
+        shown = turn.get_visible_parts(last) if last and is_last else self._parse_alone(result.result)
+        yield structs.replace(result, result=_join_text(shown))
 
     def _parse_alone(self, text: str) -> list[ReplyPart]:
-        turn = TurnState(self._make_parser, lambda given: given or _UNREADABLE)
+        turn = TurnState(self._make_parser, set())
         turn.message_id = ""
         return turn.get_visible_parts(turn.complete_block("text", text, None))
 
@@ -264,9 +262,7 @@ class _RewriteState:
 
     def __init__(self, full_name: Callable[[str], str]) -> None:
         self._full_name = full_name
-        self.blocks: dict[str, list[TurnBlock]] = {}  # text blocks, by whole message
-        self.messages: list[AssistantMessage] = []  # kept alive: those without uuid are identified by id()
-        self.texts: dict[TurnBlock, str] = {}  # the visible text of blocks
+        self.blocks: dict[str | None, list[TurnBlock]] = {}  # text blocks of whole messages; None: of the last one
         self.shown_call_ids: set[str] = set()
         self.last_message: AssistantMessage | None = None
         self._delta: StreamEvent | None = None
@@ -323,9 +319,9 @@ class _RewriteState:
         return TextBlock(part.text) if part.kind == TEXT else ThinkingBlock(part.text)
 
 
-def has_missing_suffix(reply: ParsedReply) -> bool:
-    """Whether a call of the reply was refused because it lacks the nonce."""
-    return any(isinstance(call, ToolCallError) and call.code == "missing_suffix" for call in reply.calls)
+def _make_call_id() -> str:
+    # Not a counter: the calls of all replies and requests of a conversation are in one history.
+    return f"call_{secrets.token_hex(8)}"
 
 
 def _is_from_model(message: AssistantMessage) -> bool:
@@ -337,10 +333,6 @@ def _is_from_model(message: AssistantMessage) -> bool:
 
 def _starts_with_text(event: ContentBlockStart) -> bool:
     return isinstance(event.content_block, TextBlock) and event.content_block.text != ""
-
-
-def _message_key(message: AssistantMessage) -> str:
-    return message.uuid or f"object {id(message)}"
 
 
 def _join_text(parts: list[ReplyPart]) -> str:

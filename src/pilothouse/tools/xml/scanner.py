@@ -1,4 +1,4 @@
-"""Scanners for text that comes in chunks: a buffer with rewind, tags, code spans, and JSON strings.
+"""Scanners for text that comes in chunks: a buffer with rewind, tags, code spans, and JSON.
 
 Pure. Owns the syntax of tags and how long to wait for the rest of one. Must not know calls or events.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn
+
+import msgspec
 
 MAX_TAG: Final = 512
 """Longest tag, in characters. A longer one is text."""
@@ -19,19 +20,17 @@ MAX_TAG: Final = 512
 CDATA: Final = "<![CDATA["
 CDATA_END: Final = "]]>"
 
-_MAX_PREFIX: Final = 32
 _SPACE: Final = r"\s{0,32}+"
+_PREFIX: Final = r"(?:[^\W\d][\w.-]{0,31}:)?+"
 _NAME: Final = r"[^\s<>/\"'=!?][^\s<>/\"'=]*+"
 _NAME_END: Final = r"(?=[\s/>])"
 _FLAGS: Final = re.ASCII | re.IGNORECASE
-_ANY_TAG: Final = re.compile(rf"<{_SPACE}(/?){_SPACE}({_NAME}){_NAME_END}", _FLAGS)
-_PARTIAL_TAG: Final = re.compile(rf"<{_SPACE}/?{_SPACE}((?:{_NAME})?)\Z", _FLAGS)
-_PREFIX: Final = re.compile(rf"[^\W\d][\w.-]{{0,{_MAX_PREFIX - 1}}}\Z", _FLAGS)
-_ATTRIBUTES: Final = re.compile(r"""(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+""")
+_PARTIAL_TAG: Final = re.compile(rf"<{_SPACE}/?{_SPACE}({_NAME})?\Z", _FLAGS)
+_ATTRIBUTES: Final = r"""(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+"""
 _OPEN_QUOTE: Final = re.compile(r"""(?:"[^"<]*+|'[^'<]*+)?\Z""")
 
 
-class Tag(NamedTuple):
+class Tag(msgspec.Struct, frozen=True, gc=False):
     """A tag and its position. `is_end` for `</a>`, `is_empty` for `<a/>`."""
 
     name: str
@@ -64,32 +63,26 @@ class TagScanner:
       examined a fixed number of times, and `a < b`, `List<int>` or a lone `<` never delay the text for long.
 
     Args:
-        names: names to find, as the protocol spells them; None for every tag.
+        names: names to find, as the protocol spells them; none for every tag. Others are skipped.
         cdata: whether the beginning of a CDATA section is found, too.
     """
 
     __slots__ = ("_cdata", "_names", "_pattern")
 
-    def __init__(self, names: Iterable[str] | None = None, *, cdata: bool = False) -> None:
-        self._names = None if names is None else tuple(names)
+    def __init__(self, *names: str, cdata: bool = False) -> None:
+        self._names = names
         self._cdata = cdata
-        if self._names is None:
-            pattern = _ANY_TAG.pattern
-        else:
-            prefix = rf"(?:[^\W\d][\w.-]{{0,{_MAX_PREFIX - 1}}}:)?+"
-            pattern = rf"<{_SPACE}(/?){_SPACE}({prefix}(?:{'|'.join(map(re.escape, self._names))})){_NAME_END}"
-        self._pattern = re.compile(pattern + (rf"|{re.escape(CDATA)}" if cdata else ""), _FLAGS)
+        name = rf"{_PREFIX}(?:{'|'.join(map(re.escape, names))})" if names else _NAME
+        tag = rf"<{_SPACE}(/?){_SPACE}({name}){_NAME_END}{_ATTRIBUTES}(>?)"
+        self._pattern = re.compile(tag + (rf"|{re.escape(CDATA)}" if cdata else ""), _FLAGS)
 
-    def find(
-        self, data: str, pos: int, final: bool, wanted: Callable[[str], bool] | None = None
-    ) -> tuple[int, Tag | None]:
+    def find(self, data: str, pos: int, final: bool) -> tuple[int, Tag | None]:
         """Find the next tag.
 
         Args:
             data: the text to search.
             pos: index at which to start.
             final: whether no more text follows `data`.
-            wanted: whether a name, as written, is wanted; others are skipped.
 
         Returns:
             The index up to which there is no tag, and the tag that begins there. Without a tag, the text from that
@@ -103,12 +96,18 @@ class TagScanner:
                 return self._find_partial_tag(data, pos, final), None
             if not match[2]:
                 return match.start(), Tag(CDATA, match.start(), match.end())
-            if wanted is None or wanted(match[2]):
-                tag = _complete_tag(data, match, final)
-                if tag is not None:
-                    return match.start(), None if tag is NEEDS_MORE else tag
+            tag = _complete_tag(data, match, final)
+            if tag is not None:
+                return match.start(), None if tag is NEEDS_MORE else tag
             pos = match.end()
         return len(data), None
+
+    def match(self, data: str, at: int, final: bool) -> Tag | None:
+        """Return the tag at index `at`, None if there is none, or `NEEDS_MORE`."""
+        match = self._pattern.match(data, at)
+        if match is not None:
+            return _complete_tag(data, match, final)
+        return NEEDS_MORE if not final and len(data) - at < MAX_TAG and self._may_become_tag(data, at) else None
 
     def _find_partial_tag(self, data: str, pos: int, final: bool) -> int:
         at = -1 if final else data.rfind("<", max(pos, len(data) - MAX_TAG))
@@ -118,47 +117,27 @@ class TagScanner:
         match = _PARTIAL_TAG.match(data, at)
         if match is None:
             return self._cdata and CDATA.startswith(data[at:].upper())
-        name = match[1].lower()
-        if self._names is None or not name:
-            return True
-        prefix, _, local = name.rpartition(":")
-        fits = (not prefix or _PREFIX.match(prefix)) and any(each.startswith(local) for each in self._names)
-        return bool(fits or (not prefix and _PREFIX.match(name)))
+        name = (match[1] or "").lower()
+        may_be_prefix = not name or _MAY_BE_PREFIX.match(name)
+        local = local_name(name)
+        return not self._names or bool(may_be_prefix) or any(each.startswith(local) for each in self._names)
 
 
-def match_tag(data: str, at: int, final: bool, wanted: Callable[[str], bool], *, bare: bool = False) -> Tag | None:
-    """Match the tag at index `at`; returns `NEEDS_MORE`, or None for no tag. A `bare` tag has no attributes."""
-    match = _ANY_TAG.match(data, at)
-    if match is None:
-        return NEEDS_MORE if not final and len(data) - at < MAX_TAG and _PARTIAL_TAG.match(data, at) else None
-    if not wanted(match[2]):
-        return None
-    tag = _complete_tag(data, match, final)
-    if not bare or tag is None:
-        return tag
-    between = data[match.end() : len(data) if tag is NEEDS_MORE else tag.end - 1]
-    return None if between.strip(" \t\r\n/") else tag
+_MAY_BE_PREFIX: Final = re.compile(r"[^\W\d][\w.-]{0,31}\Z", re.ASCII)
 
 
 def _complete_tag(data: str, match: re.Match[str], final: bool) -> Tag | None:
-    start = match.start()
-    limit = min(len(data), start + MAX_TAG)
-    rest = _ATTRIBUTES.match(data, match.end(), limit)
-    end = rest.end() if rest else limit
-    if end < limit and data[end] == ">":
-        return Tag(match[2], start, end + 1, bool(match[1]), data[end - 1] == "/")
-    may_come = not final and limit - start < MAX_TAG and _OPEN_QUOTE.match(data, end)
+    start, end = match.span()
+    if match[3] and end - start <= MAX_TAG:
+        return Tag(match[2], start, end, bool(match[1]), data[end - 2] == "/")
+    may_come = not final and len(data) - start < MAX_TAG and _OPEN_QUOTE.match(data, end)
     return NEEDS_MORE if may_come else None
 
 
-@lru_cache(maxsize=64)
-def make_tag_scanner(*names: str) -> TagScanner:
-    """Make the scanner for `names`; cached, since a session uses the same names for every reply."""
-    return TagScanner(names)
-
+make_tag_scanner = lru_cache(maxsize=64)(TagScanner)
+"""Make a scanner, or return the one made before: a session uses the same names for every reply."""
 
 EVERY_TAG: Final = TagScanner()
-EVERY_TAG_AND_CDATA: Final = TagScanner(cdata=True)
 
 
 _MAX_REREADS: Final = 4  # how often, on average, a character may be read again; keeps the total time linear
@@ -215,12 +194,6 @@ _MARKS: Final = re.compile(r"\n|`+|~+")
 _NON_SPACE: Final = re.compile(r"\S")
 
 
-class _LineKind(Enum):
-    BLANK = auto()
-    QUOTE = auto()
-    TEXT = auto()
-
-
 class CodeSpanTracker:
     """Detects which parts of a reply only show text: fenced code, inline code, quoted lines.
 
@@ -237,14 +210,14 @@ class CodeSpanTracker:
         "_fence",
         "_in_fence_header",
         "_is_fence_empty",
-        "_line",
+        "_line_head",
         "_may_close_fence",
         "_open_backticks",
         "_run",
     )
 
     def __init__(self) -> None:
-        self._line = _LineKind.BLANK
+        self._line_head = ""  # the first character of the line that is not white space
         self._open_backticks = 0  # backticks that opened the current inline code
         self._run = ("", 0)  # marks at the end of the text so far; more may follow
         self._fence = ("", 0)  # marks that opened the current fence
@@ -257,24 +230,28 @@ class CodeSpanTracker:
         self._end_run()
         if self._fence[0]:
             return not (first_in_fence and self._is_fence_empty)
-        return self._open_backticks > 0 or self._line is _LineKind.QUOTE
+        return self._open_backticks > 0 or self._line_head == ">"
 
     @property
     def is_at_line_start(self) -> bool:
         """Whether only white space precedes this position in its line."""
-        return self._line is _LineKind.BLANK
+        return not self._line_head
 
     def start_line(self) -> None:
         """Treat the following text as the beginning of a line, because a call or other markup preceded it."""
-        self._line = _LineKind.BLANK
+        self._line_head = ""
 
     def feed(self, data: str, start: int, end: int) -> None:
         """Read the text between two indices."""
-        if start == end:
-            return
-        marked = data.find("`", start, end) >= 0 or data.find("~", start, end) >= 0
-        if not marked and not self._run[1] and not self._may_close_fence and not self._in_fence_header:
-            self._feed_unmarked(data, start, end)
+        is_plain = not (self._run[1] or self._may_close_fence or self._in_fence_header)
+        if is_plain and data.find("`", start, end) < 0 and data.find("~", start, end) < 0:
+            last = data.rfind("\n", start, end)
+            if last >= 0:
+                if self._is_fence_empty:
+                    self._feed_text(data, start, last)
+                self._end_line()
+                start = last + 1
+            self._feed_text(data, start, end)
             return
         for match in _MARKS.finditer(data, start, end):
             at, mark = match.start(), match[0]
@@ -289,26 +266,16 @@ class CodeSpanTracker:
             self._run = (mark[0], self._run[1] + len(mark))
         self._feed_text(data, start, end)
 
-    def _feed_unmarked(self, data: str, start: int, end: int) -> None:
-        last = data.rfind("\n", start, end)
-        if last >= 0:
-            if self._is_fence_empty:
-                self._feed_text(data, start, last)
-            self._end_line()
-            start = last + 1
-        self._feed_text(data, start, end)
-
     def _feed_text(self, data: str, start: int, end: int) -> None:
         if start == end:
             return
         self._end_run()
-        if self._line is not _LineKind.BLANK and not self._may_close_fence and not self._is_fence_empty:
+        if self._line_head and not self._may_close_fence and not self._is_fence_empty:
             return
         solid = _NON_SPACE.search(data, start, end)
         if solid is not None:
             self._may_close_fence = self._is_fence_empty = False
-            if self._line is _LineKind.BLANK:
-                self._line = _LineKind.QUOTE if solid[0] == ">" else _LineKind.TEXT
+            self._line_head = self._line_head or solid[0]
 
     def _end_line(self) -> None:
         if self._may_close_fence:
@@ -317,16 +284,16 @@ class CodeSpanTracker:
             self._is_fence_empty = True
         self._may_close_fence = self._in_fence_header = False
         self._open_backticks = 0
-        self._line = _LineKind.BLANK
+        self._line_head = ""
 
     def _end_run(self) -> None:
         mark, count = self._run
         if not count:
             return
         self._run = ("", 0)
-        begins = self._line is _LineKind.BLANK
+        begins = not self._line_head
         if begins:
-            self._line = _LineKind.TEXT
+            self._line_head = mark
         opened, least = self._fence
         if opened and not self._in_fence_header:
             self._is_fence_empty = False
@@ -345,34 +312,34 @@ class CodeSpanTracker:
             )
 
 
-CallFault: TypeAlias = tuple[str, str]
-"""The code of an error, and what is wrong, for the model."""
-
-NOT_AN_OBJECT: Final[CallFault] = "invalid_call", "Invalid tool call: its arguments are not a JSON object"
-
 _JSON_SPACE: Final = r"[ \t\r\n]*+"
 _STRING_CONTENT: Final = r'[^"\\<\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\<\x00-\x1f]*+)*+'
 # The characters of JSON outside of strings; the decoder finds all other errors.
 _JSON_PUNCTUATION: Final = r"[ \t\r\n{}\[\],:0-9eE+\-.truefalsn]"
 _WHOLE_STRING: Final = rf'"{_STRING_CONTENT}"(?={_JSON_SPACE}[,:}}\]])'
-_OUTSIDE_RUN: Final = re.compile(rf"(?:{_JSON_PUNCTUATION}++|{_WHOLE_STRING})*+")
-_INSIDE_RUN: Final = re.compile(_STRING_CONTENT)
-_SPACE_RUN: Final = re.compile(_JSON_SPACE)
-_AFTER_STRING: Final = ",:}]"
 
 
 class ScanStop(Enum):
-    """Why the scanner stopped."""
+    """Why the JSON scanner stopped."""
 
     MORE = auto()  # the scanner needs more input
     AT_ANGLE = auto()  # at a `<`
     INVALID = auto()  # this cannot become valid JSON
 
 
-class _ScanState(Enum):
+class _JsonState(Enum):
+    """Where in JSON: each has the text that may follow, the characters that end it, and the state after those."""
+
     OUTSIDE = auto()
     INSIDE = auto()
-    AFTER = auto()  # after a closing quote; what follows shows whether it really closed the string
+    AFTER = auto()  # after a closing quote; what follows shows whether the quote really closed the string
+
+
+_JSON_STEPS: Final = {
+    _JsonState.OUTSIDE: (re.compile(rf"(?:{_JSON_PUNCTUATION}++|{_WHOLE_STRING})*+"), '"', _JsonState.INSIDE),
+    _JsonState.INSIDE: (re.compile(_STRING_CONTENT), '"', _JsonState.AFTER),
+    _JsonState.AFTER: (re.compile(_JSON_SPACE), ",:}]", _JsonState.OUTSIDE),
+}
 
 
 class JsonScanner:
@@ -385,69 +352,59 @@ class JsonScanner:
     __slots__ = ("_state", "string_number")
 
     def __init__(self) -> None:
-        self._state = _ScanState.OUTSIDE
+        self._state = _JsonState.OUTSIDE
         self.string_number = 0
 
     @property
     def is_in_string(self) -> bool:
         """Whether the next character belongs to a string literal."""
-        return self._state is _ScanState.INSIDE
+        return self._state is _JsonState.INSIDE
 
     @property
     def current_string(self) -> int:
         """Number of the literal in which, or just after which, the scanner is; 0 for none."""
-        return 0 if self._state is _ScanState.OUTSIDE else self.string_number
+        return 0 if self._state is _JsonState.OUTSIDE else self.string_number
+
+    def skip(self, text: str) -> bool:
+        """Read text in which a `<` does not begin a tag; returns whether it may be the beginning of JSON."""
+        pos = 0
+        while pos < len(text):
+            pos, stop = self.advance(text, pos, False)
+            if stop is ScanStop.MORE:
+                break
+            if stop is ScanStop.INVALID or not self.is_in_string:
+                return False
+            pos += 1
+        return True
 
     def advance(self, data: str, pos: int, final: bool) -> tuple[int, ScanStop]:
         """Return the index of the next `<` or error, and why the scanner stopped."""
         end = len(data)
         while True:
-            if self._state is _ScanState.OUTSIDE:
-                pos = _match_end(_OUTSIDE_RUN, data, pos)
-                if pos == end:
-                    return pos, ScanStop.MORE
-                if data[pos] != '"':
-                    return pos, ScanStop.AT_ANGLE if data[pos] == "<" else ScanStop.INVALID
-                self._state = _ScanState.INSIDE
+            run, closing, following = _JSON_STEPS[self._state]
+            match = run.match(data, pos)
+            pos = match.end() if match else pos
+            if pos == end or (data[pos] == "\\" and pos + 1 == end and self.is_in_string and not final):
+                return pos, ScanStop.MORE
+            if data[pos] not in closing:
+                return pos, ScanStop.AT_ANGLE if data[pos] == "<" else ScanStop.INVALID
+            self._state = following
+            if following is _JsonState.INSIDE:
                 self.string_number += 1
+            if following is not _JsonState.OUTSIDE:
                 pos += 1
-            elif self._state is _ScanState.INSIDE:
-                pos = _match_end(_INSIDE_RUN, data, pos)
-                if pos == end or (data[pos] == "\\" and pos + 1 == end and not final):
-                    return pos, ScanStop.MORE
-                if data[pos] != '"':
-                    return pos, ScanStop.AT_ANGLE if data[pos] == "<" else ScanStop.INVALID
-                self._state = _ScanState.AFTER
-                pos += 1
-            else:
-                pos = _match_end(_SPACE_RUN, data, pos)
-                if pos == end:
-                    return pos, ScanStop.MORE
-                if data[pos] not in _AFTER_STRING:
-                    return pos, ScanStop.AT_ANGLE if data[pos] == "<" else ScanStop.INVALID
-                self._state = _ScanState.OUTSIDE
 
 
 def decode_json(text: str) -> Any:
     """Decode `text`. Raises ValueError with the problem and its position."""
     try:
+        return _decode_fast(text)
+    except (ValueError, RecursionError):
+        pass  # the library below accepts lone surrogates, and its errors have a line and a column
+    try:
         return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def decode_object(text: str) -> tuple[dict[str, Any] | None, CallFault | None]:
-    """Decode `text` as an object; returns the object, or the fault."""
-    try:
-        value = decode_json(text)
-    except ValueError as error:
-        return None, ("invalid_json", f"The arguments are not valid JSON: {error}")
-    return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, NOT_AN_OBJECT)
-
-
-def _match_end(run: re.Pattern[str], data: str, pos: int) -> int:
-    match = run.match(data, pos)
-    return match.end() if match else pos
 
 
 def _parse_finite(text: str) -> float:
@@ -461,4 +418,5 @@ def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
+_decode_fast: Final = msgspec.json.Decoder().decode
 _DECODER: Final = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite)

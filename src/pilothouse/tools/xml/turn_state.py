@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, Literal, NamedTuple, Protocol
+from itertools import zip_longest
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import structs
 
@@ -24,6 +25,7 @@ from pilothouse.events import (
     ToolCallError,
     ToolCallStarted,
 )
+from pilothouse.tools.xml.parser import StreamParser
 
 TEXT: Final = "text"
 THINKING: Final = "thinking"
@@ -31,155 +33,111 @@ CALL: Final = "call"
 PartKind = Literal["text", "thinking", "call"]
 
 
-class ReplyParser(Protocol):
-    """Reads one reply; `StreamParser` is one."""
+class _GrowingText:
+    """Text that comes in pieces."""
 
-    def feed(self, text: str, /) -> list[ParserEvent]:
-        """Parse more of the reply."""
-        ...
+    __slots__ = ("_pieces",)
 
-    def close(self) -> list[ParserEvent]:
-        """End the reply."""
-        ...
-
-
-class ReplyPart:
-    """A stretch of text or thinking, or a call; in the order in which they began.
-
-    Attributes:
-        id: public id of the call; "" until its first event is emitted.
-        call: the finished call or its error; None while the model is writing it.
-    """
-
-    __slots__ = ("_pieces", "call", "id", "kind", "parser_id", "pending_events")
-
-    def __init__(self, kind: PartKind, given_id: str = "") -> None:
-        self.kind: PartKind = kind
-        self.parser_id = given_id
-        self.id = ""
-        self.call: ToolCall | ToolCallError | None = None
-        self.pending_events: list[ParserEvent] = []  # not emitted yet
-        self._pieces: list[str] = []
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = list(pieces)
 
     @property
     def text(self) -> str:
-        """The text of the part; "" for a call."""
+        """The text so far."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     def add(self, text: str) -> None:
-        """Append text."""
+        """Append a piece."""
         self._pieces.append(text)
+
+
+class ReplyPart(_GrowingText):
+    """A stretch of text or thinking, or a call, whose text is its arguments as the model writes them.
+
+    Attributes:
+        id: id of the call.
+        started: the first event of the call.
+        call: the finished call or its error; None while the model is writing it.
+    """
+
+    __slots__ = ("call", "id", "kind", "started")
+
+    def __init__(self, kind: PartKind, *pieces: str, call_id: str = "") -> None:
+        super().__init__(*pieces)
+        self.kind: PartKind = kind
+        self.id = call_id
+        self.started: ToolCallStarted | None = None
+        self.call: ToolCall | ToolCallError | None = None
 
     def is_same_as(self, other: ReplyPart) -> bool:
         """Whether both have the same content; unfinished calls never do."""
         if self.kind != other.kind:
             return False
-        return (
-            self.text == other.text if self.kind != CALL else _describe_call(self) == _describe_call(other) is not None
-        )
+        if self.call is None or other.call is None:
+            return self.kind != CALL and self.text == other.text
+        return structs.replace(self.call, id="") == structs.replace(other.call, id="")
 
     def get_call(self) -> ToolCall | ToolCallError | None:
-        """Return the call with its public id."""
+        """Return the call with its id."""
         return None if self.call is None else structs.replace(self.call, id=self.id)
 
-
-def _describe_call(part: ReplyPart) -> tuple[object, ...] | None:
-    match part.call:
-        case ToolCall(name=name, input=arguments, raw=raw):
-            return name, arguments, raw
-        case ToolCallError(name=name, code=code, raw=raw):
-            return name, code, raw
-        case None:
-            return None
-
-
-def _with_id(event: ParserEvent, call_id: str) -> ParserEvent:
-    if isinstance(event, ToolCallStarted):
-        return ToolCallStarted(structs.replace(event.tool_use, id=call_id))
-    return structs.replace(event, id=call_id)
+    def make_events(self, kept: int = 0) -> list[ParserEvent]:
+        """Make the events of the part, without the first `kept` characters of its text."""
+        text = self.text[kept:]
+        if self.kind != CALL:
+            return [TextDelta(text) if self.kind == TEXT else ThinkingDelta(text)] if text else []
+        call, delta = self.get_call(), ToolCallDelta(self.id, text) if text else None
+        return [each for each in (self.started, delta, call) if each is not None]
 
 
 class ParserRun:
-    """One run of a parser.
+    """One run of a fresh parser, and the parts that it found."""
 
-    Args:
-        parser: a fresh parser.
-        assign_id: makes the public id of a call from the parser's id.
-        is_silent: whether its events are discarded.
-    """
-
-    def __init__(self, parser: ReplyParser, assign_id: Callable[[str], str], *, is_silent: bool = False) -> None:
+    def __init__(self, parser: StreamParser) -> None:
         self.parts: list[ReplyPart] = []
-        self._parser = parser
-        self._assign_id = assign_id
-        self._is_silent = is_silent
-        self._open: dict[str, ReplyPart] = {}
         self.finished = ReplyFinished("stop")  # how the parser closed
+        self._parser = parser
+        self._calls: dict[str, ReplyPart] = {}
 
-    def feed(self, text: str) -> list[ParserEvent]:
-        """Parse more text; returns its events."""
-        return self.take_events(self.parse(text))
+    def add(self, kind: BlockKind, text: str) -> list[ParserEvent]:
+        """Parse text, or add reasoning that arrived outside of the text; returns the events."""
+        if not text:
+            return []
+        return self._record(self._parser.feed(text) if kind == TEXT else [ThinkingDelta(text)])
 
-    def parse(self, text: str) -> list[ReplyPart]:
-        """Parse more text, without taking the events out."""
-        return self._record(self._parser.feed(text)) if text else []
+    def finish(self) -> list[ParserEvent]:
+        """End the reply; returns the last events."""
+        *events, self.finished = self._parser.close() or [self.finished]
+        return self._record(events)
 
-    def add_thinking(self, text: str) -> list[ReplyPart]:
-        """Add reasoning that arrived outside of the text."""
-        return self._record([ThinkingDelta(text)]) if text else []
+    def calls(self) -> list[ReplyPart]:
+        """Return the calls so far."""
+        return [part for part in self.parts if part.kind == CALL]
 
-    def finish(self) -> list[ReplyPart]:
-        """End the reply."""
-        return self._record(self._parser.close())
-
-    def take_events(self, parts: Iterable[ReplyPart]) -> list[ParserEvent]:
-        """Return and remove the pending events of `parts`, with public ids."""
-        events: list[ParserEvent] = []
-        for part in parts:
-            if part.kind == CALL and not part.id:
-                part.id = self._assign_id(part.parser_id)
-            events += [_with_id(event, part.id) if part.kind == CALL else event for event in part.pending_events]
-            part.pending_events = []
+    def _record(self, events: list[ParserEvent]) -> list[ParserEvent]:
+        for event in events:
+            match event:
+                case TextDelta() | ThinkingDelta():
+                    kind: PartKind = TEXT if isinstance(event, TextDelta) else THINKING
+                    if not self.parts or self.parts[-1].kind != kind:
+                        self.parts.append(ReplyPart(kind))
+                    self.parts[-1].add(event.text)
+                case ToolCallDelta():
+                    self._calls[event.id].add(event.text)
+                case ToolCallStarted():
+                    self._add_call(event.id).started = event
+                case ToolCall() | ToolCallError():
+                    part = self._calls.get(event.id) or self._add_call(event.id)
+                    part.call = event
+                case _:
+                    pass
         return events
 
-    def _record(self, events: Iterable[ParserEvent]) -> list[ReplyPart]:
-        touched: list[ReplyPart] = []
-        for event in events:
-            if isinstance(event, ReplyFinished):
-                self.finished = event
-                continue
-            part = self._get_part(event)
-            if not self._is_silent:
-                part.pending_events.append(event)
-            if not touched or touched[-1] is not part:
-                touched.append(part)
-        return touched
-
-    def _get_part(self, event: ParserEvent) -> ReplyPart:
-        match event:
-            case TextDelta(text=text) | ThinkingDelta(text=text):
-                kind: PartKind = TEXT if isinstance(event, TextDelta) else THINKING
-                if not self.parts or self.parts[-1].kind != kind:
-                    self.parts.append(ReplyPart(kind))
-                self.parts[-1].add(text)
-                return self.parts[-1]
-            case ToolCallStarted(id=call_id) | ToolCallDelta(id=call_id):
-                return self._get_call_part(call_id)
-            case ToolCall(id=call_id) | ToolCallError(id=call_id):
-                part = self._get_call_part(call_id)
-                part.call = event
-                self._open.pop(call_id, None)
-                return part
-            case ReplyFinished():
-                raise AssertionError("the end of a reply belongs to no part")
-
-    def _get_call_part(self, call_id: str) -> ReplyPart:
-        part = self._open.get(call_id)
-        if part is None:
-            part = self._open[call_id] = ReplyPart(CALL, call_id)
-            self.parts.append(part)
+    def _add_call(self, call_id: str) -> ReplyPart:
+        part = self._calls[call_id] = ReplyPart(CALL, call_id=call_id)
+        self.parts.append(part)
         return part
 
 
@@ -204,21 +162,16 @@ def diff_parts(before: list[ReplyPart], after: list[ReplyPart]) -> tuple[list[Re
 def make_retraction(before: ParserRun, after: ParserRun) -> list[ReplyEvent]:
     """Make the events that turn what a consumer got from `before` into the content of `after`."""
     gone, kept, come = diff_parts(before.parts, after.parts)
-    for part in after.parts[: len(after.parts) - len(come)]:
-        part.pending_events = []
     text, thinking = (_join_parts(gone, kind, kept) for kind in (TEXT, THINKING))
     call_ids = tuple(part.id for part in gone if part.kind == CALL)
-    events: list[ReplyEvent] = []
-    if text or thinking or call_ids:
-        events.append(TextRetracted(text, thinking, call_ids))
-    if come and kept:
-        rest = come[0].text[kept:]
-        come[0].pending_events = [TextDelta(rest) if come[0].kind == TEXT else ThinkingDelta(rest)] if rest else []
-    return [*events, *after.take_events(come)]
+    events: list[ReplyEvent] = [TextRetracted(text, thinking, call_ids)] if text or thinking or call_ids else []
+    for at, part in enumerate(come):
+        events += part.make_events(0 if at else kept)
+    return events
 
 
 def _join_parts(parts: list[ReplyPart], kind: PartKind, kept_length: int) -> str:
-    return "".join([part.text[kept_length if at == 0 else 0 :] for at, part in enumerate(parts) if part.kind == kind])
+    return "".join([part.text[0 if at else kept_length :] for at, part in enumerate(parts) if part.kind == kind])
 
 
 def _common_length(left: str, right: str) -> int:
@@ -230,7 +183,7 @@ def _common_length(left: str, right: str) -> int:
 BlockKind = Literal["text", "thinking"]
 
 
-class TurnBlock:
+class TurnBlock(_GrowingText):
     """A block of text or thinking.
 
     Attributes:
@@ -238,94 +191,110 @@ class TurnBlock:
         index: its index in that message.
         uuid: uuid of the whole message that contained it.
         is_whole: whether such a message arrived.
+        is_restarted: whether its message is streamed again.
+        previous: the text block of another API message that it continues.
+        splice: how; None while that is not known, because the block may repeat the end of the other.
+        unparsed: the last pieces of its text.
     """
 
     __slots__ = (
-        "_deltas",
-        "_whole",
-        "continues",
-        "index",
-        "is_pending",
-        "is_restarted",
-        "is_whole",
-        "kept_length",
-        "kind",
-        "message",
-        "skipped_length",
-        "uuid",
-    )
+        "index", "is_restarted", "is_whole", "kind", "message", "previous", "splice", "unparsed", "uuid",
+    )  # fmt: skip
 
-    def __init__(self, message: str, index: int, kind: BlockKind) -> None:
+    def __init__(self, message: str, index: int, kind: BlockKind, previous: TurnBlock | None = None) -> None:
+        super().__init__()
         self.message = message
         self.index = index
         self.kind: BlockKind = kind
         self.uuid: str | None = None
         self.is_whole = False
-        self.is_pending = False  # not emitted yet: it may repeat the text before it
-        self.is_restarted = False  # its message is streamed again
-        self.kept_length: int | None = None  # how many characters count; None for all
-        self.skipped_length = 0  # repeated characters at its beginning
-        self.continues: TurnBlock | None = None  # the block that it continues, in another API message
-        self._deltas: list[str] = []
-        self._whole = ""
-
-    @property
-    def full_text(self) -> str:
-        """All of the text, as far as known."""
-        return self._whole if self.is_whole else self._join_deltas()
-
-    @property
-    def text(self) -> str:
-        """The part of the text that counts."""
-        return self.full_text[self.skipped_length : self.kept_length]
+        self.is_restarted = False
+        self.previous = previous
+        self.splice: ReplySplice | None = None if previous else _NO_SPLICE
+        self.unparsed: list[str] = []
 
     def add(self, text: str) -> None:
         """Append a delta."""
-        self._deltas.append(text)
+        super().add(text)
+        self.unparsed.append(text)
 
-    def complete(self, text: str, uuid: str | None) -> str | None:
-        """Set the whole text; returns what the deltas lacked, or None if they differ."""
-        known = self.full_text
-        self._deltas = []
-        self._whole, self.uuid, self.is_whole = text, uuid, True
-        return text[len(known) :] if text.startswith(known) else None
+    def complete(self, text: str, uuid: str | None) -> bool:
+        """Set the whole text; returns whether the deltas agree with it."""
+        known, self.uuid, self.is_whole, self.is_restarted = self.text, uuid, True, False
+        if text.startswith(known):
+            self.add(text[len(known) :])
+            return True
+        self._pieces = [text]
+        return False
 
-    def _join_deltas(self) -> str:
-        if len(self._deltas) > 1:
-            self._deltas = ["".join(self._deltas)]
-        return self._deltas[0] if self._deltas else ""
+    def find_splice(self) -> ReplySplice | None:
+        """Find out how the block continues the previous one; returns None if that is not known yet."""
+        if self.splice is None and self.previous is not None:
+            written = self.previous.text[self.previous.skipped_length :]
+            self.splice = find_splice(written, self.text, final=self.is_whole)
+        return self.splice
+
+    @property
+    def skipped_length(self) -> int:
+        """Length of the text at its beginning that repeats the previous block."""
+        return self.splice.skipped_length if self.splice else 0
+
+
+_Span: TypeAlias = tuple[TurnBlock, slice]
+_NONE: Final = slice(0)  # of a block that has to be parsed again
+
+
+def _find_spans(blocks: Iterable[TurnBlock]) -> list[_Span]:
+    """Find the blocks that count, and which part of each."""
+    spans: dict[TurnBlock, slice] = {}
+    for block in blocks:
+        splice, previous = block.find_splice(), block.previous
+        if splice is None:
+            continue
+        end = previous.skipped_length + splice.kept_length if previous else 0
+        if previous in spans and end < len(previous.text):
+            spans[previous] = slice(previous.skipped_length, end)
+        spans[block] = slice(splice.skipped_length, None)
+    return list(spans.items())
 
 
 class TurnState:
     """The model's output between a prompt and its result.
 
     Args:
-        parser_factory: makes a fresh parser.
-        assign_id: see `ParserRun`.
+        parser_factory: makes a fresh parser, from the ids of calls that it may not use.
+        used_ids: ids of earlier calls; new ones are added.
     """
 
-    def __init__(self, parser_factory: Callable[[], ReplyParser], assign_id: Callable[[str], str]) -> None:
+    def __init__(self, parser_factory: Callable[[set[str]], StreamParser], used_ids: set[str]) -> None:
         self.blocks: list[TurnBlock] = []
         self.is_finished = False
         self.is_aborted = False
-        self.parser_run = ParserRun(parser_factory(), assign_id)
+        self.parser_run = ParserRun(parser_factory(used_ids))
         self.message_id: str | None = None  # id of the current API message
         self._make_parser = parser_factory
-        self._assign_id = assign_id
+        self._used_ids = used_ids
         self._abandoned: set[str] = set()
         self._open: int | None = None  # index of the block that is being streamed
-        self._needs_reparse = False  # the emitted events no longer match the blocks
-        self._pending_events: list[ReplyEvent] = []
+        self._parsed: list[_Span] = []
 
     def take_events(self) -> list[ReplyEvent]:
-        """Return the events since the last call."""
-        if self._needs_reparse:
-            self._needs_reparse = False
-            fresh = self._run_parser(self.blocks)
-            self._pending_events += make_retraction(self.parser_run, fresh)
-            self.parser_run = fresh
-        out, self._pending_events = self._pending_events, []
-        return out
+        """Parse what is new, or everything if what was parsed has changed; returns the events since the last call."""
+        spans, run, parsed = _find_spans(self.blocks), self.parser_run, self._parsed
+        events: list[ReplyEvent] = []
+        if spans[: len(parsed)] == parsed and not any(block.unparsed for block, _ in parsed[:-1]):
+            if parsed:
+                last, _ = parsed[-1]
+                events += run.add(last.kind, "".join(last.unparsed))
+            for block, part in spans[len(parsed) :]:
+                events += run.add(block.kind, block.text[part])
+        else:
+            self.parser_run = self._run_parser(spans, self._used_ids)
+            events += make_retraction(run, self.parser_run)
+        self._parsed = spans
+        for block, _ in spans:
+            block.unparsed.clear()
+        return events
 
     def start_message(self, message: str, *, resumes: bool) -> None:
         """Start an API message.
@@ -333,8 +302,7 @@ class TurnState:
         Blocks of another message that were streamed but never came whole no longer count. A message whose stream was
         abandoned is streamed again from its beginning, unless this one resumes it.
         """
-        gone = [each for each in self.blocks if not each.is_whole or (each.message in self._abandoned and not resumes)]
-        self._drop(gone)
+        self._drop(lambda each: not each.is_whole or (each.message in self._abandoned and not resumes))
         self._abandoned.clear()
         for block in self.blocks:
             block.is_restarted = block.is_restarted or block.message == message
@@ -344,13 +312,9 @@ class TurnState:
         """Keep the whole blocks of a broken stream, because the CLI asks the model to continue."""
         self._abandoned.clear()
 
-    def open_block(self, index: int) -> None:
-        """Start block `index` of the current message."""
+    def open_block(self, index: int | None) -> None:
+        """Start block `index` of the current message; None ends the block that was started last."""
         self._open = index
-
-    def close_block(self) -> None:
-        """End the block that was started last."""
-        self._open = None
 
     def add(self, kind: BlockKind, index: int, text: str) -> TurnBlock | None:
         """Add a delta; returns its block, unless the delta only repeats a whole block."""
@@ -360,7 +324,6 @@ class TurnState:
             return None
         block = block or self._add_block(message, index, kind)
         block.add(text)
-        self._on_growth(block, text)
         return block
 
     def complete_block(self, kind: BlockKind, text: str, uuid: str | None) -> TurnBlock:
@@ -370,30 +333,26 @@ class TurnState:
         if block is None:
             index = 1 + max((each.index for each in self.blocks if each.message == message), default=-1)
             block = self._add_block(message, index, kind)
-        block.is_restarted = False
-        missing = block.complete(text, uuid)
-        if missing is not None:
-            self._on_growth(block, missing)
-        elif kind == TEXT:  # whole thinking sometimes differs in wording
-            self._needs_reparse = True
+        if not block.complete(text, uuid) and kind == TEXT:  # whole thinking sometimes differs in wording
+            self._parsed = [(block, _NONE)]
         return block
 
     def retract(self, ids: Collection[str]) -> None:
         """Drop whole messages with these uuids, or of API messages with these ids."""
-        self._drop([each for each in self.blocks if each.uuid in ids or each.message in ids])
+        self._drop(lambda each: each.uuid in ids or each.message in ids)
 
     def abandon(self, message: str | None, index: int) -> None:
         """Drop the blocks of an API message from `index` on, because its stream broke."""
         message = message or self.message_id or ""
-        self._drop([each for each in self.blocks if each.message == message and each.index >= index])
+        self._drop(lambda each: each.message == message and each.index >= index)
         if not self.is_aborted:
             self._abandoned.add(message)
 
-    def finish(self) -> None:
-        """End the turn."""
-        self._drop([each for each in self.blocks if not each.is_whole])
-        self._pending_events = [*self.take_events(), *self.parser_run.take_events(self.parser_run.finish())]
+    def finish(self) -> list[ReplyEvent]:
+        """End the turn; returns the last events."""
+        self._drop(lambda each: not each.is_whole)
         self.is_finished = True
+        return [*self.take_events(), *self.parser_run.finish()]
 
     def get_visible_parts(self, block: TurnBlock) -> list[ReplyPart]:
         """Return what a block shows: text, thinking and whole calls, as if the reply ended after it."""
@@ -403,88 +362,48 @@ class TurnState:
         before, after = (self._parse_to_end(self.blocks[:end]) for end in (at, at + 1))
         _, kept, come = diff_parts(before, after)
         if kept:
-            first = ReplyPart(come[0].kind)
-            first.add(come[0].text[kept:])
-            come = [first, *come[1:]]
+            come[0] = ReplyPart(come[0].kind, come[0].text[kept:])
         return come
 
-    def calls(self) -> list[ReplyPart]:
-        """Return the calls so far, with their public ids."""
-        return [part for part in self.parser_run.parts if part.kind == CALL]
-
     def _parse_to_end(self, blocks: list[TurnBlock]) -> list[ReplyPart]:
-        run = self._run_parser([each for each in blocks if each.kind == TEXT], is_silent=True)
-        whole = [part for part in run.parts if part.kind == CALL and part.call is not None]
+        run = self._run_parser(_find_spans(each for each in blocks if each.kind == TEXT), set())
+        whole = [part for part in run.calls() if part.call is not None]
         run.finish()
-        for part, known in zip((each for each in run.parts if each.kind == CALL), self.calls(), strict=False):
-            part.id = known.id
+        for part, known in zip_longest(run.calls(), self.parser_run.calls()):
+            if part is not None:
+                part.id = known.id if known else ""
         return [part for part in run.parts if part.kind != CALL or (part in whole and part.id)]
 
-    def _run_parser(self, blocks: list[TurnBlock], *, is_silent: bool = False) -> ParserRun:
-        run = ParserRun(self._make_parser(), self._assign_id, is_silent=is_silent)
-        for block in blocks:
-            if not block.is_pending:
-                (run.parse if block.kind == TEXT else run.add_thinking)(block.text)
+    def _run_parser(self, spans: Iterable[_Span], used_ids: set[str]) -> ParserRun:
+        run = ParserRun(self._make_parser(used_ids))
+        for block, part in spans:
+            run.add(block.kind, block.text[part])
         return run
 
     def _add_block(self, message: str, index: int, kind: BlockKind) -> TurnBlock:
-        block = TurnBlock(message, index, kind)
-        last = self._last_text()
-        block.is_pending = kind == TEXT and last is not None and last.message != message
+        last = next((each for each in reversed(self.blocks) if each.kind == TEXT), None)
+        block = TurnBlock(message, index, kind, last if kind == TEXT and last and last.message != message else None)
         self.blocks.append(block)
         return block
-
-    def _last_text(self, before: TurnBlock | None = None) -> TurnBlock | None:
-        end = len(self.blocks) if before is None else self.blocks.index(before)
-        return next((each for each in reversed(self.blocks[:end]) if each.kind == TEXT), None)
-
-    def _on_growth(self, block: TurnBlock, text: str) -> None:
-        if block.is_pending:
-            self._try_splice(block)
-        elif block is not self.blocks[-1]:
-            self._needs_reparse = self._needs_reparse or bool(text)
-        elif not self._needs_reparse:
-            take = self.parser_run.parse if block.kind == TEXT else self.parser_run.add_thinking
-            self._pending_events += self.parser_run.take_events(take(text))
-
-    def _try_splice(self, block: TurnBlock) -> None:
-        last = self._last_text(block)
-        if last is not None:
-            join = find_splice(last.text, block.full_text, final=block.is_whole)
-            if join is None:
-                return
-            block.continues, block.skipped_length = last, join.skipped_length
-            if join.kept_length < len(last.text):
-                last.kept_length = last.skipped_length + join.kept_length
-                self._needs_reparse = True
-        block.is_pending = False
-        self._on_growth(block, block.text)
 
     def _find_streamed(self, message: str, kind: BlockKind, text: str) -> TurnBlock | None:
         """Find the streamed block that `text` completes."""
         own = [each for each in self.blocks if each.message == message and each.kind == kind]
-        again = [each for each in own if each.is_restarted and each.full_text == text] or [
-            each for each in own if each.is_restarted
-        ]
-        if again:
-            return again[0]
+        restarted = [each for each in own if each.is_restarted]
         streamed = [each for each in own if not each.is_whole]
-        being_streamed = [each for each in streamed if each.index == self._open]
-        matching = [each for each in streamed if text.startswith(each.full_text)]
-        return next(iter([*being_streamed, *matching, *streamed]), None)
+        candidates = [
+            *(each for each in restarted if each.text == text), *restarted,
+            *(each for each in streamed if each.index == self._open),
+            *(each for each in streamed if text.startswith(each.text)), *streamed,
+        ]  # fmt: skip
+        return next(iter(candidates), None)
 
-    def _drop(self, blocks: list[TurnBlock]) -> None:
-        if not blocks:
-            return
-        self._needs_reparse = self._needs_reparse or any(each.text and not each.is_pending for each in blocks)
-        self.blocks = [each for each in self.blocks if each not in blocks]
-        for block in blocks:
-            if block.continues is not None and block.continues.kept_length is not None:
-                block.continues.kept_length, self._needs_reparse = None, True  # its replacement is gone
+    def _drop(self, is_gone: Callable[[TurnBlock], bool]) -> None:
+        gone = [each for each in self.blocks if is_gone(each)]
+        self.blocks = [each for each in self.blocks if each not in gone]
         for block in self.blocks:
-            if block.continues in blocks:
-                self._needs_reparse = self._needs_reparse or block.skipped_length > 0
-                block.continues, block.skipped_length = None, 0
+            if block.previous in gone:  # the block counts as a whole now
+                block.previous, block.splice = None, _NO_SPLICE
 
 
 _MAX_REPETITION: Final = 1024  # characters at the end of the text that may be repeated
@@ -505,6 +424,9 @@ class ReplySplice(NamedTuple):
 
     kept_length: int
     skipped_length: int = 0
+
+
+_NO_SPLICE: Final = ReplySplice(0)  # of a block that continues no other
 
 
 def find_splice(written: str, more: str, *, final: bool) -> ReplySplice | None:

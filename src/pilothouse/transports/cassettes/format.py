@@ -23,6 +23,7 @@ import base64
 import binascii
 import signal as signals
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -95,7 +96,8 @@ class RecordedConnection(Struct, frozen=True):
         event = self.event("exit")
         code, signal = event.get("returncode"), event.get("signal")
         if isinstance(code, int) and code < 0:
-            code, signal = None, _signal_name(-code)
+            known = -code in signals.valid_signals()
+            code, signal = None, signals.Signals(-code).name if known else f"signal {-code}"
         if not event and self.event("closed"):
             code = 0  # the program had closed the connection before
         return ExitInfo(code, signal, detail=str(event.get("detail") or ""))
@@ -105,13 +107,6 @@ class RecordedConnection(Struct, frozen=True):
         """The arguments that the CLI was started with."""
         given = self.event("spawn").get("args")
         return tuple(map(str, cast("list[Any]", given))) if isinstance(given, list) else ()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Cassette(Struct, frozen=True):
@@ -144,19 +139,16 @@ class Cassette(Struct, frozen=True):
         return read_cassette(data, str(path))
 
 
-class _EntryHeader(Struct, kw_only=True):
+class _EntryLine(Struct):
+    """An entry as written in the file."""
+
     dir: Direction
+    msg: msgspec.Raw
     t: float = 0.0
     conn: int = 1
 
 
-class _EntryLine(_EntryHeader, kw_only=True):
-    """An entry as written in the file."""
-
-    msg: msgspec.Raw
-
-
-_read_line = msgspec.json.Decoder(_EntryLine).decode
+_decode_entry = msgspec.json.Decoder(_EntryLine).decode
 
 
 def read_cassette(data: bytes, name: str) -> Cassette:
@@ -207,25 +199,20 @@ def _read_version(line: bytes, name: str) -> int:
 
 def _read_entry(number: int, line: bytes, name: str) -> tuple[int, CassetteEntry]:
     try:
-        read = _read_line(line)
-    except ValueError as error:
-        read = _read_lenient_entry(line, f"{name}, line {number}: not a line of a cassette: {error}", name, number)
+        try:
+            read = _decode_entry(line)
+        except ValueError:  # the standard library reads more, such as half a surrogate pair
+            fields = decode_line(line)
+            read = msgspec.convert({**fields, "msg": msgspec.Raw(encode_json(fields["msg"]))}, _EntryLine)
+    except (PilothouseError, ValueError, KeyError, TypeError) as error:
+        problem = f"{name}, line {number}: not a line of a cassette: {error.__context__ or error}"
+        raise CassetteError(problem, path=name, line=number) from None
     data = bytes(read.msg)
     if read.dir in ("in", "out"):
         data = decode_wire_line(data)
     elif read.dir == "err":
         data = str(decode_line(data)).encode("utf-8", "surrogatepass")
     return read.conn, CassetteEntry(read.t, read.dir, data, number)
-
-
-def _read_lenient_entry(line: bytes, problem: str, name: str, number: int) -> _EntryLine:
-    """Parse with the standard library what msgspec rejects, such as half a surrogate pair."""
-    try:
-        fields = decode_line(line)
-        head = msgspec.convert(fields, _EntryHeader)
-        return _EntryLine(dir=head.dir, t=head.t, conn=head.conn, msg=msgspec.Raw(encode_json(fields["msg"])))
-    except (PilothouseError, ValueError, KeyError):
-        raise CassetteError(problem, path=name, line=number) from None
 
 
 def decode_frame(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
@@ -262,26 +249,16 @@ def encode_wire_line(line: bytes, *, is_open: bool = False) -> bytes:
         line: the bytes.
         is_open: whether the line has no newline at its end.
     """
-    if not is_open and _is_plain_object(line):
-        return line
     more: dict[str, Any] = {"_open": True} if is_open else {}
     try:
-        return _dump({"_raw": line.decode(), **more}) if line else _dump({"_base64": "", **more})
+        text = line.decode()
     except UnicodeDecodeError:
         return _dump({"_base64": base64.b64encode(line).decode(), **more})
-
-
-def _is_plain_object(line: bytes) -> bool:
-    """Return whether a line is a JSON object that an entry can hold unchanged."""
-    if line[:1] != b"{" or line[-1:] != b"}" or line.startswith(b'{"_'):
-        return False
-    try:
-        if not line.isascii():
-            line.decode()
-        _is_json(line)
-    except ValueError:
-        return False
-    return True
+    if not is_open and line[:1] == b"{" and line[-1:] == b"}" and not line.startswith(b'{"_'):
+        with suppress(ValueError):
+            _is_json(line)
+            return line
+    return _dump({"_raw": text, **more}) if line else _dump({"_base64": "", **more})
 
 
 def encode_entry(time: float, conn: int, direction: Direction, message: bytes) -> bytes:

@@ -23,7 +23,7 @@ import anyio
 from msgspec.structs import replace
 
 from pilothouse._version import __version__
-from pilothouse.errors import CassetteError, PilothouseError, UsageError
+from pilothouse.errors import CassetteError, PilothouseError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
@@ -57,87 +57,6 @@ else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class CassetteWriter:
-    """A cassette open for writing. Nothing is changed until the first `write`.
-
-    Args:
-        path: the file; its directory is created.
-        replaces_content: whether the first `write` replaces the old content.
-
-    Raises:
-        CassetteError: the file is not writable, is not a cassette, or is being written by another recording.
-    """
-
-    def __init__(self, path: Path, *, replaces_content: bool) -> None:
-        self.path = path
-        self.failure: CassetteError | None = None
-        self._replaces_content = replaces_content
-        self._is_new = not path.exists()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError as error:
-            raise self._make_error("cannot be written", error) from None
-        try:
-            self._lock_and_check()
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def _lock_and_check(self) -> None:
-        try:
-            _lock_file(self._fd)
-        except BlockingIOError:
-            raise CassetteError(f"{self.path}: another recording is writing this file", path=str(self.path)) from None
-        except OSError:
-            log.debug("%s: this file system has no locks", self.path)
-        status = os.fstat(self._fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise CassetteError(f"{self.path}: the cassette cannot be written: it is not a file", path=str(self.path))
-        if status.st_size and os.read(self._fd, len(HEADER_START)) != HEADER_START:
-            words = "the file is not a cassette, and a recording would replace it"
-            raise CassetteError(f"{self.path}: the cassette cannot be written: {words}", path=str(self.path))
-
-    def write(self, data: bytes) -> None:
-        """Append whole lines. After a failure nothing more is written; the file ends with a whole line.
-
-        Raises:
-            CassetteError: the lines could not be written.
-        """
-        if self.failure is not None:
-            raise self.failure
-        end, rest = 0, memoryview(data)
-        try:
-            if self._replaces_content:
-                self._truncate()
-            end = os.lseek(self._fd, 0, os.SEEK_END)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            self.failure = self._make_error("cannot be written any more", error)
-            written = len(data) - len(rest)
-            with suppress(OSError):
-                os.ftruncate(self._fd, end + data.rfind(b"\n", 0, written) + 1)
-            raise self.failure from None
-
-    def _truncate(self) -> None:
-        os.ftruncate(self._fd, 0)
-        self._replaces_content = False
-        with suppress(OSError, AttributeError):  # the file may be another user's; Windows has no such permissions
-            os.fchmod(self._fd, 0o600)
-
-    def close(self) -> None:
-        """Close the file; a file that was created but never written is removed."""
-        if self._replaces_content and self._is_new:
-            with suppress(OSError):
-                self.path.unlink()
-        os.close(self._fd)
-
-    def _make_error(self, what: str, error: OSError) -> CassetteError:
-        reason = error.strerror or type(error).__name__
-        return CassetteError(f"{self.path}: the cassette {what}: {reason}", path=str(self.path))
-
-
 class Recorder:
     """Records all connections of a program to one cassette: `transport=Recorder("run.jsonl")`.
 
@@ -154,6 +73,7 @@ class Recorder:
         path: the file.
         secrets: texts to remove.
         connections: how many were started.
+        failure: why the cassette is incomplete; None if it is complete.
     """
 
     def __init__(
@@ -166,58 +86,108 @@ class Recorder:
         self.path = Path(path)
         self.secrets = tuple(secrets)
         self.connections = 0
+        self.failure: CassetteError | None = None
         self._inner = inner
         self._lock = threading.Lock()  # the connections may run in several threads
-        self._file: CassetteWriter | None = None
+        self._fd: int | None = None
         self._open_connections = 0
         self._has_begun = False
-        self._failure: CassetteError | None = None
+        self._is_new = False  # whether the file did not exist before
 
     def __call__(self) -> RecordingTransport:
         """A transport for one connection."""
         return RecordingTransport(self._inner(), self)
 
-    @property
-    def failure(self) -> CassetteError | None:
-        """Why the cassette is incomplete; None if it is complete."""
-        return self._failure
-
     def open(self) -> None:
-        """Register one more connection; opens the file if needed. Blocking.
+        """Register one more connection; opens the file if needed, unchanged until the first `write`. Blocking.
 
         Raises:
-            CassetteError: the file cannot be written.
+            CassetteError: the file is not writable, is not a cassette, or is being written by another recording.
         """
         with self._lock:
-            if self._file is None:
-                self._file = CassetteWriter(self.path, replaces_content=not self._has_begun)
+            if self._fd is None:
+                self._is_new = not self.path.exists()
+                try:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+                except OSError as error:
+                    raise self._make_error(f"the cassette cannot be written: {_describe(error)}") from None
+                try:
+                    self._lock_and_check(self._fd)
+                except BaseException:
+                    self._close_file()
+                    raise
             self._open_connections += 1
 
+    def _lock_and_check(self, fd: int) -> None:
+        try:
+            _lock_file(fd)
+        except BlockingIOError:
+            raise self._make_error("another recording is writing this file") from None
+        except OSError:
+            log.debug("%s: this file system has no locks", self.path)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise self._make_error("the cassette cannot be written: it is not a file")
+        if status.st_size and os.read(fd, len(HEADER_START)) != HEADER_START:
+            words = "the file is not a cassette, and a recording would replace it"
+            raise self._make_error(f"the cassette cannot be written: {words}")
+
     def write(self, lines: deque[bytes]) -> None:
-        """Write and empty `lines`. Blocking. The first failure is logged and kept; later lines are dropped."""
+        """Write and empty `lines`, which are whole. Blocking.
+
+        The first failure is logged and kept; later lines are dropped, and the file ends with a whole line.
+        """
         with self._lock:
             found: list[bytes] = []
             while lines:  # the event loop may append meanwhile
                 found.append(lines.popleft())
-            if self._file is None or self._failure is not None or not found:
+            if self._fd is None or self.failure is not None or not found:
                 return
             if not self._has_begun:
                 now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
                 found.insert(0, encode_header(__version__, now))
+            data = b"".join(found)
+            end, written = 0, 0
             try:
-                self._file.write(b"".join(found))
-                self._has_begun = True
-            except CassetteError as error:
-                self._failure = error
-                log.error("%s; what follows is not recorded", error)
+                if not self._has_begun:
+                    self._truncate(self._fd)
+                end = os.lseek(self._fd, 0, os.SEEK_END)
+                while written < len(data):
+                    written += os.write(self._fd, memoryview(data)[written:])
+            except OSError as error:
+                self.failure = self._make_error(f"the cassette cannot be written any more: {_describe(error)}")
+                log.error("%s; what follows is not recorded", self.failure)
+                with suppress(OSError):
+                    os.ftruncate(self._fd, end + data.rfind(b"\n", 0, written) + 1)
+
+    def _truncate(self, fd: int) -> None:
+        os.ftruncate(fd, 0)
+        self._has_begun = True
+        with suppress(OSError, AttributeError):  # the file may be another user's; Windows has no such permissions
+            os.fchmod(fd, 0o600)
 
     def close(self) -> None:
         """Unregister a connection; the last one closes the file. Blocking."""
         with self._lock:
             self._open_connections -= 1
-            if self._open_connections == 0 and self._file is not None:
-                file, self._file = self._file, None
-                file.close()
+            if self._open_connections == 0:
+                self._close_file()
+
+    def _close_file(self) -> None:
+        if self._is_new and not self._has_begun:
+            with suppress(OSError):
+                self.path.unlink()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _make_error(self, problem: str) -> CassetteError:
+        return CassetteError(f"{self.path}: {problem}", path=str(self.path))
+
+
+def _describe(error: OSError) -> str:
+    return error.strerror or type(error).__name__
 
 
 class RecordingTransport(TransportWrapper):
@@ -240,7 +210,6 @@ class RecordingTransport(TransportWrapper):
         super().__init__(inner)
         self._recorder = path if isinstance(path, Recorder) else Recorder(path)
         self._extra = (*self._recorder.secrets, *secrets)
-        self._started = False
         self._invocation: Invocation | None = None  # None while nothing is recorded
         self._number = 0
         self._began = 0.0
@@ -259,9 +228,8 @@ class RecordingTransport(TransportWrapper):
         """
         if self._closing is not None:
             raise anyio.ClosedResourceError
-        if self._started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
-        self._started, self._invocation = True, invocation
+        self._mark_started()
+        self._invocation = invocation
         self._recorder.connections += 1
         self._number = self._recorder.connections
         try:
@@ -271,7 +239,14 @@ class RecordingTransport(TransportWrapper):
             raise
         try:
             self._began = time.monotonic()
-            self._record_event("spawn", **_make_spawn_fields(invocation))
+            files = (f"--{file.flag}" for file in invocation.files)
+            self._record_event(  # no value of the environment except HOME
+                "spawn",
+                args=[*invocation.argv, *files, *invocation.trailing_args],
+                cwd=invocation.cwd or os.getcwd(),  # noqa: PTH109
+                home=invocation.env.get("HOME", ""),
+                handshake=invocation.initialize is not None,
+            )
             await self.inner.start(replace(invocation, on_stderr=self._record_stderr))
         except BaseException:
             self._invocation = None
@@ -356,8 +331,7 @@ class RecordingTransport(TransportWrapper):
     async def _finish(self) -> None:
         if self._invocation is None:
             return
-        if self._partial_line:
-            self._record_line("out", bytes(self._partial_line), is_open=True)
+        self._record_rest()
         if not self._output_ended:
             self._record_event("closed")
         await self._flush()
@@ -390,22 +364,22 @@ class RecordingTransport(TransportWrapper):
         self._queue_entry("meta", redact_line(encode_event(event, fields), self._redactor))
 
     def _record_output(self, data: bytes) -> None:
-        if not data:
-            if not self._output_ended:
-                self._output_ended = True
-                if self._partial_line:
-                    self._record_line("out", bytes(self._partial_line), is_open=True)
-                    self._partial_line.clear()
-                self._record_event("stdout_eof")
-            return
         *lines, rest = data.split(b"\n")
-        if lines and self._partial_line:
-            lines[0] = bytes(self._partial_line) + lines[0]
+        if lines:
+            self._record_line("out", bytes(self._partial_line) + lines[0])
             self._partial_line.clear()
-        for line in lines:
+        for line in lines[1:]:
             self._record_line("out", line)
         self._partial_line += rest
-        if len(self._partial_line) > MAX_LINE_BYTES:
+        is_end = not data and not self._output_ended
+        if is_end or len(self._partial_line) > MAX_LINE_BYTES:
+            self._record_rest()
+        if is_end:
+            self._output_ended = True
+            self._record_event("stdout_eof")
+
+    def _record_rest(self) -> None:
+        if self._partial_line:
             self._record_line("out", bytes(self._partial_line), is_open=True)
             self._partial_line.clear()
 
@@ -418,13 +392,3 @@ class RecordingTransport(TransportWrapper):
         if not self._is_exit_recorded:
             self._is_exit_recorded = True
             self._record_event("exit", returncode=exit_info.exit_code, signal=exit_info.signal, detail=exit_info.detail)
-
-
-def _make_spawn_fields(invocation: Invocation) -> dict[str, Any]:
-    """Describe how the CLI was started; no environment values except HOME."""
-    return {
-        "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.trailing_args],
-        "cwd": invocation.cwd or os.getcwd(),  # noqa: PTH109
-        "home": invocation.env.get("HOME", ""),
-        "handshake": invocation.initialize is not None,
-    }

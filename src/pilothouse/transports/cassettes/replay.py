@@ -20,8 +20,8 @@ from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import ExitInfo, Health, Transport
 from pilothouse.transports.cassettes.format import Cassette, RecordedConnection, redact_line
-from pilothouse.transports.cassettes.playback import EmitEndOfOutput, EmitLine, PlaybackState, make_mismatch
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.cassettes.playback import Emit, PlaybackState, make_mismatch
+from pilothouse.transports.concurrency import LoopCondition, run_blocking
 from pilothouse.transports.stderr import StderrLog
 
 PATIENCE_SECONDS = 10.0
@@ -90,6 +90,10 @@ class Player:
                 self._cassette = Cassette.load(Path(self._source))
             return self._cassette
 
+    @property
+    def _is_strict(self) -> bool:
+        return bool(self.cassette.version) if self._strict is None else self._strict
+
     def start(self, invocation: Invocation) -> PlaybackState:
         """Start the next connection. Blocking.
 
@@ -109,7 +113,7 @@ class Player:
         playback = PlaybackState(
             cassette,
             recorded,
-            strict=bool(cassette.version) if self._strict is None else self._strict,
+            strict=self._is_strict,
             ignore=self._ignore,
             moved_paths=_find_moved_paths(invocation, recorded),
             redact=partial(redact_line, redactor=redactor),
@@ -128,8 +132,7 @@ class Player:
             ReplayMismatch: the program started or sent less.
         """
         connections = self.cassette.connections
-        strict = bool(self.cassette.version) if self._strict is None else self._strict
-        if strict and self._next < len(connections):
+        if self._is_strict and self._next < len(connections):
             words = f"the program has started {self._next} connections, but {len(connections)} were recorded"
             raise make_mismatch(self.cassette, words, connections[self._next].entries[0].line)
         for playback in self._playbacks:
@@ -158,13 +161,12 @@ class ReplayTransport(Transport):
             raise UsageError("a Player has its own settings: give them to it")
         self._player = cassette if isinstance(cassette, Player) else Player(cassette, **settings)
         self._playback: PlaybackState | None = None
-        self._started = False
         self._closed = False
         self._input_ended = False
         self._output_ended = False
         self._failure: ReplayMismatch | None = None
         self._ready = bytearray()
-        self._changed = anyio.Event()
+        self._changed = LoopCondition()
         self._clock_mark = (0.0, 0.0)  # a moment now, and the same moment in the recording
         self._stderr = StderrLog(partial(Redactor, ()))
 
@@ -177,9 +179,7 @@ class ReplayTransport(Transport):
         """
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
-        self._started = True
+        self._mark_started()
         self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
         self._playback = await run_blocking(self._player.start, invocation)
         self._clock_mark = (anyio.current_time(), 0.0)
@@ -204,7 +204,7 @@ class ReplayTransport(Transport):
             self._failure = self._failure or error
             raise
         finally:
-            self._notify_changed()
+            self._changed.notify_all()
 
     async def receive(self) -> bytes:
         """Return the next recorded output.
@@ -229,46 +229,34 @@ class ReplayTransport(Transport):
         """Take the output that is due now; wait if there is none."""
         if self._closed:
             raise anyio.ClosedResourceError
-        changed = self._changed
-        step = playback.next_step()
-        self._update_clock(playback)
+        step = self._next_step(playback)
         if step is None:
-            await self._wait_for_program(playback, changed)
+            limited = playback.is_busy and not playback.is_awaiting_response and self._player.patience is not None
+            with anyio.move_on_after(self._player.patience if limited else None) as patience:
+                await self._changed.wait()
+            if patience.cancelled_caught:
+                playback.on_timeout()
         elif wait := self._seconds_until_due(step):
             with anyio.move_on_after(wait):
-                await changed.wait()
-        else:
-            while (
-                step is not None
-                and not self._seconds_until_due(step)
-                and len(self._ready) < CHUNK_BYTES
-                and not self._output_ended
-            ):
-                self._apply_step(playback, step)
-                step = playback.next_step()
-                self._update_clock(playback)
+                await self._changed.wait()
+        while step is not None and not self._seconds_until_due(step) and len(self._ready) < CHUNK_BYTES:
+            data = playback.complete_step(step)
+            if step.stream == "end":
+                self._output_ended = True
+                return
+            if step.stream == "err":
+                self._stderr.feed(data)
+            else:
+                self._ready += data
+            step = self._next_step(playback)
 
-    def _apply_step(self, playback: PlaybackState, step: EmitLine | EmitEndOfOutput) -> None:
-        data = playback.complete_step(step)
-        if isinstance(step, EmitEndOfOutput):
-            self._output_ended = True
-        elif step.stream == "err":
-            self._stderr.feed(data)
-        else:
-            self._ready += data
-
-    async def _wait_for_program(self, playback: PlaybackState, changed: anyio.Event) -> None:
-        limited = playback.is_busy and not playback.is_awaiting_response and self._player.patience is not None
-        with anyio.move_on_after(self._player.patience if limited else None) as patience:
-            await changed.wait()
-        if patience.cancelled_caught:
-            playback.on_timeout()
-
-    def _update_clock(self, playback: PlaybackState) -> None:
+    def _next_step(self, playback: PlaybackState) -> Emit | None:
+        step = playback.next_step()
         if playback.last_input_time > self._clock_mark[1]:
             self._clock_mark = (anyio.current_time(), playback.last_input_time)
+        return step
 
-    def _seconds_until_due(self, step: EmitLine | EmitEndOfOutput) -> float:
+    def _seconds_until_due(self, step: Emit) -> float:
         """Return the seconds until this step is due."""
         if self._player.speed is None:
             return 0.0
@@ -280,7 +268,7 @@ class ReplayTransport(Transport):
         playback = self._require_playback()
         self._input_ended = True
         playback.end_input()
-        self._notify_changed()
+        self._changed.notify_all()
         await checkpoint()
 
     async def exit_info(self) -> ExitInfo:
@@ -297,7 +285,7 @@ class ReplayTransport(Transport):
     async def close(self) -> None:
         """Close the replay; drop the rest of the recording."""
         self._closed = True
-        self._notify_changed()
+        self._changed.notify_all()
         with anyio.CancelScope(shield=True):
             await checkpoint()
 
@@ -316,10 +304,6 @@ class ReplayTransport(Transport):
         if self._playback is None or self._closed:
             raise anyio.ClosedResourceError
         return self._playback
-
-    def _notify_changed(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 def _find_moved_paths(invocation: Invocation, recorded: RecordedConnection) -> dict[str, str]:

@@ -1,0 +1,41 @@
+"""Chat with Claude Code in a page of your own, over AG-UI: text as it streams, tool calls, and permissions to allow.
+
+python agui_app.py 8000        and then open http://localhost:8000
+"""
+
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse
+from starlette.routing import Route
+
+import pilothouse as ph
+from pilothouse.integrations.ui import Threads, agui_route
+
+threads = Threads(ph.Agent(tools=["Read", "Bash"]), max_sessions=4)
+
+
+async def page(request: Request) -> FileResponse:
+    return FileResponse(Path(__file__).with_name("agui_page.html"))
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette):
+    yield
+    await threads.aclose()  # ends Claude Code of all conversations
+
+
+app = Starlette(
+    routes=[Route("/", page), agui_route("/agui", threads)],
+    middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])],
+    lifespan=lifespan,
+)
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[1]))

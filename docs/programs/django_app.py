@@ -1,0 +1,44 @@
+"""Stream answers with Django under ASGI, and answer in a blocking view; when the client leaves, Claude Code ends.
+
+pip install django uvicorn
+python django_app.py 8000        and then, in another terminal: curl -N "localhost:8000/ask?q=Hello"
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+import secrets
+import sys
+
+import uvicorn
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
+from django.urls import path
+
+import pilothouse as ph
+from pilothouse import sync as blocking
+
+settings.configure(
+    ROOT_URLCONF=__name__, SECRET_KEY=secrets.token_hex(), ALLOWED_HOSTS=["127.0.0.1", "localhost"], USE_TZ=True
+)
+agent = ph.Agent(tools=[], max_turns=1, timeout=120)
+
+
+async def ask(request: HttpRequest) -> StreamingHttpResponse:
+    query = agent.query(request.GET["q"])
+    return StreamingHttpResponse(query.text_stream(), content_type="text/plain")
+
+
+def answer(request: HttpRequest) -> JsonResponse:
+    """Django runs a view without `async` in a thread, where the blocking API has its place."""
+    result = blocking.query(request.GET["q"], tools=[], max_turns=1, timeout=120).result()
+    if result.error is not None:
+        return JsonResponse({"error": str(result.error)}, status=502)
+    return JsonResponse({"text": result.text, "cost_usd": result.cost_usd})
+
+
+urlpatterns = [path("ask", ask), path("answer", answer)]
+application = get_asgi_application()
+
+if __name__ == "__main__":
+    uvicorn.run(application, port=int(sys.argv[1]), lifespan="off")

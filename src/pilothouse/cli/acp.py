@@ -1,0 +1,114 @@
+"""`pilothouse acp`: the agent for editors, on this machine or in sessions of a host.
+
+Owns where conversations of a host are. The protocol is in `pilothouse.integrations.acp`, which is an extra and
+imported here on use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from pilothouse.cli.chat_on_host import HostClient
+from pilothouse.cli.console import find_link
+from pilothouse.cli.flags import AcpRequest
+from pilothouse.cli.screen import Screen
+from pilothouse.client import Agent
+from pilothouse.errors import UsageError
+from pilothouse.messages import Message, from_dict
+from pilothouse.remote import on_host
+from pilothouse.transcripts import SessionInfo
+
+MESSAGES_OF_A_RESPONSE = 5000
+PACKAGES = {"acp": "agent-client-protocol"}
+"""Names of packages that differ from those of their modules."""
+_SCHEMES = {"wss": "https", "ws": "http"}
+
+
+async def acp(request: AcpRequest, screen: Screen) -> int:
+    """Serve the editor at standard input and output until it leaves; return the exit code.
+
+    Raises:
+        UsageError: the extra is not installed, an option cannot work, or the host does not answer.
+    """
+    try:
+        from pilothouse.integrations.acp.agent import serve_editor
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the agent for editors needs the package {PACKAGES.get(str(error.name), error.name)}; install it with: "
+            "pip install 'pilothouse[acp]'"
+        ) from None
+    conversations = None if request.remote is None else HostConversations(request.remote)
+    await serve_editor(Agent(**dict(request.settings)), conversations)
+    return 0
+
+
+class HostConversations:
+    """The conversations on a host. A session goes on there when the editor leaves. The methods block.
+
+    Args:
+        url: address of the host; "": the console of this user that runs here.
+
+    Raises:
+        UsageError: there is no token, or no host runs.
+    """
+
+    outlives_editor = True
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        path = parts.path.rstrip("/").removesuffix("/v1/wire")
+        rest = urlunsplit(parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme), path=path))
+        address, self._token = find_link(rest, os.environ)
+        parts = urlsplit(address)
+        scheme = {http: wire for wire, http in _SCHEMES.items()}.get(parts.scheme, parts.scheme)
+        path = parts.path.rstrip("/")
+        self._wire = urlunsplit(parts._replace(scheme=scheme, path=f"{path}/v1/wire" if path else ""))
+        self._client = HostClient(address, self._token)
+
+    def _get(self, path: str) -> Any:
+        try:
+            return self._client.call("GET", path)
+        except OSError as error:
+            raise UsageError(f"--remote: no host answers: {error.strerror or error}") from None
+
+    def list_newest(self, cwd: str | None, offset: int, limit: int) -> Sequence[SessionInfo]:
+        """List conversations, the newest first; the directories of the editor are not those of the host."""
+        found = self._get(f"/v1/transcripts?offset={offset}&limit={limit}")["transcripts"]
+        return msgspec.convert(found, list[SessionInfo])
+
+    def find(self, session_id: str) -> SessionInfo | None:
+        """Return a conversation."""
+        try:
+            found = self._get(f"/v1/transcripts/{session_id}?limit=1")["transcript"]
+        except UsageError:
+            return None
+        return msgspec.convert(found, SessionInfo)
+
+    def read(self, session_id: str) -> Sequence[Message]:
+        """Return the messages of a conversation."""
+        found: list[Message] = []
+        while True:
+            path = f"/v1/transcripts/{session_id}?limit={MESSAGES_OF_A_RESPONSE}&offset={len(found)}"
+            page = [from_dict(message) for message in self._get(path)["messages"]]
+            found += page
+            if len(page) < MESSAGES_OF_A_RESPONSE:
+                return found
+
+    def make_settings(self, session_id: str | None, cwd: str) -> Mapping[str, Any]:
+        """Return options of a session: one that runs at the host is taken over."""
+        live = None if session_id is None else self._find_live(session_id)
+        settings: dict[str, Any] = {"transport": on_host(self._wire, token=self._token, session=live, take_over=True)}
+        if session_id is not None and live is None:
+            settings["resume"] = session_id
+        return settings
+
+    def _find_live(self, session_id: str) -> str | None:
+        for session in self._get("/v1/sessions")["sessions"]:
+            if session["conversation"] == session_id and session["ending"] is None and session["kind"] != "hosted":
+                return session["id"]
+        return None

@@ -1,0 +1,208 @@
+"""`tool` and `create_sdk_mcp_server`: tools that run in this process. `mcp` is loaded when a program asks for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, cast
+
+from pilothouse.compat.claude_agent_sdk._errors import as_mapping
+from pilothouse.compat.claude_agent_sdk.types import McpSdkServerConfig
+from pilothouse.tools import SdkServer, Tool, create_tool, mount, sdk_server
+
+T = TypeVar("T")
+
+RESULT_SIZE: Final = "maxResultSizeChars"
+_SIZE_KEY: Final = "anthropic/maxResultSizeChars"
+_HINTS: Final = {
+    "read_only_hint": "readOnlyHint",
+    "destructive_hint": "destructiveHint",
+    "idempotent_hint": "idempotentHint",
+    "open_world_hint": "openWorldHint",
+    "max_result_size_chars": RESULT_SIZE,
+}
+
+
+@dataclass
+class SdkMcpTool(Generic[T]):
+    """A tool: what the model sees, and the function that runs."""
+
+    name: str
+    description: str
+    input_schema: type[T] | dict[str, Any]
+    handler: Callable[[T], Awaitable[dict[str, Any]]]
+    annotations: Any | None = None
+
+
+def tool(
+    name: str, description: str, input_schema: type | dict[str, Any], annotations: Any | None = None
+) -> Callable[[Callable[[Any], Awaitable[dict[str, Any]]]], SdkMcpTool[Any]]:
+    """Make a tool of a function that takes its arguments as one dictionary.
+
+    Args:
+        name: the name that the model uses.
+        description: what it does, for the model.
+        input_schema: a dictionary of names and types, a TypedDict, or a JSON Schema.
+        annotations: hints of MCP, as `ToolAnnotations`.
+    """
+
+    def decorator(handler: Callable[[Any], Awaitable[dict[str, Any]]]) -> SdkMcpTool[Any]:
+        return SdkMcpTool(name, description, input_schema, handler, annotations)
+
+    return decorator
+
+
+def create_sdk_mcp_server(
+    name: str, version: str = "1.0.0", tools: list[SdkMcpTool[Any]] | None = None
+) -> McpSdkServerConfig:
+    """Make a server in this process, for `ClaudeAgentOptions(mcp_servers={name: …})`."""
+    return McpSdkServerConfig(type="sdk", name=name, instance=ToolServer(name, version, tools or []))
+
+
+class ToolServer:
+    """Stands for a `Server` of the `mcp` package, which is made when one of its attributes is used.
+
+    Args:
+        name: its name.
+        version: its version.
+        tools: what it offers.
+    """
+
+    def __init__(self, name: str, version: str, tools: list[SdkMcpTool[Any]]) -> None:
+        self._parts = (name, version, tools)
+        self._server: Any = None
+
+    @property
+    def __class__(self) -> type:  # so that it is an instance of what it stands for  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _get_server_class() or ToolServer
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._server is None:
+            self._server = _make_mcp_server(*self._parts)
+        return getattr(self._server, name)
+
+    def make_native(self) -> Any:
+        """Return the server as pilothouse takes it: of `mcp` only if the program has asked for that one."""
+        if self._server is not None:
+            return mount(self._server, always_load=False)
+        name, version, tools = self._parts
+        return sdk_server(name, [make_tool(each) for each in tools], version=version)
+
+
+def make_server(config: Any) -> Any:
+    """Return a server of `mcp_servers` as pilothouse takes it; one of another process stays as it is."""
+    given = as_mapping(config)
+    if given.get("type") != "sdk":
+        return config
+    instance: Any = given["instance"]
+    if type(instance) is ToolServer:
+        return instance.make_native()
+    return instance if isinstance(instance, SdkServer) else mount(instance, always_load=False)
+
+
+def make_tool(given: SdkMcpTool[Any]) -> Tool[..., Any]:
+    """Return a tool of pilothouse that calls the handler with the arguments as the model gave them."""
+
+    async def run(arguments: dict[str, Any]) -> Any:
+        answer: Any = given.handler(dict(arguments))
+        return _read_result(await answer if inspect.isawaitable(answer) else answer)
+
+    hints = _read_hints(given.annotations)
+    size = hints.pop(RESULT_SIZE, None)
+    meta = None if size is None else {_SIZE_KEY: size}
+    settings: dict[str, Any] = {"annotations": hints or None, "meta": meta, "always_load": False}
+    return create_tool(given.name, given.description, _make_schema(given.input_schema), run, **settings)
+
+
+def _make_schema(given: Any) -> dict[str, Any]:
+    """Return the JSON Schema; with it, pilothouse checks arguments and does not convert them."""
+    if isinstance(given, dict) and "type" in given and ("properties" in given or given["type"] == "object"):
+        return cast("dict[str, Any]", given)
+
+    def reader(arguments: Any) -> None: ...
+
+    return create_tool("reader", "", given, reader).input_schema if given else {"type": "object", "properties": {}}
+
+
+def _read_result(answer: Any) -> Any:
+    given = as_mapping(answer)
+    if "content" not in given:
+        return answer
+    return {"content": given["content"], "isError": bool(given.get("is_error", given.get("isError", False)))}
+
+
+def _read_hints(annotations: Any) -> dict[str, Any]:
+    if annotations is None:
+        return {}
+    if isinstance(annotations, Mapping):
+        return {_HINTS.get(key, key): value for key, value in cast("Mapping[str, Any]", annotations).items()}
+    return annotations.model_dump(by_alias=True, exclude_none=True)
+
+
+def _get_server_class() -> type | None:
+    try:
+        from mcp.server import Server
+    except ImportError:
+        return None
+    return Server
+
+
+def _make_mcp_server(name: str, version: str, tools: list[SdkMcpTool[Any]]) -> Any:
+    from mcp import types
+    from mcp.server.lowlevel import Server
+
+    made = {each.name: make_tool(each) for each in tools}
+    listed = [types.Tool.model_validate(each.definition()) for each in made.values()]
+
+    async def run(tool_name: str, arguments: dict[str, Any] | None) -> Any:
+        found = made.get(tool_name)
+        unknown = {"content": [{"type": "text", "text": f"Tool '{tool_name}' not found"}], "isError": True}
+        return types.CallToolResult.model_validate(unknown if found is None else await found.run(arguments or {}))
+
+    if not hasattr(Server, "list_tools"):  # mcp 2
+
+        async def on_list_tools(*_: Any) -> Any:
+            return types.ListToolsResult(tools=listed)
+
+        async def on_call_tool(_: Any, params: Any) -> Any:
+            return await run(params.name, params.arguments)
+
+        return Server(name, version=version, on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+
+    async def list_tools() -> Any:
+        return listed
+
+    old: Any = Server(name, version=version)
+    old.list_tools()(list_tools)
+    old.call_tool(validate_input=False)(run)
+    return old
+
+
+@cache
+def load_tool_annotations() -> type:
+    """Return `ToolAnnotations`, which is a class of `mcp`: it is made when a program asks for it.
+
+    Raises:
+        ImportError: the package `mcp` is not installed.
+    """
+    try:
+        from mcp.types import ToolAnnotations as Base
+    except ImportError as error:
+        raise ImportError("ToolAnnotations needs the package mcp: pip install 'pilothouse[mcp]'") from error
+
+    class ToolAnnotations(Base, extra="allow"):
+        """Hints about a tool, in the names of MCP or in snake_case; `maxResultSizeChars` keeps long results whole."""
+
+        maxResultSizeChars: int | None = None  # noqa: N815
+
+        def __init__(self, **data: Any) -> None:
+            for snake, wire in _HINTS.items():
+                if snake in data:
+                    data.setdefault(wire, data.pop(snake))
+            super().__init__(**data)
+
+    return ToolAnnotations

@@ -1,0 +1,180 @@
+"""Transactions of a journal: one thread per connection runs them; requests that arrive meanwhile share the next one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+T = TypeVar("T")
+
+
+class StatementResult(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """Number of changed rows."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        ...
+
+
+class SqlTransaction(Protocol):
+    """A transaction; statements have a `?` for each value."""
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
+        """Execute one statement."""
+        ...
+
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
+        """Execute one statement for each row of values."""
+        ...
+
+
+class AccessLevel(IntEnum):
+    """What a job accesses. A transaction has the strongest level of its jobs."""
+
+    STATEMENT = 0
+    """One statement that needs no transaction and may be repeated."""
+    READ = 1
+    """Changes nothing."""
+    OWN = 2
+    """Changes rows that belong to this worker, or will."""
+    WRITE = 3
+    """Changes rows that others change too: only one such transaction runs at a time, across all processes."""
+
+
+@dataclass(slots=True, eq=False)
+class CommitJob:
+    """A function to run in a transaction, and its result."""
+
+    work: Callable[[SqlTransaction], Any]
+    access: AccessLevel
+    is_short: bool = False
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    value: Any = None
+    error: Exception | None = None
+    is_done: bool = False
+
+    def fail(self, error: Exception) -> None:
+        """Set the error of the job."""
+        self.error, self.is_done = error, True
+
+
+class GroupCommitter(ABC):
+    """The transactions of one connection."""
+
+    unavailable_errors: tuple[type[Exception], ...] = ()
+    """Errors that are not caused by the jobs."""
+    is_news = False
+    """A job sets this if other workers should look: its transaction wakes those that wait for a change."""
+
+    def __init__(self) -> None:
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._batch_lock = anyio.Lock()
+        self._queue: list[CommitJob] = []
+        self._batch: list[CommitJob] = []
+
+    async def transact(
+        self,
+        work: Callable[[SqlTransaction], T],
+        access: AccessLevel = AccessLevel.WRITE,
+        *,
+        is_short: bool = False,
+    ) -> T:
+        """Run `work` in a transaction, in a thread; requests that arrive meanwhile share the next transaction.
+
+        What `is_short` reads and writes few rows, and may be done without a thread.
+
+        While the database responds, the work is done even if the caller is cancelled: runs that a journal has leased
+        must not get lost. If the database is gone, a cancelled caller does not wait for it.
+
+        Raises:
+            FleetJournalError: the work failed.
+        """
+        job = CommitJob(work, access, is_short)
+        if not self._batch_lock.locked() and self._commit_at_once([job]):
+            if job.error is not None:
+                raise job.error
+            return cast("T", job.value)
+        self._queue.append(job)
+        try:
+            with job.scope:
+                async with self._batch_lock:
+                    if not job.is_done:
+                        await self._lead_batch(job)
+        finally:
+            if not job.is_done and job in self._queue:
+                self._queue.remove(job)
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.value)
+
+    def _commit_at_once(self, jobs: list[CommitJob]) -> bool:
+        """Run short jobs without a thread; return False if one is not short, or would have to wait."""
+        return False
+
+    async def _lead_batch(self, own: CommitJob) -> None:
+        self._batch, self._queue = self._queue, []
+        try:
+            await self._commit_batch()
+        finally:
+            self._queue[:0] = [job for job in self._batch if not job.is_done and job is not own]
+            self._batch = []
+
+    async def _commit_batch(self) -> None:
+        """Run all jobs of the batch."""
+        if not self._commit_at_once(self._batch):
+            await self._run_in_thread(partial(self._commit_or_split, self._batch))
+
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(1)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _commit_or_split(self, jobs: list[CommitJob]) -> None:
+        """Commit all jobs in one transaction; if one fails, commit each in its own."""
+        try:
+            self._commit_jobs(jobs)
+        except self.unavailable_errors:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+                return
+            for job in jobs:
+                if not job.is_done:
+                    self._commit_or_split([job])
+
+    @abstractmethod
+    def _commit_jobs(self, jobs: list[CommitJob]) -> None:
+        """Run all jobs in one transaction, in this thread; mark each as done after the commit."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            FleetJournalError: the database cannot be used.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect. Idempotent."""
+
+    @abstractmethod
+    async def wait_for_change(self, seconds: float) -> bool:
+        """Wait until another process has changed the journal; return whether it has, within `seconds`."""

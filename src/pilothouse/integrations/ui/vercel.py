@@ -1,0 +1,292 @@
+"""The UI message stream of Vercel's AI SDK (`ai` 6 and 7): the events of a turn as chunks, and a route for `useChat`.
+
+`VercelWriter` is a table without I/O. A stream that needs a decision ends with approval requests, and the turn waits;
+the next request of the chat answers and reads on in the same message.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from msgspec import to_builtins
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pilothouse.client import Agent
+from pilothouse.client.event_reader import TextReader
+from pilothouse.errors import Interrupted, PilothouseError
+from pilothouse.events import (
+    Finished,
+    QueryEvent,
+    TextDelta,
+    TextRetracted,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from pilothouse.integrations.ui.http import EventStream, GetOwner, find_owner, get_text, make_refusal, read_body
+from pilothouse.integrations.ui.threads import FrontEndError, Thread, Threads, Turn, settle
+from pilothouse.messages import ResultMessage
+from pilothouse.permissions import Ask
+
+STREAM_HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+TODO_TOOL = "TodoWrite"
+Chunk = dict[str, Any]
+
+
+class VercelWriter:
+    """Turns the events of one stream into chunks. Pure.
+
+    Args:
+        message_id: id of the message that the chunks build; that of an earlier stream continues its message.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self._message_id = message_id
+        self._text = TextReader()
+        self._open: tuple[str, str] | None = None  # the kind and id of the part that is being written
+        self._agent_texts: dict[str, str] = {}
+        self.is_finished = False
+
+    def start(self) -> Iterator[Chunk]:
+        """Yield the first chunks."""
+        yield {"type": "start", "messageId": self._message_id}
+        yield {"type": "start-step"}
+
+    def write(self, event: QueryEvent) -> Iterator[Chunk]:
+        """Yield what one event becomes."""
+        match event:
+            case TextDelta(agent=None):
+                yield from self._write_delta("text", self._text.read_event(event))
+            case ThinkingDelta(agent=None, text=text):
+                yield from self._write_delta("reasoning", text)
+            case TextDelta(agent=str(agent), text=text):
+                self._agent_texts[agent] = self._agent_texts.get(agent, "") + text
+                yield {"type": "data-subagent", "id": agent, "data": {"text": self._agent_texts[agent]}}
+            case TextRetracted():
+                self._text.read_event(event)
+            case ToolCallStarted():
+                yield from self._write_call(event)
+            case ToolCallFinished():
+                yield from self._write_result(event)
+            case Finished():
+                yield from self.finish(event.message, event.error)
+            case _:
+                return
+
+    def _write_delta(self, kind: str, text: str) -> Iterator[Chunk]:
+        if not text:
+            return
+        if self._open is None or self._open[0] != kind:
+            yield from self._close()
+            self._open = kind, str(uuid.uuid4())
+            yield {"type": f"{kind}-start", "id": self._open[1]}
+        yield {"type": f"{kind}-delta", "id": self._open[1], "delta": text}
+
+    def _close(self) -> Iterator[Chunk]:
+        if self._open is not None:
+            kind, part_id = self._open
+            self._open = None
+            yield {"type": f"{kind}-end", "id": part_id}
+
+    def _write_call(self, event: ToolCallStarted) -> Iterator[Chunk]:
+        yield from self._close()
+        given = event.tool_use.input
+        chunk = {"type": "tool-input-available", "toolCallId": event.id, "toolName": event.name, "input": given}
+        about = {} if event.agent is None else {"providerMetadata": {"pilothouse": {"agent": event.agent}}}
+        yield {**chunk, "dynamic": True, **about}
+        if event.name == TODO_TOOL and "todos" in given:
+            yield {"type": "data-todos", "id": "todos", "data": given["todos"]}
+
+    def _write_result(self, event: ToolCallFinished) -> Iterator[Chunk]:
+        yield from self._close()
+        if event.is_error:
+            text = event.result.text
+            yield {"type": "tool-output-error", "toolCallId": event.id, "errorText": text, "dynamic": True}
+        else:
+            content = event.result.content
+            output = content if isinstance(content, str) else to_builtins(content)
+            yield {"type": "tool-output-available", "toolCallId": event.id, "output": output, "dynamic": True}
+
+    def finish(self, message: ResultMessage | None, error: PilothouseError | None) -> Iterator[Chunk]:
+        """Yield the end of a stream whose turn has ended."""
+        self.is_finished = True
+        yield from self._close()
+        if isinstance(error, Interrupted):
+            yield {"type": "abort"}
+            return
+        if error is not None:
+            yield {"type": "error", "errorText": str(error)}
+        facts: Chunk = {} if message is None else {"costUsd": message.total_cost_usd, "usage": _get_usage(message)}
+        yield {"type": "finish-step"}
+        yield {"type": "finish", "messageMetadata": {"pilothouse": facts}}
+
+    def pause(self, asks: Sequence[Ask]) -> Iterator[Chunk]:
+        """Yield the end of a stream whose turn waits for decisions."""
+        self.is_finished = True
+        yield from self._close()
+        for ask in asks:
+            described = ask.describe(details=True)
+            call = described.get("request", {}).get("tool_use_id")
+            yield {"type": "data-ask", "id": ask.id, "data": described}
+            if ask.kind in ("permission", "plan") and call:
+                yield {"type": "tool-approval-request", "approvalId": ask.id, "toolCallId": call}
+        yield {"type": "finish-step"}
+        yield {"type": "finish"}
+
+
+def vercel_route(
+    path: str, agent: Agent | Threads, *, get_owner: GetOwner | None = None, resumable: bool = False
+) -> Route:
+    """Return a route that serves an agent to `useChat` of the AI SDK, for Starlette and FastAPI.
+
+    ::
+
+        app = Starlette(routes=[vercel_route("/chat", ph.Agent(cwd="/srv/project"))])
+
+    Whoever reaches the route may use the agent, its tools and its account: put your authentication before it, and
+    give `get_owner` if it has several users.
+
+    Args:
+        path: of the route.
+        agent: the agent; or `Threads`, for limits, or to share conversations between routes.
+        get_owner: `f(request)` returns who asks, sync or async; an owner sees only their own chats. It may raise
+            `HTTPException`. Default: nobody tells owners apart.
+        resumable: whether an answer goes on without its client. `GET path/ID/stream` gives the stream again from its
+            start (`useChat({resume: true})`), and `DELETE path/ID/stream` stops the answer, for a stop button. Default:
+            a client that leaves, or calls `stop()`, stops the answer.
+    """
+    threads = agent if isinstance(agent, Threads) else Threads(agent)
+    streams: WeakKeyDictionary[Turn, _Stream] = WeakKeyDictionary()
+
+    async def send(request: Request) -> Response:
+        owner = await find_owner(get_owner, request)
+        try:
+            body = await read_body(request)
+            thread = threads.open(get_text(body, "id"), owner)
+            async with thread.lock:
+                turn, message_id = await _begin(thread, body)
+        except PilothouseError as error:
+            return make_refusal(error)
+        stream = streams[turn] = _Stream(thread, message_id, turn.shown, resumable)
+        return EventStream(stream.read(turn), STREAM_HEADERS)
+
+    async def endpoint(request: Request) -> Response:
+        rest = request.path_params.get("rest", "")
+        if request.method == "POST":
+            return await send(request) if not rest else Response(status_code=404)
+        chat_id, _, last = rest.removeprefix("/").rpartition("/")
+        if last != "stream" or not chat_id:
+            return Response(status_code=404)
+        turn = threads.open(chat_id, await find_owner(get_owner, request)).turn
+        if turn is None or (stream := streams.get(turn)) is None or (turn.is_finished and turn.shown == len(turn.log)):
+            return Response(status_code=204)
+        if request.method == "DELETE":
+            await turn.stop()
+            return Response(status_code=204)
+        return EventStream(stream.read(turn), STREAM_HEADERS)
+
+    methods = ["POST", "GET", "DELETE"] if resumable else ["POST"]
+    return Route(path.rstrip("/") + "{rest:path}" if resumable else path, endpoint, methods=methods)
+
+
+async def _begin(thread: Thread, body: Mapping[str, Any]) -> tuple[Turn, str]:
+    """Answer what the chat waits for, or send the last message; return the turn and the id of its message."""
+    messages: Any = body.get("messages")
+    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
+        raise FrontEndError("messages: expected a list of messages")
+    last = cast("dict[str, Any]", messages[-1])
+    if last.get("role") == "assistant":
+        turn = thread.turn if thread.is_busy else None
+        if turn is None:
+            raise FrontEndError("nothing waits for this answer any more; send a message", code="busy")
+        answers = _read_answers(last, body)
+        for ask in turn.asks:
+            if ask.id in answers:
+                settle(ask, answers[ask.id], by="AI SDK")
+        return turn, str(last.get("id") or uuid.uuid4())
+    has_history = any(isinstance(each, dict) and "assistant" in each.values() for each in cast("list[Any]", messages))
+    return await thread.start_turn(_read_parts(last), has_history=has_history), str(uuid.uuid4())
+
+
+def _read_answers(message: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was decided, by ask: approvals of the message, and `answers` of the body."""
+    found: dict[str, Any] = {}
+    for part in cast("list[Any]", message.get("parts") or []):
+        match part:
+            case {"state": "approval-responded", "approval": {"id": str(ask_id), **approval}}:
+                found[ask_id] = {"approved": approval.get("approved"), "reason": approval.get("reason")}
+            case _:
+                continue
+    answers = body.get("answers")
+    return {**found, **cast("dict[str, Any]", answers if isinstance(answers, dict) else {})}
+
+
+def _read_parts(message: Mapping[str, Any]) -> list[Any]:
+    blocks: list[Any] = []
+    for part in cast("list[Any]", message.get("parts") or []):
+        match part:
+            case {"type": "text", "text": str(text)} if text.strip():
+                blocks.append({"type": "text", "text": text})
+            case {"type": "file", "mediaType": str(kind), "url": str(url)}:
+                blocks.append(_read_file(kind, url))
+            case _:
+                continue
+    if not blocks:
+        raise FrontEndError("messages: expected a text or a file in the last message")
+    return blocks
+
+
+def _read_file(media_type: str, url: str) -> dict[str, Any]:
+    kind = "image" if media_type.startswith("image/") else "document"
+    head, comma, data = url.partition(",")
+    if head.startswith("data:") and head.endswith(";base64") and comma:
+        return {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": data}}
+    return {"type": kind, "source": {"type": "url", "url": url}}
+
+
+class _Stream:
+    """What one request has begun to send, for it and for those that read it again."""
+
+    def __init__(self, thread: Thread, message_id: str, start: int, resumable: bool) -> None:
+        self._thread = thread
+        self._message_id = message_id
+        self._start = start
+        self._resumable = resumable
+
+    async def read(self, turn: Turn) -> AsyncGenerator[Any]:
+        """Yield the chunks from the start."""
+        writer = VercelWriter(self._message_id)
+        position = self._start
+        turn.readers += 1
+        try:
+            for item in writer.start():
+                yield item
+            while not writer.is_finished:
+                event = await turn.read(position)
+                if event is not None:
+                    position += 1
+                    turn.shown = max(turn.shown, position)
+                    items = writer.write(event)
+                elif turn.is_waiting:
+                    items = writer.pause(turn.asks)
+                elif turn.is_finished:
+                    items = writer.finish(None, turn.failure or Interrupted("the turn was stopped"))
+                else:
+                    continue
+                for item in items:
+                    yield item
+            yield "[DONE]"
+        finally:
+            turn.readers -= 1
+            if not writer.is_finished:  # the client left
+                turn.read_on() if self._resumable else await turn.stop()
+            await self._thread.leave()
+
+
+def _get_usage(message: ResultMessage) -> Any:
+    return to_builtins(message.usage)

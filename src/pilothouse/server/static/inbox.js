@@ -1,0 +1,35 @@
+/** The inbox: everything that waits for a person, of all sessions. */
+
+import { AskCard } from "./asks.js";
+import { store, useStore } from "./store.js";
+import { Empty, useKeys } from "./ui.js";
+import { html, useState } from "./vendor/htm-preact.js";
+
+export function Inbox() {
+  const { asks } = useStore();
+  const list = [...asks.values()].sort((one, other) => one.asked_at - other.asked_at);
+  const [chosen, setChosen] = useState("");
+  const at = Math.max(0, list.findIndex((ask) => ask.id === chosen));
+  const active = list[at];
+  const move = (/** @type {number} */ by) => setChosen(list[Math.min(list.length - 1, Math.max(0, at + by))]?.id ?? "");
+  useKeys("Inbox", {
+    j: ["Next request", () => move(1)],
+    k: ["Request before", () => move(-1)],
+    o: ["Open the session", () => active && (location.hash = `#/sessions/${active.session}`)],
+  });
+  return html`<main tabindex="-1" class="page inbox">
+    <header class="page-head"><h1>Inbox</h1><${NotifyButton} /></header>
+    ${store.isLoaded && !list.length && html`<${Empty} icon="inbox" title="Nothing waits for you">
+      <p>When Claude Code needs a permission, asks a question or has a plan, it appears here.</p>
+      <p><a class="button primary" href="#/sessions/new">Start a session</a></p><//>`}
+    <div class="asks" aria-live="polite">${list.map((ask) => html`<${AskCard} key=${ask.id} ask=${ask} isActive=${ask === active} onActivate=${() => setChosen(ask.id)} />`)}</div>
+  </main>`;
+}
+
+/** Ask the browser for notifications, once the user wants them. */
+function NotifyButton() {
+  const known = typeof Notification === "undefined" ? "denied" : Notification.permission;
+  const [state, setState] = useState(known);
+  if (state !== "default") return null;
+  return html`<button onClick=${async () => setState(await Notification.requestPermission())}>Notify me</button>`;
+}

@@ -1,0 +1,4 @@
+export class Marked {
+  constructor(...extensions: object[]);
+  parse(text: string, options?: object): string;
+}

@@ -1,0 +1,292 @@
+"""`CommandTransport`: `claude` behind a command, such as `ssh`, `podman run` or `kubectl exec`.
+
+Owns starting the command, waiting for the answer of the supervisor, and noticing that one side is lost. The supervisor
+is in `supervisor`, the commands are in `elsewhere`. Knows nothing of ssh, containers or pods.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from msgspec.structs import replace
+
+from pilothouse.errors import CLINotFoundError, CLIStartError, UsageError
+from pilothouse.options import Invocation
+from pilothouse.transports.base import ExitInfo, Health
+from pilothouse.transports.child import ChildProcess, ExitStatus, signal_name, spawn
+from pilothouse.transports.cli import CliTransport, make_redactor
+from pilothouse.transports.stderr import StderrLog
+from pilothouse.transports.supervisor import (
+    LOADER,
+    ControlLines,
+    encode_input,
+    encode_start,
+    make_answer_error,
+    map_path,
+    read_answer,
+)
+from pilothouse.transports.watchdog import KILL
+
+if TYPE_CHECKING:
+    from pilothouse.options.secrets import Redactor
+
+START_SECONDS = 60.0
+"""Seconds until the supervisor must have answered."""
+HEARTBEAT_SECONDS = 2.0
+"""Seconds between two signs of life that go over there."""
+LOST_SECONDS = 8.0
+"""Seconds without a sign of life from there after which the other side counts as lost."""
+FAR_CLOSE_SECONDS = 4.5
+"""Seconds for the other side to end the child, which it forces after 2.5 s, and to report that."""
+MAX_NOISE_BYTES = 1024 * 1024
+"""Bytes that login scripts may write before the answer of the supervisor."""
+
+
+class CommandTransport(CliTransport):
+    """Runs `claude` behind a command that passes on standard input, output and error.
+
+    The command gets a short shell program as its last arguments. That program needs a POSIX shell, `dd` and `mkfifo`
+    over there, and nothing else but `claude`. The variables that the settings name, private files and arguments travel
+    by standard input; nothing is inherited. When this process, the command or the network dies, the other side ends
+    `claude` and what it has started within 10 s.
+
+    Args:
+        prefix: the command, such as `("ssh", "user@box")`. `{cwd}` in a word is the working directory of the run.
+        cli: name or path of `claude` over there.
+        directory: working directory over there for runs without `cwd`; None: where the command begins.
+        mounts: directories here, and where they are over there: `cwd`, `add_dirs` and `plugins` are mapped. `.` is
+            the working directory of the run.
+        joins_words: the command joins its last arguments for another shell, as ssh does.
+        start_timeout: seconds until `claude` must have been started.
+
+    Attributes:
+        prefix: the command.
+        transcripts: conversations that are written over there before the start, unless they are there with as many
+            lines: paths below the folder `projects` of the CLI's configuration, and their content. A session store
+            sets them.
+
+    Raises:
+        UsageError: the command is empty.
+    """
+
+    def __init__(
+        self,
+        prefix: Sequence[str],
+        *,
+        cli: str = "claude",
+        directory: str | None = None,
+        mounts: Mapping[str, str] | None = None,
+        joins_words: bool = False,
+        start_timeout: float = START_SECONDS,
+    ) -> None:
+        if not prefix or isinstance(prefix, str):
+            raise UsageError(f"prefix: expected a list of words, such as ['ssh', 'user@box'], got {prefix!r}")
+        super().__init__(close_grace=FAR_CLOSE_SECONDS)
+        self.prefix = tuple(prefix)
+        self.transcripts: dict[str, bytes] = {}
+        self._shown = shlex.join(prefix)
+        self._cli = cli
+        self._directory = directory
+        self._mounts = dict(mounts or {})
+        self._joins_words = joins_words
+        self._start_timeout = start_timeout
+        self._ident = secrets.token_hex(8)
+        self._control = ControlLines(self._ident)
+        self._early = b""  # output of the child that came with the answer
+        self._input_ended = False
+        self._heard_at = self._beat_at = 0.0  # of `time.monotonic`
+        self._lost = ""
+
+    def __repr__(self) -> str:
+        return f"CommandTransport({shlex.join(self.prefix)!r})"
+
+    def find_directory(self, cwd: str | None) -> str | None:
+        """Return the working directory over there of a run with this `cwd`; None: where the command begins."""
+        return self._directory if cwd is None else map_path(cwd, self._resolve_mounts(cwd))
+
+    def _resolve_mounts(self, cwd: str) -> dict[str, str]:
+        return {os.path.abspath(cwd if here == "." else here): there for here, there in self._mounts.items()}  # noqa: PTH100
+
+    def _make_command(self, cwd: str) -> list[str]:
+        cwd = os.path.abspath(cwd)  # noqa: PTH100
+        if ":" in cwd and any("{cwd}:" in word for word in self.prefix):
+            raise UsageError(f"cwd: {cwd!r} has a colon, so it cannot be mounted; rename the directory")
+        command = shutil.which(self.prefix[0])
+        if command is None:
+            raise CLINotFoundError(f"there is no command {self.prefix[0]!r} on this machine; install it")
+        shell = ["sh", "-c", LOADER, "pilothouse"]
+        if self._joins_words:
+            shell = [shlex.quote(word) for word in shell]
+        words = [word.replace("{cwd}", cwd) for word in self.prefix]
+        self._shown = shlex.join(words)
+        return [command, *words[1:], *shell]
+
+    async def _launch(self, invocation: Invocation) -> ChildProcess:
+        if invocation.user is not None:
+            raise UsageError("option 'user': the command decides who runs claude over there; leave it out")
+        cwd = invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
+        command = self._make_command(cwd)
+        start = encode_start(
+            invocation,
+            self._ident,
+            cli=self._cli,
+            directory=self._directory,
+            mounts=self._resolve_mounts(cwd),
+            transcripts=self.transcripts,
+        )
+        self._stderr = _FarStderr(self._control, partial(make_redactor, invocation), invocation.on_stderr)
+        child = spawn(command, env=os.environ, cwd=None)
+        try:
+            with anyio.move_on_after(self._start_timeout):
+                await self._wait_for_start(child, start)
+                return child
+            self._take_stderr(child)
+            raise CLIStartError(self._explain(f"has not started claude after {self._start_timeout:g} s"))
+        except BaseException:
+            child.abandon()
+            raise
+
+    async def _wait_for_start(self, child: ChildProcess, start: bytes) -> None:
+        output, answer = b"", None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_write, child, start)
+            while (answer := read_answer(self._ident, output)) is None:
+                data = await child.stdout.read()
+                if not data or len(output) > MAX_NOISE_BYTES:
+                    break
+                output += data
+            group.cancel_scope.cancel()
+        if answer is None:
+            with anyio.move_on_after(1):
+                status = await child.wait()
+                self._take_stderr(child)
+                raise CLIStartError(self._explain(f"ended {_describe(status)} before claude was started"))
+            raise CLIStartError(self._explain("closed its output before claude was started"))
+        line, self._early = answer
+        if line != b"ready":
+            raise make_answer_error(line, self._shown)
+        self._heard_at = time.monotonic()
+
+    def _explain(self, what: str) -> str:
+        tail = self._stderr.tail().strip()
+        said = f"; its standard error ends with:\n  {tail[-2000:]}" if tail else ""
+        return f"`{self._shown}` {what}; run it by hand with `true` behind it{said}"
+
+    async def serve(self) -> None:
+        """Drain standard error, exchange signs of life, and watch for the exit."""
+        if self._child is None or self._closed is not None:
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._exchange_heartbeats, self._child)
+            await super().serve()
+            group.cancel_scope.cancel()
+
+    async def _exchange_heartbeats(self, child: ChildProcess) -> None:
+        heard, stop = self._control.count, threading.Event()
+        self._beat_at = time.monotonic()
+        thread = threading.Thread(target=self._beat_for_blocked_loop, args=(child, stop), daemon=True)
+        thread.start()
+        try:
+            while not self._lost:
+                child.stdin.try_write(b"p\n")  # while a frame is being written, that is a sign of life
+                await anyio.sleep(HEARTBEAT_SECONDS)
+                was_blocked = time.monotonic() - self._beat_at > LOST_SECONDS / 2
+                self._beat_at = time.monotonic()
+                if heard != self._control.count or was_blocked:  # what arrived meanwhile has not been read yet
+                    heard, self._heard_at = self._control.count, self._beat_at
+                elif self._beat_at - self._heard_at > LOST_SECONDS and child.poll() is None:
+                    self._lost = f"the other side has given no sign of life for {LOST_SECONDS:g} s"
+                    child.signal(KILL)
+        finally:
+            stop.set()
+
+    def _beat_for_blocked_loop(self, child: ChildProcess, stop: threading.Event) -> None:
+        """Send signs of life while a callback blocks the loop, so that nothing else writes at the same time."""
+        while not stop.wait(HEARTBEAT_SECONDS / 2):
+            if time.monotonic() - self._beat_at > HEARTBEAT_SECONDS * 1.5:
+                child.stdin.try_write(b"p\n")
+
+    async def send(self, data: bytes) -> None:
+        """See `CliTransport`."""
+        if self._input_ended:
+            raise anyio.ClosedResourceError
+        if self._control.exit_code is not None and self._closed is None:  # the command itself ends a moment later
+            raise anyio.BrokenResourceError
+        await super().send(encode_input(data))
+
+    def try_send(self, data: bytes) -> bool:
+        """See `Transport`."""
+        is_open = not self._input_ended and self._control.exit_code is None
+        return is_open and super().try_send(encode_input(data))
+
+    async def receive(self) -> bytes:
+        """See `CliTransport`."""
+        if self._early and self._closed is None:
+            early, self._early = self._early, b""
+            return early
+        return await super().receive()
+
+    async def end_input(self) -> None:
+        """Tell the supervisor to end the child's input. The end of the stream itself would end the child."""
+        child = self._require_child()
+        if not self._input_ended:
+            await _write(child, b"e\n")
+            self._input_ended = True
+
+    def try_end_input(self) -> bool:
+        """See `Transport`."""
+        if self._child is None or self._closed is not None:
+            return False
+        self._input_ended = self._input_ended or self._child.stdin.try_write(b"e\n")
+        return self._input_ended
+
+    def _make_exit_info(self, status: ExitStatus | None) -> ExitInfo:
+        code = self._control.exit_code
+        if code is not None:
+            far = ExitStatus(code=code) if code <= 128 else ExitStatus(signal=signal_name(code - 128))
+            return super()._make_exit_info(far)
+        info = super()._make_exit_info(status)
+        if status is None or self._ended_by_close:
+            return info
+        lost = self._lost or f"`{self.prefix[0]}` ended {_describe(status)}"
+        detail = f"the connection to {self._shown} broke: {lost}; the other side ends claude by itself"
+        return replace(info, exit_code=None, signal=None, detail=detail)
+
+    def health(self) -> Health:
+        """See `CliTransport`."""
+        health = super().health()
+        return Health("degraded", "input ended") if self._input_ended and health.state == "healthy" else health
+
+
+class _FarStderr(StderrLog):
+    """Standard error of the command, without the lines of the supervisor."""
+
+    def __init__(
+        self, control: ControlLines, redactor: Callable[[], Redactor], on_line: Callable[[str], object] | None
+    ) -> None:
+        super().__init__(redactor, on_line)
+        self._control = control
+
+    def feed(self, data: bytes) -> None:
+        if shown := self._control.feed(data):
+            super().feed(shown)
+
+
+async def _write(child: ChildProcess, data: bytes) -> None:
+    try:
+        await child.stdin.write(data)
+    except anyio.BrokenResourceError:
+        return  # its output and exit say more
+
+
+def _describe(status: ExitStatus) -> str:
+    return f"with code {status.code}" if status.signal is None else f"by {status.signal}"

@@ -1,0 +1,58 @@
+"""`pilothouse chat --remote`: what a typed line decides, and which hosts it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pilothouse.cli.chat_on_host import HostClient, make_decision
+from pilothouse.cli.console import find_link
+from pilothouse.errors import UsageError
+
+PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"input": {}}}
+PLAN = {"kind": "plan", "can_always_allow": False, "request": {"input": {"plan": "p"}}}
+QUESTIONS = [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]
+QUESTION = {"kind": "question", "request": {"input": {"questions": QUESTIONS}}}
+
+
+@pytest.mark.parametrize(
+    ("ask", "line", "body"),
+    [
+        (PERMISSION, "y", {"decision": "allow"}),
+        (PERMISSION, "A", {"decision": "allow", "always": True}),
+        (PERMISSION, "n not  now ", {"decision": "deny", "reason": "not  now"}),
+        (PLAN, "yes", {"decision": "allow"}),
+        (QUESTION, "2", {"decision": "answer", "answers": {"Which?": "B"}}),
+        (QUESTION, "3", {"decision": "answer", "answers": {"Which?": "3"}}),
+        (QUESTION, "neither", {"decision": "answer", "answers": {"Which?": "neither"}}),
+        (QUESTION, "no", {"decision": "deny", "reason": ""}),
+    ],
+)
+def test_a_line_settles_what_waits(ask: dict[str, Any], line: str, body: dict[str, Any]) -> None:
+    assert make_decision(ask, line) == body
+
+
+@pytest.mark.parametrize(
+    ("ask", "line", "words"),
+    [
+        (PERMISSION, "yesterday", "say y or n REASON or a"),
+        (PLAN, "a", "say y or n REASON$"),
+        ({"kind": "elicitation", "request": {}}, "y", "a form"),
+        ({**QUESTION, "request": {"input": {"questions": QUESTIONS * 2}}}, "1", "several questions"),
+    ],
+)
+def test_a_line_that_decides_nothing_leaves_it(ask: dict[str, Any], line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make_decision(ask, line)
+
+
+def test_a_host_needs_an_address_and_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert find_link("http://h:1", {"PILOTHOUSE_HOST_TOKEN": "t"}) == ("http://h:1", "t")
+    with pytest.raises(UsageError, match="PILOTHOUSE_HOST_TOKEN"):
+        find_link("http://h:1", {})
+    with pytest.raises(UsageError, match="no console runs here"):
+        find_link("", {"PILOTHOUSE_HOST_TOKEN": "t"})
+    with pytest.raises(UsageError, match="expected an address"):
+        HostClient("h:1", "t")

@@ -1,0 +1,219 @@
+"""The console's JavaScript: types, and how events become a timeline, checked by the node that pyright brings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from npm_packages import fetch_package, find_node
+
+pytestmark = pytest.mark.browser
+
+STATIC = Path(__file__).parents[2] / "src/pilothouse/server/static"
+TYPESCRIPT = ("typescript", "5.9.3")
+STRICT = ("--strict", "--noUncheckedIndexedAccess", "--noUnusedLocals", "--noUnusedParameters", "--noImplicitReturns")
+WHERE = (
+    "--noEmit",
+    "--allowJs",
+    "--checkJs",
+    "--target",
+    "es2023",
+    "--module",
+    "es2022",
+    "--moduleResolution",
+    "bundler",
+)
+
+
+def test_the_types_hold() -> None:
+    compiler = fetch_package(*TYPESCRIPT) / "bin" / "tsc"
+    files = [str(path) for path in STATIC.glob("*.js")]
+    libraries = ("--lib", "es2023,dom,dom.iterable,dom.asynciterable")
+    command = [find_node()[0], str(compiler), *WHERE, *STRICT, *libraries, *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=STATIC)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+FOLD = """
+import { foldEvent, listChanges, makeTimeline } from "./fold.mjs";
+import { readFileSync } from "node:fs";
+const timeline = makeTimeline();
+const messages = JSON.parse(readFileSync(0, "utf-8"));
+for (const message of messages) foldEvent(timeline, message);
+const show = ({ kind, text, done, failed, name, input, task, tone, images, children = [] }) =>
+  ({ kind, text, done, failed, name, input, task, tone, images: images.length, children: children.map(show) });
+const { todos, model, context, cost, spent, running } = timeline;
+const changes = listChanges(timeline).map((change) => change.file);
+const items = timeline.items.map(show);
+console.log(JSON.stringify({ items, todos, model, context, cost: cost + spent, running, changes }));
+"""
+
+
+@pytest.fixture
+def fold(tmp_path: Path) -> Any:
+    """Folds messages in node; gives what the timeline then shows."""
+    shutil.copy(STATIC / "fold.js", tmp_path / "fold.mjs")
+    (tmp_path / "run.mjs").write_text(FOLD)
+
+    def run(*messages: dict[str, Any]) -> Any:
+        command = [find_node()[0], str(tmp_path / "run.mjs")]
+        done = subprocess.run(
+            command, input=json.dumps(messages), capture_output=True, text=True, timeout=60, check=True
+        )
+        return json.loads(done.stdout)
+
+    return run
+
+
+def stream(event: dict[str, Any], agent: str | None = None) -> dict[str, Any]:
+    return {"type": "stream_event", "event": event, "parent_tool_use_id": agent}
+
+
+def start(message: str, agent: str | None = None) -> dict[str, Any]:
+    return stream({"type": "message_start", "message": {"id": message}}, agent)
+
+
+def block(index: int, **content: Any) -> dict[str, Any]:
+    return stream({"type": "content_block_start", "index": index, "content_block": content})
+
+
+def delta(index: int, **change: Any) -> dict[str, Any]:
+    return stream({"type": "content_block_delta", "index": index, "delta": change})
+
+
+def assistant(message: str, *content: dict[str, Any], agent: str | None = None, **more: Any) -> dict[str, Any]:
+    body = {"id": message, "role": "assistant", "model": "m", "content": list(content), "usage": {"input_tokens": 7}}
+    return {"type": "assistant", "message": body, "parent_tool_use_id": agent, **more}
+
+
+def user(content: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "user", "message": {"role": "user", "content": content}, **more}
+
+
+def call(name: str, ident: str = "t1", **given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": ident, "name": name, "input": given}
+
+
+def outcome(text: Any, ident: str = "t1", *, is_error: bool = False, **more: Any) -> dict[str, Any]:
+    return user([{"type": "tool_result", "tool_use_id": ident, "content": text, "is_error": is_error}], **more)
+
+
+def said(timeline: Any) -> list[tuple[str, str]]:
+    return [(item["kind"], item["text"]) for item in timeline["items"]]
+
+
+TEXT = {"type": "text", "text": "Hello there"}
+
+
+def test_pieces_become_the_message_that_follows_them(fold: Any) -> None:
+    pieces = [start("a"), block(0, type="text", text=""), delta(0, text="Hel"), delta(0, text="lo")]
+    assert said(fold(*pieces)) == [("text", "Hello")]
+    timeline = fold(*pieces, assistant("a", TEXT), delta(0, text="late"))
+    assert said(timeline) == [("text", "Hello there")]
+    assert timeline["items"][0]["done"]
+    assert (timeline["model"], timeline["context"]) == ("m", 7)
+    assert said(fold(assistant("a", TEXT))) == [("text", "Hello there")]  # without pieces
+
+
+def test_a_message_that_is_written_anew_replaces_its_first_try(fold: Any) -> None:
+    first = [start("a"), block(0, type="text", text=""), delta(0, text="I beg")]
+    assert said(fold(*first, start("b"), block(0, type="text", text=""), delta(0, text="Again"))) == [("text", "Again")]
+
+
+def test_a_turn_that_ends_early_keeps_what_was_written(fold: Any) -> None:
+    cut = [user("go"), start("a"), block(0, type="text", text=""), delta(0, text="half"), block(1, **call("Bash"))]
+    for end in ({"type": "system", "subtype": "init"}, {"type": "system", "subtype": "query_failed", "error": "gone"}):
+        timeline = fold(*cut, end)
+        assert said(timeline)[:2] == [("prompt", "go"), ("text", "half")]
+        assert timeline["items"][2]["failed"]
+        assert not timeline["running"]
+    assert said(timeline)[-1] == ("notice", "gone")
+
+
+def test_messages_that_come_twice_are_shown_once(fold: Any) -> None:
+    messages = [user("go", uuid="1"), assistant("a", TEXT, uuid="2")]
+    assert said(fold(*messages, *messages)) == [("prompt", "go"), ("text", "Hello there")]
+
+
+def test_what_sub_agents_do_stands_below_their_call(fold: Any) -> None:
+    timeline = fold(
+        assistant("a", call("Task", description="look")),
+        {"type": "system", "subtype": "task_started", "task_id": "x", "tool_use_id": "t1"},
+        outcome("launched; agentId: x"),
+        assistant("b", call("Bash", "t2", command="ls"), agent="t1"),
+        outcome("files", "t2", parent_tool_use_id="t1"),
+        assistant("b", TEXT, agent="t1"),
+        {"type": "system", "subtype": "task_updated", "task_id": "x", "patch": {"status": "completed"}},
+        {"type": "system", "subtype": "task_notification", "task_id": "x", "status": "completed", "summary": "seen"},
+    )
+    [agent] = timeline["items"]
+    assert (agent["task"], agent["text"], agent["done"]) == ("completed", "seen", True)
+    assert [(child["kind"], child["text"]) for child in agent["children"]] == [
+        ("tool", "files"),
+        ("text", "Hello there"),
+    ]
+
+
+def test_outcomes_changes_todos_and_pictures(fold: Any) -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    todos = [{"content": "one", "status": "completed"}]
+    timeline = fold(
+        user([picture, {"type": "text", "text": "what is this?"}]),
+        assistant("a", call("Edit", file_path="/a", old_string="x", new_string="y")),
+        outcome("done"),
+        assistant("b", call("Write", "t2", file_path="/b", content="z")),
+        outcome("<tool_use_error>no</tool_use_error>", "t2", is_error=True),
+        assistant("c", call("TodoWrite", "t3", todos=todos)),
+        assistant("d", call("Read", "t4", file_path="/p.png")),
+        outcome([picture], "t4"),
+    )
+    assert timeline["changes"] == ["/a"]
+    assert timeline["todos"] == todos
+    assert [item["images"] for item in timeline["items"]] == [1, 0, 0, 0, 1]
+    assert (timeline["items"][2]["text"], timeline["items"][2]["failed"]) == ("no", True)
+
+
+def test_costs_of_several_processes_add_up(fold: Any) -> None:
+    ended = {"type": "result", "subtype": "success", "is_error": False}
+    assert (
+        fold({**ended, "total_cost_usd": 2}, {**ended, "total_cost_usd": 3}, {**ended, "total_cost_usd": 1})["cost"]
+        == 4
+    )
+    failed = fold({**ended, "is_error": True, "result": "API Error: 500"})
+    assert (said(failed), failed["items"][0]["failed"]) == ([("result", "API Error: 500")], True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"type": "x"},
+        {"type": "__proto__"},
+        {"type": "assistant"},
+        {"type": "result"},
+        {"type": "stream_event"},
+        {"type": "system"},
+        {"type": "system", "subtype": "constructor"},
+        user([None, 5, {"type": "tool_result"}]),
+        assistant("a", {"type": "new"}, {"type": "text"}),
+        stream({"type": "content_block_delta", "index": 9}),
+    ],
+)
+def test_messages_of_another_form_do_no_harm(fold: Any, message: dict[str, Any]) -> None:
+    timeline = fold(message, assistant("z", TEXT))
+    assert said(timeline)[-1] == ("text", "Hello there")
+
+
+@pytest.mark.parametrize("name", ["04_tool_use_bash", "05b_partial_thinking", "06_two_turns_stream_json"])
+def test_recordings_of_the_real_cli_fold_the_same_with_and_without_pieces(fold: Any, name: str) -> None:
+    [file] = (Path(__file__).parents[1]).glob(f"**/{name}.ndjson")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    messages = [line["msg"] for line in lines if line["dir"] == "out"]
+    whole = [message for message in messages if message.get("type") != "stream_event"]
+    folded = said(fold(*messages))
+    assert "text" in dict(folded)
+    assert folded == said(fold(*whole))

@@ -1,0 +1,375 @@
+"""The hook dispatcher: recorded questions get recorded answers, and a hook that fails closes the gate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from pilothouse.errors import ControlError
+from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookMatcher, HookOutput, PreToolUseEvent, UnknownHookEvent
+from pilothouse.hooks.dispatcher import HookDispatcher, make_hook_dispatcher
+
+TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
+SHORT = 0.05  # seconds; the limit of hooks that never answer
+caller: ContextVar[str] = ContextVar("caller", default="nobody")
+
+
+def ask(event: str = "PreToolUse", key: str = "hook_0", **fields: Any) -> dict[str, Any]:
+    """A question of the CLI."""
+    data = {"session_id": "s", "hook_event_name": event, "tool_name": "Bash", "tool_input": {}, **fields}
+    return {"subtype": "hook_callback", "callback_id": key, "input": data}
+
+
+def verdict(answer: Mapping[str, Any]) -> str | None:
+    return answer.get("hookSpecificOutput", {}).get("permissionDecision")
+
+
+def conversation(name: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in (TRANSCRIPTS / name).read_text().splitlines())
+    return [line["msg"] for line in lines if isinstance(line.get("msg"), dict)]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("R12", "R15", "G28")
+@pytest.mark.parametrize("name", ["12_hooks_pre_post.ndjson", "13_hook_pre_deny.ndjson", "96_hook_defer.ndjson"])
+async def test_a_recorded_conversation_comes_out_the_same(name: str) -> None:
+    """Hooks that return what the recorded host returned put the same payloads on the wire."""
+    output = conversation(name)
+    registered = next(m["request"]["hooks"] for m in output if m.get("request", {}).get("subtype") == "initialize")
+    questions = {
+        m["request_id"]: m["request"] for m in output if m.get("request", {}).get("subtype") == "hook_callback"
+    }
+    answers = {m["response"]["request_id"]: m["response"] for m in output if m.get("type") == "control_response"}
+    received: list[HookEvent] = []
+
+    def answering(event: HookEvent) -> Any:
+        received.append(event)
+        request_id = next(key for key, question in questions.items() if question["input"] == event.raw)
+        return answers[request_id]["response"]
+
+    dispatcher = make_hook_dispatcher(
+        {event: HookMatcher(entries[0].get("matcher"), answering) for event, entries in registered.items()}
+    )
+    keys = {event: entries[0]["hookCallbackIds"][0] for event, entries in dispatcher.config.items()}
+    for request_id, question in questions.items():
+        key = keys[question["input"]["hook_event_name"]]
+        assert await dispatcher.handle({**question, "callback_id": key}) == answers[request_id]["response"]
+    assert [type(event) for event in received] == [HOOK_EVENTS[event.event_name].event_class for event in received]
+    assert len(received) == len(questions) > 0
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("R12")
+async def test_sync_and_async_hooks_answer_in_the_context_of_the_caller() -> None:
+    threads: list[int] = []
+
+    def plain(event: PreToolUseEvent) -> HookOutput:
+        threads.append(threading.get_ident())
+        return HookOutput.deny(f"{caller.get()} {event.tool_name}")
+
+    async def modern(event: PreToolUseEvent) -> dict[str, Any]:
+        await checkpoint()
+        threads.append(threading.get_ident())
+        return {"permission_decision": "allow", "permission_decision_reason": f"{caller.get()} {event.session_id}"}
+
+    caller.set("alice")
+    dispatcher = make_hook_dispatcher({"PreToolUse": [plain, modern]})
+    first = await dispatcher.handle(ask())
+    second = await dispatcher.handle(ask(key="hook_1"))
+    assert first["hookSpecificOutput"]["permissionDecisionReason"] == "alice Bash"
+    assert second["hookSpecificOutput"]["permissionDecisionReason"] == "alice s"
+    assert threads[0] != threading.get_ident()
+    assert threads[1] == threading.get_ident()
+
+
+@pytest.mark.anyio
+async def test_questions_are_answered_side_by_side_and_within_each_other() -> None:
+    together = anyio.Event()
+    waiting: list[str] = []
+
+    async def rendezvous(event: PreToolUseEvent) -> HookOutput:
+        waiting.append(event.tool_name)
+        if len(waiting) == 2:
+            together.set()
+        await together.wait()
+        # A hook may itself lead to a question, such as a query that runs in it.
+        inner = await dispatcher.handle(ask("Stop", "hook_1"))
+        return HookOutput.context(f"{event.tool_name} {inner['systemMessage']}")
+
+    dispatcher = make_hook_dispatcher(
+        {"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}}
+    )
+    answers: dict[str, Any] = {}
+
+    async def one(tool: str) -> None:
+        answers[tool] = await dispatcher.handle(ask(tool_name=tool))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, "Bash")
+            group.start_soon(one, "Read")
+    assert {t: a["hookSpecificOutput"]["additionalContext"] for t, a in answers.items()} == {
+        "Bash": "Bash Stop",
+        "Read": "Read Stop",
+    }
+
+
+def raising(event: Any) -> None:
+    raise LookupError("the key is hunter2")
+
+
+async def raising_later(event: Any) -> None:
+    await checkpoint()
+    raise TimeoutError("hunter2")
+
+
+async def endless(event: Any) -> None:
+    await anyio.sleep_forever()
+
+
+def nonsense(event: Any) -> Any:
+    return "hunter2"
+
+
+def unwritable(event: Any) -> Any:
+    return HookOutput.allow({"hunter2": object()})
+
+
+def limit_of(hook: Callable[[Any], Any]) -> float | None:
+    """None where the limit is not what is tested: a slow machine is late with everything."""
+    return SHORT if hook is endless else None
+
+
+FAILING = [
+    (raising, "failed"),
+    (raising_later, "failed"),
+    (endless, "exceeded its timeout"),
+    (nonsense, "failed"),
+    (unwritable, "failed"),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G28")
+@pytest.mark.parametrize(("hook", "what"), FAILING)
+async def test_a_gate_that_fails_stays_closed(
+    hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", hook, timeout=limit_of(hook))})
+    with caplog.at_level(logging.ERROR, "pilothouse.hooks"):
+        answer = await dispatcher.handle(ask())
+    assert verdict(answer) == "deny"
+    reason = answer["hookSpecificOutput"]["permissionDecisionReason"]
+    assert reason == f"Blocked: a hook for PreToolUse {what}."
+    assert hook.__name__ in caplog.text
+    assert ("hunter2" in caplog.text) is (hook is not endless and hook is not nonsense)
+
+
+@pytest.mark.anyio
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("timeout", "refused_after"), [(100.0, 99.0), (2.0, 1.8), (None, 599.0)])
+async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
+    timeout: float | None, refused_after: float
+) -> None:
+    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
+    start = anyio.current_time()
+    assert verdict(await dispatcher.handle(ask())) == "deny"
+    assert anyio.current_time() - start == pytest.approx(refused_after, abs=0.1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("hook", "what"), FAILING)
+async def test_a_hook_that_may_fail_has_no_opinion(
+    hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lenient = HookMatcher(None, hook, timeout=limit_of(hook), on_failure="continue")
+    dispatcher = make_hook_dispatcher(
+        {"PreToolUse": lenient, "PostToolUse": HookMatcher(None, hook, timeout=limit_of(hook))}
+    )
+    assert await dispatcher.handle(ask()) == {}
+    assert await dispatcher.handle(ask("PostToolUse", "hook_1")) == {}
+    assert len(caplog.records) == 2
+    assert what in caplog.text or "returned no valid output" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_every_gate_and_every_hook_that_shall_block_does() -> None:
+    for name, rule in HOOK_EVENTS.items():
+        if rule.refusal_format.value:
+            dispatcher = make_hook_dispatcher({name: HookMatcher(None, raising, on_failure="block")})
+            assert "Blocked: a hook for" in repr(await dispatcher.handle(ask(name)))
+
+
+@pytest.mark.anyio
+async def test_a_question_without_input_closes_the_gate_too() -> None:
+    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    assert verdict(await dispatcher.handle({"callback_id": "hook_0"})) == "deny"
+    assert verdict(await dispatcher.handle({"callback_id": "hook_0", "input": [1]})) == "deny"
+    assert await dispatcher.handle({"callback_id": "hook_0", "input": {}}) == {}
+
+
+@pytest.mark.anyio
+async def test_a_thread_that_overstays_is_left_behind() -> None:
+    release = threading.Event()
+
+    def overstaying(event: Any) -> None:
+        release.wait(10)
+
+    try:
+        dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
+        with anyio.fail_after(5):
+            assert verdict(await dispatcher.handle(ask())) == "deny"
+    finally:
+        release.set()
+
+
+@pytest.mark.anyio
+async def test_withdrawing_a_question_cancels_its_hook() -> None:
+    ended: list[str] = []
+    began = anyio.Event()
+
+    async def patient(event: Any) -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+
+    dispatcher = make_hook_dispatcher({"PreToolUse": patient})
+    answered: list[Any] = []
+
+    async def question() -> None:
+        answered.append(await dispatcher.handle(ask()))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(question)
+            await began.wait()
+            group.cancel_scope.cancel()
+    assert ended == ["cancelled"]
+    assert answered == []
+
+
+def test_a_hook_that_awaits_something_cancelled_has_failed() -> None:
+    async def waits_for_a_dead_task(event: Any) -> None:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        task.cancel()
+        await task
+
+    async def main() -> None:
+        dispatcher = make_hook_dispatcher({"PreToolUse": waits_for_a_dead_task})
+        assert verdict(await dispatcher.handle(ask())) == "deny"
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_natively_stays_cancelled() -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(make_hook_dispatcher({"PreToolUse": endless}).handle(ask()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_a_hook_that_is_not_there_is_an_error() -> None:
+    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    for body in (ask(key="hook_9"), {"callback_id": None}, {"callback_id": ["hook_0"]}, {}):
+        with pytest.raises(ControlError) as caught:
+            await dispatcher.handle(body)
+        assert caught.value.code == "unknown_hook"
+
+
+@pytest.mark.anyio
+async def test_an_unlisted_event_arrives_as_unknown() -> None:
+    received: list[HookEvent] = []
+
+    def hook(event: HookEvent) -> Any:
+        received.append(event)
+        return {"hookSpecificOutput": {"brandNew": event.raw["what"]}}
+
+    dispatcher = make_hook_dispatcher({"AfterAll": HookMatcher(None, hook, is_unlisted=True)})
+    answer = await dispatcher.handle(ask("AfterAll", what=1))
+    assert answer == {"hookSpecificOutput": {"hookEventName": "AfterAll", "brandNew": 1}}
+    assert isinstance(received[0], UnknownHookEvent)
+
+
+@pytest.mark.anyio
+async def test_an_unlisted_gate_leaves_its_refusal_to_the_cli() -> None:
+    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    with pytest.raises(ControlError, match="Blocked: a hook for BeforeAll failed"):
+        await dispatcher.handle(ask("BeforeAll"))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G50")
+async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
+    received: list[tuple[str, Any]] = []
+
+    def listening(name: str, answer: Any) -> Callable[[PreToolUseEvent], Any]:
+        def hook(event: PreToolUseEvent) -> Any:
+            received.append((name, event.tool_input))
+            return answer
+
+        return hook
+
+    dispatcher = make_hook_dispatcher(
+        {
+            "PreToolUse": [
+                HookMatcher("Read", listening("read", HookOutput.deny("not asked"))),
+                HookMatcher("Bash", listening("bash", HookOutput.context("careful"))),
+                HookMatcher("Ba.*", listening("pattern", HookOutput.deny("no"))),
+                HookMatcher(None, listening("late", None)),
+            ],
+        }
+    )
+    described = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
+    body = {"callback_id": "", "input": described}
+    assert verdict(await dispatcher.handle(body)) == "deny"
+    assert received == [("bash", {"command": "ls"}), ("pattern", {"command": "ls"})]
+    full = {"callback_id": "", "input": ask(tool_name="Write")["input"]}
+    assert await dispatcher.handle(full) == {}
+    assert received[2:] == [("late", {})]
+    assert await dispatcher.handle({"input": {"hook_event_name": "Stop"}}) == {}
+
+
+def gate() -> HookDispatcher:
+    return make_hook_dispatcher({"PreToolUse": lambda event: None})
+
+
+def test_a_cli_that_knows_hooks_is_fine() -> None:
+    info = next(
+        m["response"]["response"]
+        for m in conversation("12_hooks_pre_post.ndjson")
+        if m.get("type") == "control_response"
+    )
+    gate().check_initialize_response(info)
+    gate().check_initialize_response({})  # older ones do not say
+
+
+def test_a_cli_that_did_not_register_a_gate_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ControlError, match="PreToolUse would not be guarded"):
+        gate().check_initialize_response({"hooks_applied": False})
+    make_hook_dispatcher({"Stop": lambda event: None}).check_initialize_response({"hooks_applied": False})
+    assert "did not register the hooks" in caplog.text
+    make_hook_dispatcher(None).check_initialize_response({"hooks_applied": False})
+
+
+def test_a_gate_that_only_the_cli_can_close_needs_a_cli_that_can() -> None:
+    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    with pytest.raises(ControlError, match="update it"):
+        dispatcher.check_initialize_response({"hooks_applied": True})
+    dispatcher.check_initialize_response({"hooks_applied": True, "hook_on_failure_supported": True})

@@ -1,0 +1,239 @@
+"""AG-UI: an agent on the real CLI behind `agui_route`, and the table of its events."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from served_agents import ServedCli, post, served
+
+import pilothouse as ph
+from pilothouse.events import TextDelta, TextRetracted
+from pilothouse.integrations.ui import Threads, agui_route
+from pilothouse.integrations.ui.agui import AguiWriter
+from pilothouse.integrations.ui.threads import settle
+from pilothouse.permissions import Allow, Ask, Deny, PermissionRequest
+from pilothouse.testing import (
+    Gate,
+    HttpError,
+    Pause,
+    RecordedRequest,
+    ScriptedModel,
+    Steps,
+    Text,
+    Thinking,
+    ToolUse,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+HELLO = {"id": "u1", "role": "user", "content": "hello"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # uvicorn's
+
+
+def results(request: RecordedRequest) -> Text:
+    return Text(" | ".join(result.text for result in request.tool_results))
+
+
+def bash(command: str) -> ToolUse:
+    return ToolUse("Bash", {"command": command, "description": "d"})
+
+
+def run_input(thread: str, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"threadId": thread, "runId": str(uuid.uuid4()), "messages": list(messages), **more}
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    """The types in order, without repetitions."""
+    found = [event["type"] for event in events]
+    return [kind for at, kind in enumerate(found) if not at or kind != found[at - 1]]
+
+
+def joined(events: list[dict[str, Any]], kind: str = "TEXT_MESSAGE_CONTENT") -> str:
+    return "".join(event["delta"] for event in events if event["type"] == kind)
+
+
+async def test_a_run_asks_and_the_next_one_answers(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([Thinking("hm"), Text("I look."), bash("touch a")], [bash("touch b")], results))
+    with served(agui_route("/agui", served_cli.agent(tools=["Bash"]))) as url:
+        first = await post(f"{url}/agui", run_input("t", HELLO))
+        assert kinds(first) == [
+            "RUN_STARTED",
+            "REASONING_START", "REASONING_MESSAGE_START", "REASONING_MESSAGE_CONTENT", "REASONING_MESSAGE_END",
+            "REASONING_END",
+            "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
+            "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END",
+            "RUN_FINISHED",
+        ]  # fmt: skip
+        [interrupt] = first[-1]["outcome"]["interrupts"]
+        assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", first[-4]["toolCallId"])
+        assert not (served_cli.cwd / "a").exists()
+
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+        second = await post(f"{url}/agui", run_input("t", HELLO, resume=resume))
+        assert (served_cli.cwd / "a").exists()
+        assert "TOOL_CALL_RESULT" in kinds(second)
+        [interrupt] = second[-1]["outcome"]["interrupts"]
+
+        resume = [{"interruptId": interrupt["id"], "status": "cancelled"}]
+        third = await post(f"{url}/agui", run_input("t", HELLO, resume=resume))
+        assert not (served_cli.cwd / "b").exists()
+        assert third[-1]["outcome"] == {"type": "success"}
+        assert third[-1]["usage"][0]["outputTokens"] > 0
+        assert "not allow" in joined(third)
+    served_cli.wait_gone()
+
+
+@pytest.mark.matrix
+async def test_a_question_and_a_front_end_tool(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    question = {
+        "question": "Which?",
+        "header": "Color",
+        "options": [{"label": "Red", "description": "r"}, {"label": "Blue", "description": "b"}],
+        "multiSelect": False,
+    }
+    scripted_model.reply(
+        Steps([ToolUse("AskUserQuestion", {"questions": [question]})], [ToolUse("mcp__tools__pick", {"n": 2})], results)
+    )
+    tools = [
+        {
+            "name": "pick",
+            "description": "Pick",
+            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        }
+    ]
+    with served(agui_route("/agui", served_cli.agent(tools=["AskUserQuestion"]))) as url:
+        first = await post(f"{url}/agui", run_input("t", HELLO, tools=tools))
+        [interrupt] = first[-1]["outcome"]["interrupts"]
+        assert interrupt["reason"] == "input_required"
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"answers": {"Which?": "Red"}}}]
+        second = await post(f"{url}/agui", run_input("t", HELLO, tools=tools, resume=resume))
+        [call] = second[-1]["outcome"]["pendingToolCallIds"]
+        assert [each["toolCallName"] for each in second if each["type"] == "TOOL_CALL_START"] == ["pick"]
+        answer = {"id": "r", "role": "tool", "toolCallId": call, "content": "picked 2"}
+        third = await post(f"{url}/agui", run_input("t", HELLO, answer, tools=tools))
+        assert joined(third) == "picked 2"
+        assert third[-1]["outcome"] == {"type": "success"}
+    assert "Red" in scripted_model.requests[1].tool_results[-1].text
+
+
+@pytest.mark.matrix
+async def test_a_sub_agent_and_parallel_tools(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    (served_cli.cwd / "f").write_text("content")
+    read = ToolUse("Read", {"file_path": str(served_cli.cwd / "f")})
+    scripted_model.on("look around", reply=Steps([read], "seen"))
+    scripted_model.default = "I was told."  # the end of a sub-agent in the background wakes the model
+    agent = ToolUse("Agent", {"description": "Look", "prompt": "look around", "subagent_type": "general-purpose"})
+    scripted_model.on("hello", reply=Steps([agent, read], "done"))
+    with served(agui_route("/agui", served_cli.agent(tools=["Agent", "Read"]))) as url:
+        events = await post(f"{url}/agui", run_input("t", HELLO))
+    [started] = [each for each in events if each["type"] == "SUBAGENT_STARTED"]
+    ids = [
+        each["toolCallId"]
+        for each in events
+        if each.get("subagentRunId") == started["subagentRunId"] and "toolCallId" in each
+    ]
+    assert started["name"] == "general-purpose"
+    assert ids
+    assert "SUBAGENT_FINISHED" in kinds(events)
+    assert "done" in joined(events)
+
+
+@pytest.mark.matrix
+async def test_an_error_ends_the_run_and_the_thread_goes_on(
+    served_cli: ServedCli, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.reply(HttpError(400, "bad"))
+    scripted_model.reply("better")
+    with served(agui_route("/agui", served_cli.agent())) as url:
+        assert (await post(f"{url}/agui", run_input("t", HELLO)))[-1]["type"] == "RUN_ERROR"
+        assert joined(await post(f"{url}/agui", run_input("t", HELLO))) == "better"
+
+
+@pytest.mark.matrix
+async def test_a_thread_goes_on_in_another_process(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("ahoy1")
+    scripted_model.reply("second")
+    scripted_model.reply("other")
+    said = {"id": "a", "role": "assistant", "content": "ahoy1"}
+    for messages, answer in (([HELLO], "ahoy1"), ([HELLO, said, HELLO], "second")):
+        with served(agui_route("/agui", served_cli.agent())) as url:
+            assert joined(await post(f"{url}/agui", run_input("t", *messages))) == answer
+        served_cli.wait_gone()
+    assert "ahoy1" in str(scripted_model.requests[1].messages)
+    with served(agui_route("/agui", served_cli.agent(), get_owner=lambda request: "eve")) as url:
+        await post(f"{url}/agui", run_input("t", HELLO, said, HELLO))
+    assert "ahoy1" not in str(scripted_model.requests[2].messages)
+
+
+@pytest.mark.parametrize("is_silent", [pytest.param(True, marks=pytest.mark.matrix), False])
+async def test_a_client_that_leaves_stops_the_turn(
+    served_cli: ServedCli, scripted_model: ScriptedModel, is_silent: bool
+) -> None:
+    gate = Gate()
+    scripted_model.reply([Text("begun"), Pause(gate)] if not is_silent else [Pause(gate), Text("late")])
+    scripted_model.reply("again")
+    threads = Threads(served_cli.agent())
+    with served(agui_route("/agui", threads)) as url:
+        async with (
+            httpx2.AsyncClient(timeout=60) as client,
+            client.stream("POST", f"{url}/agui", json=run_input("t", HELLO)),
+        ):
+            await anyio.to_thread.run_sync(gate.wait_reached)
+        thread = threads.open("t")
+        with anyio.fail_after(30):
+            while thread.turn is None or not thread.turn.is_finished:
+                await anyio.sleep(0.02)
+        gate.open()
+        assert thread.turn.is_stopped
+        assert joined(await post(f"{url}/agui", run_input("t", HELLO))) == "again"
+
+
+async def test_what_is_refused(served_cli: ServedCli) -> None:
+    with served(agui_route("/agui", served_cli.agent())) as url:
+        async with httpx2.AsyncClient() as client:
+            for body, kind, status in (
+                ("{}", "text/plain", 415),
+                ("[", "application/json", 400),
+                ("[]", "application/json", 400),
+                ("{}", "application/json", 400),
+                ('{"threadId": "t", "runId": "r", "messages": []}', "application/json", 400),
+                ('{"threadId": "t", "runId": "r", "messages": [1]}', "application/json", 400),
+            ):
+                got = await client.post(f"{url}/agui", content=body, headers={"content-type": kind})
+                assert (got.status_code, "error" in got.json()) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (True, Allow),
+        ({"approved": True, "editedArgs": {"command": "x"}}, Allow),
+        (None, Deny),
+        ("yes", Deny),
+        ({}, Deny),
+    ],
+)
+def test_only_a_clear_yes_is_a_yes(answer: Any, expected: type[Any]) -> None:
+    ask = Ask("a", PermissionRequest(tool_name="Bash", tool_input={"command": "y"}))
+    settle(ask, answer)
+    assert ask.settlement is not None
+    assert type(ask.settlement.decision) is expected
+
+
+def test_a_text_that_is_retracted_is_not_sent_twice() -> None:
+    writer = AguiWriter("t", "r")
+    events = [TextDelta("ab"), TextRetracted("ab"), TextDelta("abc")]
+    assert joined([item for event in events for item in writer.write(event)]) == "abc"
+
+
+def test_texts_of_front_ends_are_prompts_to_the_letter() -> None:
+    assert Threads(ph.Agent()).make_settings([])["verbatim_prompts"] is True
+    assert "verbatim_prompts" not in Threads(ph.Agent(verbatim_prompts=False)).make_settings([])

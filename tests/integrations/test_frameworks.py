@@ -1,0 +1,154 @@
+"""LangChain and pydantic-ai with Claude Code as their model: tools, streams, typed output, messages, usage."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from endpoint_server import NONCE, ToldTransports, call_text, speak
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
+from pydantic import BaseModel
+from pydantic_ai import Agent, ToolOutput
+from pydantic_ai.exceptions import ModelHTTPError
+
+import pilothouse as ph
+from pilothouse.integrations.langchain import ChatPilothouse
+from pilothouse.integrations.pydantic_ai import PilothouseModel
+from pilothouse.testing import frames
+
+pytestmark = pytest.mark.anyio
+CALL = call_text("weather", city="Oslo")
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+class City(BaseModel):
+    name: str
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"18 degrees in {city}"
+
+
+@pytest.fixture(autouse=True)
+def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # both libraries know no other
+
+
+def chat(*requests: Any, **fields: Any) -> tuple[ChatPilothouse, ToldTransports]:
+    told = ToldTransports(*requests)
+    return ChatPilothouse("sonnet", settings={"transport": told}, **fields), told
+
+
+def test_langchain_sends_a_conversation() -> None:
+    model, told = chat(speak("Warm.", "Hm."), max_tokens=9)
+    image = {"type": "image", "base64": base64.b64encode(PNG).decode(), "mime_type": "image/png"}
+    call: Any = {"name": "weather", "args": {"city": "Oslo"}, "id": "call_1"}
+    answer = model.invoke(
+        [
+            SystemMessage("Be brief."),
+            HumanMessage([{"type": "text", "text": "Warm here?"}, image]),
+            AIMessage("I look.", tool_calls=[call]),
+            ToolMessage("18", tool_call_id="call_1", status="error"),
+        ]
+    )
+    assert (answer.text, answer.additional_kwargs) == ("Warm.", {"reasoning_content": "Hm."})
+    assert answer.usage_metadata is not None
+    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["total_tokens"]) == (16, 20)
+    assert answer.usage_metadata["input_token_details"] == {"cache_read": 5, "cache_creation": 1}  # type: ignore[typeddict-item]
+    assert answer.response_metadata["finish_reason"] == "stop"
+    prompt = told.prompt()
+    for words in ("Warm here?", "I look.", image["base64"], "<error>18</error>"):
+        assert words in prompt
+    assert "Be brief." in told.system()
+    assert told.invocations[0].env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "9"
+
+
+async def test_langchain_streams_calls_and_runs_callbacks() -> None:
+    tokens: list[str] = []
+
+    class Listener(BaseCallbackHandler):
+        def on_llm_new_token(self, token: Any, **_: Any) -> None:
+            tokens.append(token)
+
+    model, told = chat(f"I look. {CALL}", f"I look. {CALL}", "The result is not shown.")
+    bound = model.bind_tools([weather], tool_choice="any")
+    whole: Any = AIMessageChunk(content="")
+    async for chunk in bound.astream("Warm?", {"callbacks": [Listener()]}):
+        whole += chunk
+    assert [(call["name"], call["args"]) for call in whole.tool_calls] == [("weather", {"city": "Oslo"})]
+    assert whole.text.strip() == "".join(tokens).strip() == "I look."
+    assert whole.usage_metadata is not None
+    assert whole.usage_metadata["total_tokens"] == 20
+    assert "at least one of the tools" in told.system()
+    blocking: Any = AIMessageChunk(content="")
+    for chunk in bound.stream("Warm?"):
+        blocking += chunk
+    assert blocking.tool_calls[0]["args"] == {"city": "Oslo"}
+    assert "".join(chunk.text for chunk in model.stream("?", stop=["is not"])) == "The result "
+
+
+async def test_langchain_types_answers() -> None:
+    output = call_text("StructuredOutput", name="Oslo")
+    model, _ = chat(output, output, call_text("City", name="Oslo"))
+    assert model.with_structured_output(City).invoke("?") == City(name="Oslo")
+    raw: Any = await model.with_structured_output(City.model_json_schema(), include_raw=True).ainvoke("?")
+    assert (raw["parsed"], raw["parsing_error"]) == ({"name": "Oslo"}, None)
+    assert model.with_structured_output(City, method="function_calling").invoke("?") == City(name="Oslo")
+
+
+def test_langchain_cuts_an_answer() -> None:
+    model, _ = chat(f"One two three. {CALL}", stop=["two"])
+    answer = model.bind_tools([weather]).invoke("Count")
+    assert (answer.text, answer.tool_calls) == ("One ", [])
+    assert answer.response_metadata["stop_sequence"] == "two"
+
+
+def test_langchain_fails_with_our_errors() -> None:
+    said = frames.assistant("API Error", error="rate_limit", is_api_error_message=True)
+    limit = [frames.init(), said, frames.result("API Error", is_error=True, api_error_status=429)]
+    model, _ = chat(limit, limit)
+    with pytest.raises(ph.RateLimitError):
+        model.invoke("?")
+    with pytest.raises(ph.RateLimitError):
+        list(model.stream("?"))
+    with pytest.raises(ph.UsageError, match="'gpt-4' is not known"):
+        ChatPilothouse("gpt-4")
+
+
+async def test_pydantic_ai_runs_an_agent() -> None:
+    told = ToldTransports(speak(f"I look. {CALL}", "Hm."), call_text("final_result", name="Oslo"))
+    model = PilothouseModel("sonnet", transport=told)
+    agent = Agent(model, instructions="Be brief.", tools=[weather], output_type=ToolOutput(City, name="final_result"))
+    result = await agent.run("Warm?")
+    assert result.output == City(name="Oslo")
+    usage = result.usage
+    assert (usage.requests, usage.input_tokens, usage.output_tokens) == (2, 32, 8)
+    assert "Be brief." in told.system()
+    assert "<result>18 degrees in Oslo</result>" in told.prompt()
+    kinds = [part.part_kind for message in result.all_messages() for part in message.parts]
+    assert kinds[:5] == ["user-prompt", "thinking", "text", "tool-call", "tool-return"]
+
+
+async def test_pydantic_ai_streams_and_fails() -> None:
+    said = frames.assistant("API Error", error="overloaded", is_api_error_message=True)
+    overload = [frames.init(), said, frames.result("API Error", is_error=True, api_error_status=529)]
+    agent = Agent(PilothouseModel("sonnet", transport=ToldTransports("Hello there.", overload, overload)))
+    async with agent.run_stream("Hi") as stream:
+        assert [text async for text in stream.stream_text(delta=True, debounce_by=None)] == ["Hell", "o th", "ere."]
+        assert (stream.usage.output_tokens, stream.response.finish_reason) == (4, "stop")
+    with pytest.raises(ModelHTTPError) as caught:
+        await agent.run("Hi")
+    assert caught.value.status_code == 529
+    with pytest.raises(ModelHTTPError):
+        async with agent.run_stream("Hi"):
+            pass
+    assert json.loads(json.dumps(caught.value.body))["type"] == "overloaded_error"

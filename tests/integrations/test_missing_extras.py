@@ -1,0 +1,27 @@
+"""Without the extra of an integration its import names the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("otel", "opentelemetry", "otel"),
+        ("langchain", "langchain_core", "langchain"),
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("ui", "starlette", "server"),
+    ],
+)
+def test_without_the_extra_the_error_says_what_to_install(module: str, package: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"try:\n    import pilothouse.integrations.{module}\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert f"pip install 'pilothouse[{extra}]'" in ran.stdout

@@ -1,0 +1,401 @@
+"""What agents of pydantic-ai do, with `PilothouseModel`: tools, typed output, streams, history, settings, fallbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from endpoint_server import NONCE, ToldTransports, call_text, speak
+from pydantic import BaseModel, Field
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DocumentUrl,
+    ImageUrl,
+    ModelRetry,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    Tool,
+    ToolOutput,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+    UsageLimits,
+    UserError,
+    capture_run_messages,
+)
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, PartDeltaEvent, PartStartEvent, UploadedFile
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.settings import ModelSettings
+
+import pilothouse as ph
+from pilothouse.integrations.pydantic_ai import PilothouseModel
+from pilothouse.testing import frames
+
+pytestmark = [pytest.mark.anyio, pytest.mark.matrix]
+CALL = call_text("weather", city="Oslo")
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+class City(BaseModel):
+    name: str
+    people: int = Field(default=0, ge=0)
+
+
+@pytest.fixture(autouse=True)
+def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def make(*requests: Any, **settings: Any) -> tuple[PilothouseModel, ToldTransports]:
+    told = ToldTransports(*requests)
+    return PilothouseModel("sonnet", transport=told, **settings), told
+
+
+def fail(status: int, error: str) -> list[dict[str, Any]]:
+    said = frames.assistant("API Error", error=error, is_api_error_message=True)
+    return [frames.init(), said, frames.result("API Error", is_error=True, api_error_status=status)]
+
+
+def len_of(text: str) -> int:
+    """The length of a text."""
+    return len(text)
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"18 in {city}"
+
+
+async def test_text() -> None:
+    model, told = make("Four.")
+    result = await Agent(model, system_prompt="Be brief.").run("2 + 2?")
+    assert result.output == "Four."
+    assert "Be brief." in told.system()
+    assert (result.response.model_name, result.response.provider_name) == (frames.MODEL, "pilothouse")
+
+
+def test_blocking_run() -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # pydantic-ai takes it, and would leave one of its own open
+    try:
+        assert Agent(make("Four.")[0]).run_sync("2 + 2?").output == "Four."
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def test_instructions_that_are_computed() -> None:
+    model, told = make("Ahoy.")
+    agent = Agent(model, deps_type=str)
+
+    @agent.instructions
+    def name_user(ctx: RunContext[str]) -> str:
+        return f"The user is {ctx.deps}."
+
+    await agent.run("Hi", deps="Alice")
+    assert "The user is Alice." in told.system()
+
+
+async def test_a_tool_with_a_context() -> None:
+    model, told = make(call_text("greet", loud=True), "Done.")
+    agent = Agent(model, deps_type=str)
+
+    @agent.tool
+    def greet(ctx: RunContext[str], loud: bool) -> str:
+        """Greet the user."""
+        return f"Hello {ctx.deps}{'!' if loud else '.'}"
+
+    assert (await agent.run("Greet", deps="Alice")).output == "Done."
+    assert "Hello Alice!" in told.prompt()
+
+
+async def test_parallel_calls() -> None:
+    model, told = make(CALL + call_text("weather", city="Rome"), "Both.")
+    await Agent(model, tools=[weather]).run("?")
+    assert "18 in Oslo" in told.prompt()
+    assert "18 in Rome" in told.prompt()
+
+
+async def test_structured_tool_results() -> None:
+    model, told = make(call_text("look"), "Seen.")
+
+    def look() -> dict[str, Any]:
+        """Look around."""
+        return {"ships": [{"name": "Fram"}]}
+
+    await Agent(model, tools=[look]).run("?")
+    assert "Fram" in told.prompt()
+
+
+async def test_pictures_of_tools() -> None:
+    model, told = make(call_text("look"), "Seen.")
+
+    def look() -> BinaryContent:
+        """Take a picture."""
+        return BinaryContent(PNG, media_type="image/png")
+
+    await Agent(model, tools=[look]).run("?")
+    assert '"type": "image"' in told.prompt()
+
+
+async def test_a_tool_that_wants_another_try() -> None:
+    model, told = make(CALL, call_text("ask", city="Oslo, Norway"), "Warm.")
+    tries: list[str] = []
+
+    def ask(city: str) -> str:
+        """Ask for the weather."""
+        tries.append(city)
+        if len(tries) == 1:
+            raise ModelRetry("which Oslo?")
+        return "18"
+
+    told._waiting[0] = call_text("ask", city="Oslo")
+    assert (await Agent(model, tools=[ask]).run("?")).output == "Warm."
+    assert tries == ["Oslo", "Oslo, Norway"]
+    assert "which Oslo?" in told.prompt(1)
+
+
+async def test_arguments_that_do_not_fit_are_asked_for_again() -> None:
+    model, told = make([speak(call_text("weather", town="Oslo")), speak(CALL)], "Warm.")
+    result = await Agent(model, tools=[weather]).run("?")
+    assert result.output == "Warm."
+    assert len(told.made) == 2  # the model corrected its call in one request
+
+
+async def test_an_unknown_tool() -> None:
+    model, _ = make([speak(call_text("none")), speak("Sorry.")])
+    assert (await Agent(model, tools=[weather]).run("?")).output == "Sorry."
+
+
+async def test_tools_that_are_prepared() -> None:
+    model, told = make("None.")
+
+    async def hide(ctx: Any, definition: Any) -> None:
+        return None
+
+    await Agent(model, tools=[Tool(weather, prepare=hide)]).run("?")
+    assert "weather" not in told.system()
+
+
+async def test_output_by_a_tool() -> None:
+    model, _ = make(call_text("final_result", name="Oslo"))
+    assert (await Agent(model, output_type=ToolOutput(City)).run("?")).output == City(name="Oslo")
+
+
+async def test_output_of_several_types() -> None:
+    model, _ = make(call_text("final_result_int", response=7))
+    types: Any = [ToolOutput(City, name="city"), ToolOutput(int, name="final_result_int")]
+    agent: Agent[None, Any] = Agent(model, output_type=types)
+    assert (await agent.run("?")).output == 7
+
+
+async def test_native_output() -> None:
+    model, told = make(call_text("StructuredOutput", name="Oslo"))
+    assert (await Agent(model, output_type=NativeOutput(City)).run("?")).output == City(name="Oslo")
+    assert "StructuredOutput" in told.system()
+
+
+async def test_native_output_after_a_tool() -> None:
+    model, _ = make(CALL, call_text("StructuredOutput", name="Oslo"))
+    assert (await Agent(model, output_type=NativeOutput(City), tools=[weather]).run("?")).output == City(name="Oslo")
+
+
+async def test_prompted_output() -> None:
+    model, told = make('{"name": "Oslo"}')
+    assert (await Agent(model, output_type=PromptedOutput(City)).run("?")).output == City(name="Oslo")
+    assert "people" in told.system()
+
+
+async def test_output_of_a_function() -> None:
+    def shout(text: str) -> str:
+        return text.upper()
+
+    assert (await Agent(make("ahoy")[0], output_type=TextOutput(shout)).run("?")).output == "AHOY"
+
+
+async def test_a_list_as_output() -> None:
+    model, _ = make(call_text("final_result", response=[{"name": "Oslo"}]))
+    assert (await Agent(model, output_type=list[City]).run("?")).output == [City(name="Oslo")]
+
+
+async def test_a_dataclass_as_output() -> None:
+    @dataclass
+    class Ship:
+        name: str
+
+    model, _ = make(call_text("final_result", name="Fram"))
+    assert (await Agent(model, output_type=Ship).run("?")).output == Ship("Fram")
+
+
+async def test_output_that_a_validator_refuses() -> None:
+    model, told = make(call_text("final_result", name="oslo"), call_text("final_result", name="Oslo"))
+    agent = Agent(model, output_type=City)
+
+    @agent.output_validator
+    def check(city: City) -> City:
+        if not city.name.istitle():
+            raise ModelRetry("use a capital letter")
+        return city
+
+    assert (await agent.run("?")).output == City(name="Oslo")
+    assert "use a capital letter" in told.prompt()
+
+
+async def test_text_where_a_tool_is_needed() -> None:
+    model, _ = make("Oslo.", "Oslo!")
+    with pytest.raises(UnexpectedModelBehavior):
+        await Agent(model, output_type=ToolOutput(City), retries=1).run("?")
+
+
+async def test_message_history() -> None:
+    model, told = make("Hello Alice.", "You are Alice.")
+    agent = Agent(model)
+    first = await agent.run("I am Alice.")
+    second = await agent.run("Who am I?", message_history=first.all_messages())
+    assert second.output == "You are Alice."
+    assert "Hello Alice." in told.prompt()
+
+
+async def test_message_history_through_json() -> None:
+    model, told = make(speak(CALL, "Hm."), "Warm.", "Still.")
+    agent = Agent(model, tools=[weather])
+    kept = (await agent.run("Warm?")).all_messages_json()
+    await agent.run("And now?", message_history=ModelMessagesTypeAdapter.validate_json(kept))
+    for words in ("Warm?", "18 in Oslo", "Warm.", "And now?"):
+        assert words in told.prompt()
+
+
+async def test_pictures_and_documents() -> None:
+    model, told = make("Seen.")
+    pdf = BinaryContent(b"%PDF-1.4 x", media_type="application/pdf")
+    image = ImageUrl("https://example.com/a.png")
+    document = DocumentUrl("https://example.com/a.pdf")
+    await Agent(model).run(["Look:", BinaryContent(PNG, media_type="image/png"), pdf, image, document])
+    prompt = json.loads(told.prompt())
+    assert [block["type"] for block in prompt] == ["text", "image", "document", "image", "document"]
+
+
+async def test_an_uploaded_file_is_refused() -> None:
+    with pytest.raises(UserError):
+        await Agent(make()[0]).run([UploadedFile("file_1", provider_name="openai")])
+
+
+async def test_streamed_text() -> None:
+    async with Agent(make("One two three.")[0]).run_stream("?") as stream:
+        assert [text async for text in stream.stream_text(debounce_by=None)][-1] == "One two three."
+
+
+async def test_streamed_output() -> None:
+    model, _ = make(call_text("final_result", name="Oslo"))
+    async with Agent(model, output_type=City).run_stream("?") as stream:
+        assert [city async for city in stream.stream_output(debounce_by=None)][-1] == City(name="Oslo")
+
+
+async def test_streamed_tools() -> None:
+    model, _ = make(f"I look. {CALL}", "Warm.")
+    async with Agent(model, tools=[weather]).run_stream("?") as stream:
+        texts = [text async for text in stream.stream_text(debounce_by=None)]
+    assert texts
+
+
+async def test_events_of_a_run() -> None:
+    model, _ = make(speak(CALL, "Hm."), "Warm.")
+    kinds: list[str] = []
+    async with Agent(model, tools=[weather]).iter("?") as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as events:
+                    kinds += [type(event).__name__ async for event in events]
+    assert PartStartEvent.__name__ in kinds
+    assert PartDeltaEvent.__name__ in kinds
+    assert run.result is not None
+    assert run.result.output == "Warm."
+
+
+async def test_a_stream_that_is_left_ends_its_process() -> None:
+    model, told = make(speak("One two three.", pieces=7)[:-4])
+    async with Agent(model).run_stream("?") as stream:
+        async for _ in stream.stream_text(delta=True, debounce_by=None):
+            break
+    assert told.made[0].health().state != "healthy"
+
+
+async def test_settings() -> None:
+    model, told = make("Yes.", settings=ModelSettings(max_tokens=77))
+    await Agent(model).run("?", model_settings=ModelSettings(thinking="high"))
+    assert told.invocations[0].env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "77"
+    assert "--effort=high" in told.invocations[0].argv
+
+
+@pytest.mark.parametrize("choice", ["required", ["weather"], "none"])
+async def test_the_choice_of_a_tool(choice: Any) -> None:
+    model, told = make(CALL if choice != "none" else "No.")
+    tools = [Tool(weather).tool_def, Tool(len_of).tool_def]
+    answer = await model_request(
+        model,
+        [ModelRequest.user_text_prompt("?")],
+        model_settings=ModelSettings(tool_choice=choice),
+        model_request_parameters=ModelRequestParameters(function_tools=tools),
+    )
+    system = told.system()
+    assert bool(answer.tool_calls) == (choice != "none")
+    assert ("at least one" in system) == (choice != "none")
+    assert ("len_of" in system) == (choice == "required")
+
+
+async def test_usage() -> None:
+    model, _ = make(CALL, "Warm.")
+    usage = (await Agent(model, tools=[weather]).run("?")).usage
+    counted = (usage.requests, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.tool_calls)
+    assert counted == (2, 32, 8, 10, 1)
+
+
+async def test_a_limit_of_usage() -> None:
+    with pytest.raises(UsageLimitExceeded):
+        await Agent(make("Yes.")[0]).run("?", usage_limits=UsageLimits(output_tokens_limit=1))
+
+
+async def test_a_fallback() -> None:
+    failing, _ = make(fail(529, "overloaded"), fail(529, "overloaded"))
+    model = FallbackModel(failing, make("Second.", "Third.")[0])
+    assert (await Agent(model).run("?")).output == "Second."
+    async with Agent(model).run_stream("?") as stream:
+        assert await stream.get_output() == "Third."
+
+
+async def test_the_messages_of_a_failed_run() -> None:
+    model, _ = make(fail(401, "authentication_failed"))
+    with capture_run_messages() as messages, pytest.raises(Exception, match="401"):
+        await Agent(model).run("Hi")
+    assert len(messages) == 1
+
+
+async def test_an_agent_that_asks_another() -> None:
+    inner = Agent(make("18")[0])
+    model, told = make(call_text("delegate"), "Warm.")
+    outer = Agent(model)
+
+    @outer.tool_plain
+    async def delegate() -> str:
+        """Ask the other agent."""
+        return (await inner.run("?")).output
+
+    assert (await outer.run("?")).output == "Warm."
+    assert "<result>18</result>" in told.prompt()
+
+
+async def test_an_unknown_model() -> None:
+    with pytest.raises(ph.UsageError, match="'gpt-4' is not known"):
+        PilothouseModel("gpt-4")

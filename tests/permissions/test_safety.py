@@ -1,0 +1,204 @@
+"""Whatever goes wrong in a callback is a refusal: never a yes, never a silence, and never told to the model."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import anyio
+import pytest
+from permission_frames import BASH, PLAN, QUESTION
+
+from pilothouse.permissions import Allow, Confirm, Deny, PermissionRequest
+from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.requests import FAILED_MESSAGE
+
+SECRET = "sk-ant-secret"
+ELICITATION = {"subtype": "elicitation", "mcp_server_name": "files", "message": "Name?"}
+DIALOG = {"subtype": "request_user_dialog", "dialog_kind": "refusal_fallback_prompt", "payload": {}}
+REFUSED = {"behavior": "deny", "message": FAILED_MESSAGE}
+KINDS = ["refusal_fallback_prompt"]
+
+
+def dispatchers(function: Any) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
+    """Every dispatcher with that function as its callback, a question for it, and the answer when it fails."""
+
+    async def confirm(prompt: str, request: Any) -> Any:
+        answer = function(request)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return [
+        (make_permission_dispatcher(function), BASH, REFUSED),
+        (make_permission_dispatcher(confirm=confirm), BASH, REFUSED),
+        (make_permission_dispatcher(on_question=function), QUESTION, REFUSED),
+        (make_permission_dispatcher(on_plan=function), PLAN, REFUSED),
+        (make_elicitation_dispatcher(function), ELICITATION, {"action": "cancel"}),
+        (make_dialog_dispatcher(function, KINDS), DIALOG, {"behavior": "cancelled"}),
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) -> None:
+    def sync_broken(request: Any) -> Any:
+        raise KeyError(SECRET)
+
+    async def broken(request: Any) -> Any:
+        raise ExceptionGroup(SECRET, [RuntimeError(SECRET)])
+
+    for function in (sync_broken, broken):
+        for dispatcher, body, refusal in dispatchers(function):
+            caplog.clear()
+            assert await dispatcher.handle(body) == refusal
+            assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == [("ERROR", True)]
+            assert SECRET not in caplog.records[0].getMessage()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None, 1, 0, "", "yes", {}, {"behavior": "allow"}, [], (True,), Allow, Deny, object(),
+        Allow({"command": object()}), Allow({3: "x"}), Allow("rm"), Allow(["rm"]),  # type: ignore[arg-type]
+        Allow(updated_permissions="setMode"), Allow(updated_permissions=[{"type": "setMode"}]),  # type: ignore[arg-type]
+        Allow(updated_permissions=[None]), Allow(updated_permissions={}),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: repr(value).split(" at 0x")[0],  # the same in every process that collects
+)  # fmt: skip
+async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: Any) -> None:
+    assert await make_permission_dispatcher(lambda request: returned).handle(BASH) == REFUSED
+    assert await make_permission_dispatcher(confirm=lambda prompt, request: returned).handle(BASH) == REFUSED
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.anyio
+async def test_an_input_that_contains_itself_denies() -> None:
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    assert await make_permission_dispatcher(lambda request: Allow(loop)).handle(BASH) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_a_confirmer_cannot_pass_it_on() -> None:
+    asked: list[str] = []
+
+    def confirm(prompt: str, request: PermissionRequest) -> Any:
+        asked.append(prompt)
+        return Confirm("again?")
+
+    assert await make_permission_dispatcher(lambda request: Confirm("sure?"), confirm).handle(BASH) == REFUSED
+    assert asked == ["sure?"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tool_name": ""},
+        {"tool_name": 3},
+        {"tool_name": "Bash", "input": "ls"},
+        {"tool_name": "Bash", "input": None},
+    ],
+)
+async def test_a_question_that_cannot_be_read_is_denied(body: dict[str, Any]) -> None:
+    assert await make_permission_dispatcher(lambda request: True).handle(body) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_a_timeout_of_the_callbacks_own_is_a_failure_like_any_other() -> None:
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        with anyio.fail_after(0):
+            await anyio.sleep_forever()
+        return True
+
+    assert await make_permission_dispatcher(can_use_tool).handle(BASH) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_a_withdrawn_question_is_cancelled_and_stays_cancelled(caplog: Any) -> None:
+    log: list[str] = []
+    started: list[anyio.Event] = []
+
+    async def slow(request: Any) -> Any:
+        started[-1].set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cleaned up")
+
+    async def ask(dispatcher: Any, body: dict[str, Any]) -> None:
+        await dispatcher.handle(body)
+        log.append("answered")
+
+    for dispatcher, body, _ in dispatchers(slow):
+        started.append(anyio.Event())
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask, dispatcher, body)
+                await started[-1].wait()
+                group.cancel_scope.cancel()
+    assert log == ["cleaned up"] * len(started)
+    assert not caplog.records
+
+
+@pytest.mark.anyio
+async def test_one_question_is_withdrawn_while_another_is_answered() -> None:
+    started = anyio.Event()
+
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        if request.tool_use_id == "slow":
+            started.set()
+            await anyio.sleep_forever()
+        return True
+
+    dispatcher = make_permission_dispatcher(can_use_tool)
+    scope = anyio.CancelScope()
+
+    async def slow() -> None:
+        with scope:
+            await dispatcher.handle({**BASH, "tool_use_id": "slow"})
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(slow)
+            await started.wait()
+            scope.cancel()
+            assert (await dispatcher.handle(BASH))["behavior"] == "allow"
+    assert scope.cancelled_caught
+
+
+# The two ways in which asyncio, and only asyncio, says "cancelled".
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_callback_that_waited_for_something_cancelled_refuses(caplog: Any) -> None:
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        return await gone
+
+    assert await make_permission_dispatcher(can_use_tool).handle(BASH) == REFUSED
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancelled_asyncio_task_stays_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        started.set()
+        await anyio.sleep_forever()
+        return True
+
+    async def ask() -> Any:
+        return await make_permission_dispatcher(can_use_tool).handle(BASH)
+
+    task = asyncio.create_task(ask())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

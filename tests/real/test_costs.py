@@ -1,0 +1,100 @@
+"""Costs and budgets on the real CLI: over queries, a crash, a resume, a fork and an interrupt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from conversations import kill_child
+
+import pilothouse as ph
+from pilothouse.testing import RecordedRequest, ScriptedModel, Text, ToolUse
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+
+def again(request: RecordedRequest) -> Any:
+    """Calls a tool for ever."""
+    return ToolUse("Bash", {"command": "true"})
+
+
+@pytest.fixture
+def agent(claude: Any, scripted_model: ScriptedModel) -> ph.Agent:
+    scripted_model.default = "fine"
+    env = scripted_model.env(max_retries=0)
+    return ph.Agent(
+        cli=claude.path, cwd=claude.cwd, env=env, inherit_env=False, tools=["Bash"], permission_mode="bypassPermissions"
+    )
+
+
+async def test_every_turn_counts_once_whichever_child_it_ran_in(agent: ph.Agent) -> None:
+    async with agent.session() as session:
+        first = await session.query("one")
+        second = await session.query("two")
+        await kill_child(session)
+        third = await session.query("three")
+        costs, key = session.costs, session.id
+        fork = session.fork()
+    assert session.restarts == 1
+    own = [answer.cost_usd for answer in (first, second, third)]
+    assert None not in own
+    assert [turn.usd for turn in costs.turns] == pytest.approx(own)
+    assert all(turn.is_priced and turn.session_id == key for turn in costs.turns)
+    assert costs.unpriced_tokens == 0
+    assert costs.total_tokens == sum(
+        usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+        for answer in (first, second, third)
+        for usage in answer.model_usage.values()
+    )
+    async with fork, agent.session(resume=key) as resumed:
+        for other in (fork, resumed):
+            answer = await other.query("more")
+            assert other.costs.usd == pytest.approx(answer.cost_usd)
+            assert len(other.costs.turns) == 1
+            assert (answer.session_cost_usd or 0) > (answer.cost_usd or 0)  # the CLI counts the history in
+
+
+async def test_a_token_budget_stops_a_run(agent: ph.Agent, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = again
+    with anyio.fail_after(60):
+        async with agent.session(max_budget_tokens=100) as session:
+            answer = await session.query("go on for ever")
+            assert isinstance(answer.error, ph.BudgetError)
+            assert 100 < session.costs.total_tokens < 400
+            asked = len(scripted_model.requests)
+            with pytest.raises(ph.BudgetError):
+                await session.query("more")
+            assert len(scripted_model.requests) == asked
+        alone = await agent.query("go on for ever", max_budget_tokens=50)
+    assert isinstance(alone.error, ph.BudgetError)
+    assert alone.session_id
+
+
+async def test_a_dollar_budget_holds_over_a_crash(agent: ph.Agent) -> None:
+    one = (await agent.query("one")).cost_usd or 0
+    async with agent.session(max_budget_usd=one * 2.5) as session:
+        assert (await session.query("one")).is_success
+        assert (await session.query("two")).is_success
+        await kill_child(session)
+        with anyio.fail_after(30):
+            answer = await session.query("three")  # is paid for, and then it is too much
+        assert answer.is_success or isinstance(answer.error, ph.BudgetError)
+        await kill_child(session)
+        with pytest.raises(ph.BudgetError, match="max_budget_usd"):
+            await session.query("four")
+        assert session.costs.usd == pytest.approx(3 * one)
+
+
+async def test_a_sub_agent_is_in_the_costs(agent: ph.Agent, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(ToolUse("Agent", {"description": "d", "prompt": "look", "subagent_type": "looker"}))
+    scripted_model.on("look", reply=Text("nothing there"))
+    agents = {"looker": {"description": "looks", "prompt": "Look.", "model": "haiku"}}
+    async with agent.session(agents=agents, tools=["Agent"]) as session:
+        await session.query("go")
+        with anyio.fail_after(30):
+            await session.tasks.wait_idle()  # it may run in the background, and wake the model when it ends
+        costs = session.costs
+    assert len(costs.models) == 2
+    assert costs.usd == pytest.approx(sum(turn.usd for turn in costs.turns))
+    assert costs.unpriced_tokens == 0

@@ -1,0 +1,258 @@
+"""The real CLI fails: every failure of the API, of its stream and of the CLI itself has its own typed error."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse.client.event_reader import EventReader
+from pilothouse.errors import RefusalError
+from pilothouse.events import ApiRetry, TextRetracted
+from pilothouse.messages import ApiRetryMessage, RateLimitEvent
+from pilothouse.testing import (
+    BrokenSse,
+    Gate,
+    Hang,
+    HttpError,
+    Pause,
+    Reply,
+    ScriptedModel,
+    Steps,
+    StreamError,
+    Text,
+    Times,
+    ToolUse,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+RESETS_AT = 4102444800
+LIMITED = {
+    "anthropic-ratelimit-unified-status": "rejected",
+    "anthropic-ratelimit-unified-reset": str(RESETS_AT),
+    "anthropic-ratelimit-unified-representative-claim": "five_hour",
+}
+ANSWER = "This is the whole answer."
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        (HttpError(400, message="prompt is too long: 9 tokens > 8"), ph.ContextOverflowError, "shorten"),
+        (HttpError(400), ph.ExecutionError, "not valid"),
+        (HttpError(401), ph.AuthenticationError, "ANTHROPIC_API_KEY"),
+        (HttpError(402), ph.QuotaError, "balance"),
+        (HttpError(403), ph.AuthenticationError, "permission"),
+        (HttpError(404), ph.InvalidModelError, "option model"),
+        (HttpError(413), ph.ContextOverflowError, "shorten"),
+        (HttpError(429), ph.RateLimitError, "rate limit"),
+        (HttpError(500), ph.ExecutionError, "Internal server error"),
+        (HttpError(529), ph.OverloadedError, "Overloaded"),
+    ],
+    ids=lambda value: str(value.status) if isinstance(value, HttpError) else None,
+)
+@pytest.mark.requirement("E67", "L43")
+async def test_each_failure_of_the_api_has_its_error(
+    claude: Any, scripted_model: ScriptedModel, failure: HttpError, kind: type[ph.ResultError], words: str
+) -> None:
+    scripted_model.default = failure
+    result = await claude.ask()
+    assert type(result.error) is kind
+    assert words in str(result.error)
+    assert result.outcome == "error"
+    assert result.validate().ok
+    # The CLI keeps the status to itself when it has words of its own for what happened.
+    assert result.error.api_error_status in (failure.status, None)
+    with pytest.raises(kind):
+        result.raise_for_error()
+
+
+@pytest.mark.requirement("E70")
+async def test_retries_are_reported_and_may_succeed(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
+    query = claude.ask(max_retries=2)
+    events = [event async for event in query.events()]
+    retries = [e.message for e in events if isinstance(e, ApiRetry)]
+    assert [(r.attempt, r.error_status, r.error) for r in retries] == [(1, 529, "overloaded"), (2, 529, "overloaded")]
+    assert all(isinstance(r, ApiRetryMessage) and r.retry_delay_ms > 0 for r in retries)
+    assert (await query.result()).text == ANSWER
+
+
+@pytest.mark.requirement("E70")
+async def test_a_used_up_subscription_says_when_it_resets(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = HttpError(429, headers=LIMITED)
+    login = {"ANTHROPIC_API_KEY": None, "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-scripted-no-real-token"}
+    result = await claude.ask(env=login)
+    assert type(result.error) is ph.QuotaError
+    assert result.error.resets_at == RESETS_AT
+    (limit,) = [m for m in result.messages if isinstance(m, RateLimitEvent)]
+    assert limit.rate_limit_info.status == "rejected"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        StreamError(Text(ANSWER, chunks=5)),
+        StreamError([Text(ANSWER, chunks=5)], after=0, type="api_error", message="boom"),
+        BrokenSse("bad_json", Text(ANSWER, chunks=5)),
+        BrokenSse("no_stop", Text(ANSWER, chunks=5)),
+        BrokenSse("cut", Text(ANSWER, chunks=5)),
+        BrokenSse("empty", ANSWER),
+        BrokenSse("html", ANSWER),
+        BrokenSse("no_response", ANSWER),
+    ],
+    ids=lambda broken: getattr(broken, "kind", "stream_error"),
+)
+async def test_a_broken_stream_is_reported_once(claude: Any, scripted_model: ScriptedModel, broken: Any) -> None:
+    scripted_model.reply(broken)
+    scripted_model.default = Text(ANSWER, chunks=2)
+    query = claude.ask(max_retries=1)
+    assert "".join([text async for text in query.text_stream()]) == ANSWER
+    result = await query.result()
+    assert (result.text, result.full_text) == (ANSWER, ANSWER)
+    assert standing_text(result) == ANSWER
+
+
+def standing_text(result: ph.QueryResult) -> str:
+    """The text that the events leave standing: what was added, less what was withdrawn."""
+    reader, text = EventReader(), ""
+    for message in result.messages:
+        for event in reader.read(message):
+            if isinstance(event, ph.TextDelta):
+                text += event.text
+            elif isinstance(event, TextRetracted):
+                assert text.endswith(event.text)
+                text = text.removesuffix(event.text)
+    return text
+
+
+async def test_a_stream_that_breaks_three_times_is_reported_once(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:9], ANSWER[9:15], "", ""])))
+    scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:4], ANSWER[4:]])))
+    scripted_model.reply(Text(ANSWER, chunks=3))
+    query = claude.ask(max_retries=3)
+    texts = [text async for text in query.text_stream()]
+    assert "".join(texts) == ANSWER
+    assert standing_text(await query.result()) == ANSWER
+    assert len(scripted_model.requests) == 3
+
+
+async def test_an_error_in_the_stream_without_a_second_try(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = StreamError(Text(ANSWER, chunks=5))
+    query = claude.ask(env={"CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1"})
+    texts: list[str] = []
+    with pytest.raises(ph.OverloadedError):  # noqa: PT012 - raised by the loop
+        async for text in query.text_stream():
+            texts.append(text)
+    result = await query.result()
+    assert isinstance(result.error, ph.OverloadedError)
+    assert "".join(texts).startswith(ANSWER[:8])
+    assert result.text in ("".join(texts), "")
+
+
+@pytest.mark.requirement("E67")
+async def test_without_any_key(claude: Any) -> None:
+    result = await claude.ask(env={"ANTHROPIC_API_KEY": None})
+    assert type(result.error) is ph.AuthenticationError
+    assert "Not logged in" in str(result.error)
+    assert "api_key=" in str(result.error)
+    assert (result.text, result.full_text) == ("", "")
+
+
+@pytest.mark.requirement("L10", "L11", "E7")
+async def test_limits(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = ToolUse("Bash", {"command": "true"})
+    settings = {"permission_mode": "bypassPermissions"}
+    result = await claude.ask(max_turns=2, **settings)
+    assert type(result.error) is ph.MaxTurnsError
+    assert "max_turns" in str(result.error)
+    assert result.session_id
+    poor = await claude.ask(max_budget_usd=0.000001, **settings)
+    assert type(poor.error) is ph.BudgetError
+    assert poor.result is not None
+    assert poor.result.errors
+
+
+async def test_a_refusal(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = Reply("", stop_reason="refusal")
+    result = await claude.ask()
+    assert type(result.error) is RefusalError
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"settings": "no-such-file.json"}, "no-such-file"),
+        ({"mcp_servers": "no-such-file.json"}, "no-such-file"),
+    ],
+    ids=["settings", "mcp"],
+)
+@pytest.mark.requirement("G41")
+async def test_what_the_cli_refuses_at_the_start(claude: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ph.CLIExitedError) as caught:
+        await claude.ask(**settings)
+    assert caught.value.exit_code == 1
+    assert words in str(caught.value)
+    assert words in caught.value.stderr
+
+
+@pytest.mark.requirement("R1", "G41")
+async def test_a_flag_that_the_cli_does_not_know(claude: Any) -> None:
+    with pytest.raises(ph.CLIVersionError, match=r"does not know the flag --no-such-flag: update it") as caught:
+        await claude.ask(extra_args={"no-such-flag": "hunter2"})
+    assert "hunter2" not in f"{caught.value} {caught.value.stderr}"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.requirement("E68")
+async def test_a_child_that_is_killed_from_outside(claude: Any, scripted_model: ScriptedModel) -> None:
+    gate = Gate()
+    scripted_model.reply([Text("half an", chunks=1), Pause(gate), Text(" answer", chunks=1)])
+    reported: list[str] = []
+
+    async def read() -> None:
+        async for text in claude.ask().text_stream():
+            reported.append(text)
+            for pid in claude.processes():
+                os.kill(pid, signal.SIGKILL)
+
+    with anyio.fail_after(20), pytest.raises(ph.CLIExitedError) as caught:
+        await read()
+    assert reported == ["half an"]
+    assert (caught.value.signal, caught.value.exit_code) == ("SIGKILL", None)
+    gate.open()
+    await claude.gone()
+
+
+@pytest.mark.requirement("L30", "E10", "G46", "G47")
+async def test_timeouts_end_the_child(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = Hang()
+    with pytest.raises(ph.QueryTimeout) as caught:
+        await claude.ask(timeout=1.5)
+    assert caught.value.kind == "timeout"
+    assert not claude.processes()
+    with pytest.raises(ph.QueryTimeout) as caught:
+        await claude.ask(idle_timeout=1.0)
+    assert caught.value.kind == "idle_timeout"
+    assert not claude.processes()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.requirement("G45", "G47")
+async def test_cancellation_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
+    async with anyio.create_task_group() as group:
+        group.start_soon(claude.ask("wait", permission_mode="bypassPermissions").result)
+        with anyio.fail_after(20):
+            while not started.exists():
+                await anyio.sleep(0.02)
+        group.cancel_scope.cancel()
+    await claude.gone()

@@ -1,0 +1,230 @@
+"""Transcripts of the real CLI: what it writes is what we read, and what we write is what it resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse import transcripts
+from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+
+@pytest.fixture
+def agent(claude: Any, scripted_model: ScriptedModel) -> ph.Agent:
+    scripted_model.default = "fine"
+    env = scripted_model.env(max_retries=0)
+    return ph.Agent(
+        cli=claude.path,
+        cwd=claude.cwd,
+        env=env,
+        inherit_env=False,
+        tools=["Bash", "Read", "Agent"],
+        permission_mode="bypassPermissions",
+    )
+
+
+@pytest.fixture
+def config(claude: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration directory of the CLI, told to the library as to the CLI."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(claude.home / ".claude"))
+    return claude.home / ".claude"
+
+
+def asked(model: ScriptedModel) -> str:
+    """Everything that the last request told the model."""
+    return json.dumps(model.requests[-1].messages)
+
+
+def contents(messages: list[ph.Message]) -> list[Any]:
+    return [message.raw["message"]["content"] for message in messages]
+
+
+@pytest.mark.requirement("L60", "E26")
+async def test_what_the_cli_writes_is_what_we_read(
+    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
+) -> None:
+    calls = [ToolUse("Bash", {"command": f"echo {name}"}) for name in "abc"]
+    scripted_model.on("go", reply=Steps([Text("I look."), *calls], "all three"))
+    async with agent.session() as session:
+        first = await session.query("go")
+        await session.query("and then?")
+        key = session.id
+    assert key is not None
+    (info,) = transcripts.list_sessions(claude.cwd)
+    assert (info.session_id, info.first_prompt, info.last_prompt) == (key, "go", "and then?")
+    assert (info.cwd, info.entrypoint) == (str(claude.cwd), "sdk-pilothouse")
+    problems: list[Any] = []
+    messages = transcripts.get_session_messages(key, claude.cwd, on_problem=problems.append)
+    assert not problems
+    on_disk = [message.uuid for message in messages]
+    streamed = [message.uuid for message in first.messages if isinstance(message, ph.AssistantMessage | ph.UserMessage)]
+    assert set(streamed) <= set(on_disk)
+    answers = [
+        result.tool_use_id
+        for message in messages
+        if isinstance(message, ph.UserMessage)
+        for result in message.tool_results
+    ]
+    uses = [use.id for message in messages if isinstance(message, ph.AssistantMessage) for use in message.tool_uses]
+    assert sorted(answers) == sorted(uses)
+    assert len(uses) == 3
+    last = messages[-1]
+    assert isinstance(last, ph.AssistantMessage)
+    assert last.text == "fine"
+
+
+async def test_a_title_and_a_tag_hold_while_the_cli_writes(
+    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+) -> None:
+    async with agent.session() as session:
+        await session.query("one")
+        key = session.id or ""
+        transcripts.rename_session(key, "Named by us", claude.cwd)
+        transcripts.tag_session(key, "ours")
+        await session.query("two")
+    again = await agent.query("three", resume="Named by us")
+    assert again.session_id == key
+    assert "one" in asked(scripted_model)
+    (info,) = transcripts.list_sessions(claude.cwd)
+    assert (info.custom_title, info.tag, info.last_prompt) == ("Named by us", "ours", "three")
+    async with agent.session(resume=key) as session:
+        await session.rename("Named by the CLI")
+    (info,) = transcripts.list_sessions(claude.cwd)
+    assert info.custom_title == "Named by the CLI"
+
+
+async def test_a_prompt_ends_the_archiving(agent: ph.Agent, claude: Any, config: Path) -> None:
+    """As the official SDK (0.3.330) reads it. The CLI (2.1.330) takes no notice of the mark."""
+    key = (await agent.query("one")).session_id or ""
+    transcripts.archive_session(key, claude.cwd)
+    assert [info.archived for info in transcripts.list_sessions(claude.cwd)] == [True]
+    assert (await agent.query("two", resume=key)).session_id == key
+    assert [info.archived for info in transcripts.list_sessions(claude.cwd)] == [False]
+
+
+@pytest.mark.requirement("L60", "E30")
+async def test_a_fork_is_resumed_and_its_origin_stays(
+    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.on("alpha", reply=[Text("I look."), ToolUse("Bash", {"command": "echo alpha-said"})], times=1)
+    async with agent.session() as session:
+        await session.query("alpha")
+        await session.query("bravo-asked")
+        key = session.id or ""
+    messages = transcripts.get_session_messages(key)
+    before = Path(transcripts.list_sessions(claude.cwd)[0].path).read_bytes()
+    cut = next(
+        place
+        for place, message in enumerate(messages)
+        if isinstance(message, ph.UserMessage) and message.text == "bravo-asked"
+    )
+    fork = transcripts.fork_session(key, up_to_message_id=messages[cut - 1].uuid)
+    whole = transcripts.fork_session(key, title="All of it")
+    answer = await agent.query("charlie-asked", resume=fork.session_id)
+    assert answer.session_id == fork.session_id
+    assert "alpha-said" in asked(scripted_model)
+    assert "bravo-asked" not in asked(scripted_model)
+    answer = await agent.query("delta", resume="All of it")
+    assert answer.session_id == whole.session_id
+    assert all(word in asked(scripted_model) for word in ("alpha-said", "bravo-asked"))
+    assert "charlie-asked" not in asked(scripted_model)
+    assert contents(transcripts.get_session_messages(whole.session_id))[:-2] == contents(messages)
+    info = transcripts.get_session_info(key)
+    assert info is not None
+    assert Path(info.path).read_bytes() == before
+
+
+async def test_after_a_compaction_we_read_what_the_cli_resumes(
+    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+) -> None:
+    async with agent.session() as session:
+        await session.query("early words")
+        await session.query("/compact")
+        await session.query("late words")
+        key = session.id or ""
+        theirs = session.fork()
+    async with theirs:
+        await theirs.query("more")
+        copy = transcripts.get_session_messages(theirs.id or "")
+    messages = transcripts.get_session_messages(key)
+    assert contents(copy)[:-2] == contents(messages)
+    assert any(isinstance(message, ph.UserMessage) and message.is_compact_summary for message in messages)
+    whole = transcripts.get_session_messages(key, include_compacted=True)
+    assert "early words" in str(contents(whole))
+    assert len(whole) > len(messages)
+    ours = transcripts.fork_session(key)
+    await agent.query("more", resume=ours.session_id)
+    assert contents(transcripts.get_session_messages(ours.session_id))[:-2] == contents(messages)
+    assert "late words" in asked(scripted_model)
+
+
+async def test_what_is_deleted_cannot_be_resumed(agent: ph.Agent, claude: Any, config: Path) -> None:
+    answer = await agent.query("one")
+    key = answer.session_id or ""
+    transcripts.delete_session(key)
+    assert transcripts.list_sessions() == []
+    gone = await agent.query("two", resume=key)
+    assert isinstance(gone.error, ph.SessionNotFoundError)
+
+
+async def test_a_sub_agent_has_a_transcript_of_its_own(
+    agent: ph.Agent, scripted_model: ScriptedModel, config: Path
+) -> None:
+    call = ToolUse("Agent", {"description": "look", "prompt": "find the key", "subagent_type": "general-purpose"})
+    scripted_model.on("begin", reply=Steps([call], "it runs"))
+    async with agent.session() as session:
+        with anyio.fail_after(30):
+            await session.query("begin")
+            await session.tasks.wait_idle()
+        key = session.id or ""
+    (agent_id,) = transcripts.list_subagents(key)
+    prompt, answer = transcripts.get_subagent_messages(key, agent_id)
+    assert isinstance(prompt, ph.UserMessage)
+    assert isinstance(answer, ph.AssistantMessage)
+    assert (prompt.text, answer.text) == ("find the key", "fine")
+    uses = [
+        use
+        for message in transcripts.get_session_messages(key)
+        if isinstance(message, ph.AssistantMessage)
+        for use in message.tool_uses
+    ]
+    assert [use.id for use in uses] == [prompt.parent_tool_use_id]
+
+
+async def test_usage_is_what_the_cli_counts(agent: ph.Agent, config: Path) -> None:
+    async with agent.session() as session:
+        for prompt in ("one", "two"):
+            await session.query(prompt)
+        costs = session.costs
+    report = transcripts.usage_report()
+    assert report.total.input_tokens == costs.input_tokens
+    assert report.total.output_tokens == costs.output_tokens
+    assert report.total.cost_usd == pytest.approx(costs.usd)
+    assert report.sessions[0].reported_usd == pytest.approx(costs.usd)
+
+
+DIRECTORIES: dict[str, Callable[[Path], Path]] = {
+    "long": lambda home: home / ("x" * 100) / ("y" * 100) / "z-é_",
+    "odd": lambda home: home / "Ünï cödé.dir 𝔘",
+}
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+async def test_a_folder_is_where_the_cli_puts_it(agent: ph.Agent, claude: Any, config: Path, kind: str) -> None:
+    directory = DIRECTORIES[kind](claude.home)
+    directory.mkdir(parents=True)
+    link = claude.home / "link"
+    link.symlink_to(directory)
+    answer = await agent.query("where am I", cwd=link)
+    for place in (directory, link):
+        assert [info.session_id for info in transcripts.list_sessions(place)] == [answer.session_id]
+    (folder,) = (config / "projects").iterdir()
+    assert folder.name == transcripts.project_key(directory)

@@ -1,0 +1,251 @@
+"""Asks of sessions that the host drives: listed and settled over REST, kept across a restart."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_host import LIMIT, TOKEN, Program, Served
+
+from pilothouse.server import ClientLimits
+from pilothouse.testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
+
+MakeHost = Callable[..., Served]
+BASH = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
+QUESTION = {"question": "Which?", "header": "H", "options": [{"label": "A"}, {"label": "B"}], "multiSelect": False}
+EDIT = {
+    "tool_name": "Edit",
+    "input": {"file_path": "a"},
+    "permission_suggestions": [
+        {"type": "setMode", "mode": "acceptEdits", "destination": "session"},
+        {"type": "addDirectories", "directories": ["/"], "destination": "session"},
+    ],
+}
+
+
+def asking(**body: Any) -> FakeCLI:
+    """A CLI that asks once in its turn."""
+    return FakeCLI().expect("user").emit(frames.init()).ask("can_use_tool", **body).emit(frames.result("done"))
+
+
+def find(served: Served, count: int = 1, token: str = TOKEN) -> list[dict[str, Any]]:
+    """The asks, once there are so many."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        asks = served.request("GET", "/v1/asks", token=token)[1]["asks"]
+        if len(asks) == count:
+            return asks
+        assert time.monotonic() < deadline, asks
+        time.sleep(0.02)
+
+
+def settle(served: Served, ask: dict[str, Any], token: str = TOKEN, **body: Any) -> tuple[int, Any]:
+    return served.request("POST", f"/v1/sessions/{ask['session']}/asks/{ask['id']}", body, token=token)
+
+
+def finish(served: Served, session: str) -> dict[str, Any]:
+    """The session without a prompt that runs."""
+    deadline = time.monotonic() + LIMIT
+    while (found := served.request("GET", f"/v1/sessions/{session}")[1])["waiting"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+def response(fake: FakeCLI) -> Any:
+    """What the CLI got for its request."""
+    frames_read = [frame for frame in fake.calls[0].frames if frame.get("type") == "control_response"]
+    return frames_read[-1]["response"]["response"]
+
+
+@pytest.mark.parametrize(
+    ("request_body", "body", "answer"),
+    [
+        (BASH, {"decision": "allow"}, {"behavior": "allow", "updatedInput": {"command": "ls"}}),
+        (BASH, {"decision": "allow", "input": {"command": "pwd"}}, {"updatedInput": {"command": "pwd"}}),
+        (BASH, {"decision": "deny", "reason": "not now"}, {"behavior": "deny", "message": "not now"}),
+        (
+            {"tool_name": "AskUserQuestion", "input": {"questions": [QUESTION]}},
+            {"decision": "answer", "answers": {"Which?": "B"}},
+            {"updatedInput": {"questions": [QUESTION], "answers": {"Which?": "B"}}},
+        ),
+    ],
+)
+def test_an_ask_is_settled_over_rest(serve_host: MakeHost, request_body: Any, body: Any, answer: Any) -> None:
+    with asking(**request_body) as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        [ask] = find(served)
+        assert (ask["session"], ask["tool"], ask["restored"]) == (made["id"], request_body["tool_name"], False)
+        assert served.request("GET", f"/v1/sessions/{made['id']}")[1]["asks"] == 1
+        assert settle(served, ask, **body)[0] == 200
+        status, refusal = settle(served, ask, decision="deny")
+        assert (status, refusal["error"]["code"]) == (409, "settled")
+        assert "'host'" in refusal["error"]["message"]
+        assert finish(served, made["id"])["last_result"]["text"] == "done"
+        assert find(served, 0) == []
+        given = response(fake)
+        assert {name: given.get(name) for name in answer} == answer
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"decision": "maybe"}, 400, "maybe"),
+        ({"decision": "answer", "answers": "x"}, 400, "allow\\(\\) or deny"),
+        ({"decision": "allow", "minutes": -1}, 400, "minutes"),
+        ({"decision": "allow", "always": True}, 400, "proposes no rule"),
+        ({"decision": "allow", "more": 1}, 400, "more"),
+    ],
+)
+def test_a_decision_that_does_not_fit_leaves_the_ask(serve_host: MakeHost, body: Any, status: int, words: str) -> None:
+    with asking(**BASH) as fake:
+        served = serve_host(cli=fake.path)
+        served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        [ask] = find(served)
+        answered, refusal = settle(served, ask, **body)
+        assert answered == status
+        assert pytest.RaisesExc(ValueError, match=words).matches(ValueError(refusal["error"]["message"]))
+        assert find(served) == [ask]
+        assert settle(served, {**ask, "id": "ask_none"}, decision="allow")[0] == 404
+
+
+def test_a_token_sees_and_settles_only_its_own_asks(serve_host: MakeHost) -> None:
+    ann, bob = "ann-token-0123456789", "bob-token-9876543210"
+    with asking(**BASH) as fake:
+        served = serve_host(cli=fake.path, tokens={"ann": ann, "bob": bob})
+        served.request("POST", "/v1/sessions", {"prompt": "hi"}, token=ann)
+        [ask] = find(served, token=ann)
+        assert find(served, 0, token=bob) == []
+        assert settle(served, ask, token=bob, decision="allow")[0] == 404
+        assert find(served) == [ask]
+        assert settle(served, ask, token=ann, decision="allow")[1]["by"] == "ann"
+
+
+@pytest.mark.parametrize("limits", [ClientLimits(permission_mode="default"), ClientLimits()])
+def test_always_goes_no_further_than_the_limits_of_clients(serve_host: MakeHost, limits: ClientLimits) -> None:
+    with asking(**EDIT) as fake:
+        served = serve_host(cli=fake.path, clients=limits)
+        served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        [ask] = find(served)
+        status, refusal = settle(served, ask, decision="allow", always=True)
+        assert status == 403
+        assert ("modes up to 'default'" if limits.permission_mode == "default" else "is not below") in refusal["error"][
+            "message"
+        ]
+        assert find(served) == [ask]
+
+
+def short(event: dict[str, Any]) -> tuple[str, Any]:
+    data = event["data"]
+    return event["event"], data.get("state") or data.get("decision") or data.get("tool")
+
+
+def read_to(events: Iterator[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    """The next events up to one with this name."""
+    for event in events:
+        yield event
+        if event["event"] == name:
+            return
+
+
+def test_events_of_all_sessions_resume_without_loss(serve_host: MakeHost) -> None:
+    ann, bob = "ann-token-0123456789", "bob-token-9876543210"
+    with asking(**BASH) as fake:
+        served = serve_host(cli=fake.path, tokens={"ann": ann, "bob": bob})
+        with served.events(last=0) as live, served.events(last=0, token=bob) as none:
+            _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"}, token=ann)
+            seen = list(read_to(live, "asked"))
+            ask = seen[-1]["data"]
+            assert find(served) == [ask]
+            assert settle(served, ask, decision="allow")[0] == 200
+            finish(served, made["id"])
+            assert served.request("DELETE", f"/v1/sessions/{made['id']}", token=ann)[0] == 204
+            seen += read_to(live, "closed")
+            served.request("POST", "/v1/sessions", {}, token=bob)
+            assert next(none)["data"]["owner"] == "bob"
+        assert [name for name, _ in map(short, seen) if name != "session"] == ["asked", "settled", "closed"]
+        assert ("settled", "allow") in map(short, seen)
+        assert [event["id"] for event in seen] == sorted({event["id"] for event in seen})
+        assert {event["data"]["owner"] for event in seen if event["event"] == "session"} == {"ann"}
+        for at, event in enumerate(seen[:-1]):
+            with served.events(last=event["id"]) as again:
+                assert [next(again) for _ in seen[at + 1 :]] == seen[at + 1 :]
+    for last, status in (("x", 400), (str(seen[-1]["id"] + 100), 400), ("-1", 400)):
+        with served.response("GET", "/v1/events", Last_Event_ID=last) as answer:
+            assert answer.status == status
+
+
+def test_an_ask_that_nobody_settles_is_denied(serve_host: MakeHost) -> None:
+    with asking(**BASH) as fake:
+        served = serve_host(cli=fake.path, ask_seconds=0.1)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        finish(served, made["id"])
+        assert "nobody decided within 0.1 s" in response(fake)["message"]
+
+
+def test_an_ask_of_a_stopped_host_waits_in_the_journal(tmp_path: Path) -> None:
+    with asking(**BASH) as fake:
+        program = Program(tmp_path, fake.path, "--drain", "0.1", "--ask-timeout", "500")
+        with program as served:
+            _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+            [before] = find(served)
+            assert round(before["expires_at"] - before["asked_at"]) == 500
+            assert program.end(signal.SIGTERM)[0] == 0
+        with Program(tmp_path, fake.path) as served:
+            assert find(served) == [{**before, "restored": True}]
+            assert served.request("DELETE", f"/v1/sessions/{made['id']}")[0] == 204
+            assert find(served, 0) == []
+
+
+def test_a_session_without_permission_prompts_asks_nobody(serve_host: MakeHost) -> None:
+    with FakeCLI().text("Hello") as fake:
+        served = serve_host(cli=fake.path)
+        options = {"permission_prompts": "none"}
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi", "options": options})
+        finish(served, made["id"])
+        assert "--permission-prompts=none" in fake.calls[0].argv
+
+
+CALL = ToolUse("Bash", {"command": "touch made", "description": "d"})
+
+
+def act(request: RecordedRequest) -> Text | ToolUse:
+    """A model that calls at first, and again when it is told that it may; other results of the call end its turn."""
+    last = str(request.messages[-1])
+    if "tool_result" in last:
+        return Text("heard" if "restarted" in str(request.messages) else "the child of the killed host")
+    return Text("heard: no") if "not allowed" in last else CALL
+
+
+@pytest.mark.real_cli
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+def test_an_ask_outlives_a_killed_host(
+    tmp_path: Path, real_cli: str, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    """The real CLI asks, the host is killed, and another host on the same journal gets the decision."""
+    for name, value in scripted_model.env().items():
+        monkeypatch.setenv(name, value)
+    scripted_model.reply(Steps(act, act, act, act, act))
+    program = Program(tmp_path, real_cli)
+    with program as served:
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi", "options": {"tools": ["Bash"]}})
+        [before] = find(served)
+        program.kill()
+    with Program(tmp_path, real_cli) as served:
+        [ask] = find(served)
+        assert ask == {**before, "restored": True}
+        assert settle(served, ask, decision=decision, reason="too late")[0] == 200
+        found = finish(served, made["id"])
+        assert found["last_result"]["text"].startswith("heard"), found
+        assert found["last_result"]["denied"] == []
+        assert find(served, 0) == []
+        told = scripted_model.requests[-1].messages
+        assert scripted_model.requests[0].messages[0] == told[0]  # the same conversation
+        assert ("It is allowed now" if decision == "allow" else "too late") in str(told)
+        assert (tmp_path / "work" / "made").exists() == (decision == "allow")
+        assert settle(served, ask, decision="deny")[0] == 409

@@ -1,0 +1,120 @@
+"""Transcripts, usage and policy over REST: what the token of the host sees, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from served_host import LIMIT, TOKEN, Served
+
+import pilothouse as ph
+from pilothouse.server import ClientLimits, reports
+from pilothouse.testing import FakeCLI, ScriptedModel
+
+MakeHost = Callable[..., Served]
+ELSEWHERE = "11111111-2222-4333-8444-555555555555"
+
+
+@pytest.mark.real_cli
+def test_transcripts_and_usage_of_the_real_cli(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    environ = scripted_model.env(max_retries=0)
+    ann = "ann-token-0123456789"
+    served = serve_host(cli=real_cli, environ=environ, tokens={"ann": ann})
+    scripted_model.reply("the mast is green")
+    _, made = served.request("POST", "/v1/sessions", {"prompt": "which color?", "options": {"tools": []}})
+    deadline = time.monotonic() + LIMIT
+    while (found := served.request("GET", f"/v1/sessions/{made['id']}")[1])["waiting"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    name = found["conversation"]
+    projects = Path(environ.get("CLAUDE_CONFIG_DIR") or Path(environ["HOME"]) / ".claude") / "projects"
+    [kept] = projects.glob(f"*/{name}.jsonl")
+    outside = json.dumps(str(tmp_path))[1:-1]
+    copied = kept.read_text().replace(name, ELSEWHERE).replace(str(tmp_path / "work"), outside)
+    (projects / "-elsewhere").mkdir()
+    (projects / "-elsewhere" / f"{ELSEWHERE}.jsonl").write_text(copied)
+
+    def get(path: str, **headers: Any) -> Any:
+        return served.request("GET", path, **headers)
+
+    assert [each["session_id"] for each in get("/v1/transcripts")[1]["transcripts"]] == [name]
+    assert get("/v1/transcripts?offset=1")[1]["transcripts"] == []
+    [hit] = get("/v1/transcripts?q=GREEN")[1]["hits"]
+    assert (hit["session_id"], hit["match"]) == (name, "green")
+    answer = get(f"/v1/transcripts/{name}")[1]
+    assert [message["type"] for message in answer["messages"]] == ["user", "assistant"]
+    assert "the mast is green" in json.dumps(answer["messages"])
+    usage = get("/v1/usage?since=2020-01-01")[1]
+    assert name in [each["session_id"] for each in usage["sessions"]]
+    assert list(usage["models"])
+    assert get("/v1/usage?until=2020-01-01")[1]["sessions"] == []
+    for path in (f"/v1/transcripts/{ELSEWHERE}", "/v1/transcripts/..%2f..%2fetc", "/v1/transcripts/none"):
+        assert get(path)[0] == 404 or "%2f" in path
+    for path in ("/v1/transcripts", f"/v1/transcripts/{name}", "/v1/usage", "/v1/transcripts?q=green"):
+        assert get(path, token=ann)[0] == 403
+    for path in (
+        "/v1/transcripts?limit=0",
+        "/v1/transcripts?limit=x",
+        "/v1/transcripts?limit=9999",
+        "/v1/usage?since=x",
+    ):
+        assert get(path)[0] == 400
+    status, shown = get(f"/v1/policy?session={made['id']}")
+    assert status == 200
+    assert shown["policy"]["answered_by"] == "asks"
+    assert (shown["mcp_servers"], shown["mcp_problem"]) == ([], None)
+    assert shown["isolation"]["key_source"]
+    assert get(f"/v1/policy?session={made['id']}", token=ann)[0] == 404
+
+
+def test_the_policy_names_the_limits(serve_host: MakeHost) -> None:
+    served = serve_host(cli="/nowhere", clients=ClientLimits(permission_mode="default", programs=False))
+    shown = served.request("GET", "/v1/policy")[1]
+    assert "Edit" in [row["tool"] for row in shown["policy"]["rows"] if row["outcome"] == "asks"]
+    assert shown["roots"] == list(served.host.policy.roots)
+    limits = shown["limits"]
+    assert limits == {"permission_mode": "default", "programs": False, "mcp_servers": True, "settings": True}
+
+
+async def write_fleet(path: Path, cli: str) -> None:
+    async with ph.Fleet(ph.Agent(cli=cli), journal=path) as fleet:
+        await fleet.gather(["one", "two"], key=str)
+    async with ph.Fleet(concurrency=0, journal=path) as fleet:
+        await fleet.enqueue(["three" * 1000], key=lambda prompt: "three")
+
+
+def test_fleets_are_shown_with_their_runs(serve_host: MakeHost, tmp_path: Path) -> None:
+    journal, ann = tmp_path / "runs.db", "ann-token-0123456789"
+    gone = "postgresql://user:secret@127.0.0.1:1/fleet?password=secret"
+    with FakeCLI().text("Hello") as fake:
+        anyio.run(write_fleet, journal, fake.path)
+        served = serve_host(cli=fake.path, fleets=(str(journal), str(tmp_path / "none.db")), tokens={"ann": ann})
+
+        def get(query: str, token: str = TOKEN) -> tuple[int, Any]:
+            return served.request("GET", f"/v1/fleet{query}", token=token)
+
+        known, missing = get("")[1]["fleets"]
+        assert (known["journal"], known["runs"], known["error"]) == (str(journal), None, None)
+        assert {name: known["status"][name] for name in ("succeeded", "queued")} == {"succeeded": 2, "queued": 1}
+        assert "there is no journal" in missing["error"]
+        runs = get(f"?journal={journal}")[1]["fleets"][0]["runs"]
+        assert [(run["key"], run["state"], run["text"]) for run in runs[:2]] == [
+            ("one", "succeeded", "Hello"),
+            ("two", "succeeded", "Hello"),
+        ]
+        assert len(runs[2]["prompt"]) == 500
+        assert [run["key"] for run in get(f"?journal={journal}&state=queued")[1]["fleets"][0]["runs"]] == ["three"]
+        assert [run["key"] for run in get(f"?journal={journal}&limit=1&after=1")[1]["fleets"][0]["runs"]] == ["two"]
+        for query in ("?journal=/etc/passwd", f"?journal={journal}&state=x", "?limit=0"):
+            assert get(query)[0] == 400
+        assert get("", ann)[0] == 403
+        assert not (tmp_path / "none.db").exists()
+    shown = reports.name_journal(gone)
+    assert shown == "127.0.0.1:1/fleet"

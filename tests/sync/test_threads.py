@@ -1,0 +1,331 @@
+"""Which thread does what: many threads, running event loops, context variables, callbacks, prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from process_checks import child_pids, eventually
+from sync_fixtures import ended, in_threads, running
+
+from pilothouse import sync as ph
+from pilothouse.testing import FakeCLI, frames
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+who: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+def threads() -> list[str]:
+    return sorted(thread.name for thread in threading.enumerate() if not thread.name.startswith("Thread-"))
+
+
+# many threads
+
+
+@pytest.mark.requirement("E18")
+def test_eight_threads_with_ten_queries_each_get_their_own_answers() -> None:
+    def play(child: Any) -> None:
+        user = child.expect("user")
+        text = user["message"]["content"].upper()
+        child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
+        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text})
+
+    with FakeCLI.from_function(play) as fake:
+        answers: dict[str, str] = {}
+
+        def ask(number: int) -> None:
+            for n in range(10):
+                prompt = f"prompt {number} {n}"
+                query = ph.query(prompt, cli=fake.path)
+                answers[prompt] = query.result().text if n % 2 else "".join(query.text_stream())
+
+        in_threads(*(lambda number=number: ask(number) for number in range(8)))
+        assert answers == {f"prompt {i} {n}": f"PROMPT {i} {n}" for i in range(8) for n in range(10)}
+        assert not running(fake)
+        eventually(lambda: not child_pids())
+        assert threads().count("pilothouse-sync") == 1
+
+
+def test_threads_share_one_loop_over_a_query(fake: FakeCLI) -> None:
+    fake.expect("user").repeat(5000, frames.assistant("x")).emit(frames.result("done"))
+    reading = iter(ph.query("go", cli=fake.path))
+    seen: list[ph.Message] = []
+    in_threads(*(lambda: seen.extend(reading) for _ in range(4)))
+    assert len(seen) == 5001
+    assert len({id(message) for message in seen}) == 5001
+
+
+def test_threads_may_all_wait_for_one_result(fake: FakeCLI) -> None:
+    fake.expect("user").emit(*(frames.assistant(str(n)) for n in range(50))).emit(frames.result("done"))
+    seen: list[str] = []
+    query = ph.query("go", cli=fake.path, on_message=lambda m: seen.append(m.type))
+    results: list[ph.QueryResult] = []
+    in_threads(*(lambda: results.append(query.result()) for _ in range(4)))
+    assert len({id(result) for result in results}) == 1
+    assert len(seen) == 51
+
+
+@pytest.mark.requirement("E34")
+def test_another_thread_interrupts(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({})
+    fake.emit(frames.result("", is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming"))
+    query = ph.query("go", cli=fake.path)
+
+    def interrupt() -> None:
+        eventually(lambda: query.session_id)
+        query.interrupt()
+
+    results: list[ph.QueryResult] = []
+    in_threads(lambda: results.append(query.result()), interrupt)
+    assert results[0].outcome == "interrupted"
+
+
+def test_another_thread_closes(hanging: FakeCLI) -> None:
+    query = ph.query("go", cli=hanging.path)
+
+    def close() -> None:
+        eventually(lambda: query.session_id)
+        query.close()
+        assert ended(hanging)
+
+    def read() -> None:
+        with pytest.raises(ph.SessionClosedError, match="closed"):
+            query.result()
+
+    in_threads(read, close)
+
+
+def test_busy_user_code_blocks_no_other_query(fake: FakeCLI, hanging: FakeCLI) -> None:
+    busy = iter(ph.query("go", cli=hanging.path))
+    next(busy)
+    with FakeCLI().text("Hello") as other:
+        assert ph.query("go", cli=other.path).result().text == "Hello"
+    busy.close()
+
+
+# running event loops
+
+
+def ask(fake: FakeCLI) -> str:
+    seen: list[str] = []
+    with ph.query("go", cli=fake.path) as query:
+        for message in query:
+            seen.append(message.type)
+    assert seen == ["system", "assistant", "result"]
+    return ph.query("go", cli=fake.path).result().text
+
+
+RUNNERS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "asyncio": lambda main: asyncio.run(main()),
+    "trio": trio.run,
+    "anyio on asyncio": lambda main: anyio.run(main, backend="asyncio"),
+    "anyio on trio": lambda main: anyio.run(main, backend="trio"),
+}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_inside_a_running_loop_as_in_a_notebook(fake: FakeCLI, runner: str) -> None:
+    fake.text("Hello").forever()
+
+    async def cell() -> str:
+        return ask(fake)
+
+    assert RUNNERS[runner](cell) == "Hello"
+
+
+def test_beside_async_queries_of_another_loop(fake: FakeCLI) -> None:
+    import pilothouse
+
+    fake.text("Hello").forever()
+
+    async def main() -> list[str]:
+        async def here() -> str:
+            return (await pilothouse.query("go", cli=fake.path)).text
+
+        return list(await asyncio.gather(*(asyncio.to_thread(ask, fake) for _ in range(3)), *(here() for _ in "ab")))
+
+    assert asyncio.run(main()) == ["Hello"] * 5
+
+
+# context variables
+
+
+def test_callbacks_see_the_context_of_the_call(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    seen: list[str] = []
+
+    async def show(message: ph.Message) -> None:
+        seen.append(f"async {who.get()}")
+
+    def work(name: str) -> None:
+        who.set(name)
+        ph.query("go", cli=fake.path, on_message=lambda m: seen.append(f"sync {who.get()}")).result()
+        ph.query("go", cli=fake.path, on_message=show).result()
+
+    in_threads(*(lambda name=name: work(name) for name in ("ann", "bob")))
+    kinds = [f"{kind} {name}" for kind in ("sync", "async") for name in ("ann", "bob")]
+    assert {kind: seen.count(kind) for kind in kinds} == dict.fromkeys(kinds, 3)
+
+
+def test_prompts_and_standard_error_see_the_context_of_the_call(fake: FakeCLI) -> None:
+    fake.stderr("a line\n").text("Hello")
+    seen: list[tuple[str, str, str]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, who.get(), threading.current_thread().name))
+
+    def prompts() -> Iterator[str]:
+        note("prompt")
+        yield "go"
+
+    def work() -> None:
+        who.set("ann")
+        ph.query(prompts(), cli=fake.path, stderr=note).result()
+
+    in_threads(work)
+    assert sorted(seen) == [("a line", "ann", "pilothouse-sync"), ("prompt", "ann", "AnyIO worker thread")]
+
+
+def test_a_callback_may_set_context_variables(fake: FakeCLI) -> None:
+    fake.text("Hello")
+    ph.query("go", cli=fake.path, on_message=lambda m: who.set(m.type)).result()
+    assert who.get() == "result"
+    who.set("nobody")
+
+
+# misuse
+
+
+def test_a_blocking_call_on_the_loop_is_refused(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+
+    async def show(message: ph.Message) -> None:
+        ph.query("go", cli=fake.path).result()
+
+    errors = ph.query("go", cli=fake.path, on_message=show).result().callback_errors
+    assert len(errors) == 3
+    assert isinstance(errors[0], ph.UsageError)
+    assert "event loop of pilothouse.sync" in str(errors[0])
+
+
+def test_a_callback_in_the_callers_thread_may_ask(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    answers: list[str] = []
+
+    def show(message: ph.Message) -> None:
+        answers.append(ph.query("go", cli=fake.path).result().text)
+
+    assert not ph.query("go", cli=fake.path, on_message=show).result().callback_errors
+    assert answers == ["Hello"] * 3
+
+
+def test_an_exit_on_the_loop_ends_no_other_query(
+    hanging: FakeCLI, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = iter(ph.query("go", cli=hanging.path))
+    next(other)
+
+    def leave(line: str) -> None:
+        raise SystemExit(3)
+
+    with FakeCLI() as fake, caplog.at_level(logging.ERROR):
+        fake.expect("user").stderr("a line\n").text("Hello")
+        with pytest.raises((ph.SessionClosedError, BaseExceptionGroup)):
+            ph.query("go", cli=fake.path, stderr=leave).result()
+        assert "tried to stop the loop" in caplog.text
+        eventually(lambda: not running(fake))
+    assert next(other).type == "assistant"
+    other.close()
+
+
+# prompts
+
+
+def test_slow_prompts_hold_up_no_other_query() -> None:
+    given: queue.Queue[str] = queue.Queue()
+
+    def prompts() -> Iterator[str]:
+        yield given.get()  # waits as long as a person may
+
+    with FakeCLI().text("Hello").forever() as fake:
+        slow = [ph.query(prompts(), cli=fake.path).start() for _ in range(45)]  # anyio has 40 threads for everybody
+        assert ph.query(iter(["quick"]), cli=fake.path).result().text == "Hello"
+        for _ in slow:
+            given.put("go")
+        assert [query.result().text for query in slow] == ["Hello"] * 45
+
+
+def test_prompts_of_every_form(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+
+    class Again:
+        def __iter__(self) -> Iterator[str]:
+            return iter(["c"])
+
+    async def prompts() -> AsyncIterator[str]:
+        await asyncio.sleep(0)
+        yield "d"
+
+    forms: list[Any] = ["a", ["b"], Again(), prompts(), (text for text in "e")]
+    for form in forms:
+        assert ph.query(form, cli=fake.path).result().text == "Hello"
+    blocks = [{"type": "text", "text": "b"}]
+    assert [call.prompts for call in fake.calls] == [["a"], [blocks], ["c"], ["d"], ["e"]]
+    for wrong in (7, b"bytes", {"type": "user"}, None):
+        with pytest.raises(ph.UsageError):
+            ph.query(wrong, cli=fake.path)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_a_prompt_iterable_raises_is_raised(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+
+    def prompts() -> Iterator[str]:
+        yield "one"
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        ph.query(prompts(), cli=fake.path).result()
+    assert not running(fake)
+
+
+def test_no_thread_for_the_loop_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pilothouse.sync.portal import Portal
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(ph.SessionClosedError, match="can't start new thread"):
+        Portal()
+
+
+def test_questions_are_answered_while_user_code_is_busy(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init())
+    fake.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}, tool_use_id="toolu_1")
+    fake.emit(frames.result("done"))
+    asked = threading.Event()
+    seen: list[tuple[str, str]] = []
+
+    def allow(request: ph.PermissionRequest) -> bool:
+        seen.append((request.tool_name, who.get()))
+        asked.set()
+        return True
+
+    def work() -> None:
+        who.set("ann")
+        for message in ph.query("go", cli=fake.path, can_use_tool=allow):
+            if message.type == "system":
+                assert asked.wait(10)  # in the body of the loop, which does not come for more
+
+    in_threads(work)
+    assert seen == [("Bash", "ann")]
