@@ -181,6 +181,17 @@ def test_five_thousand_events_are_shown_at_once_and_scroll(
     assert sorted([0, 0, *slow])[-2] < 500
 
 
+def test_an_address_that_changes_while_the_page_starts_is_shown(view: View, console: ConsoleProgram) -> None:
+    viewer = view()
+    # The effects of the first render wait for a frame, which does not come: a timer runs them after the change.
+    viewer.context.add_init_script("""
+      window.requestAnimationFrame = () => 0;
+      addEventListener("load", () => { location.hash = "#/sessions/new"; });
+    """)
+    page = viewer.open(console.link)
+    expect(page.get_by_label("What should be done?")).to_be_visible()
+
+
 def test_thousands_of_pieces_arrive_as_they_are_written(view: View, scripted_model: ScriptedModel) -> None:
     words = [f"w{number}" for number in range(4000)]
     scripted_model.reply(Text(" ".join(words), chunks=[f"{word} " for word in words]))

@@ -41,6 +41,7 @@ function App() {
       setRoute(readRoute());
     };
     addEventListener("hashchange", read);
+    read(); // The address may have changed between the first paint and this effect.
     return () => removeEventListener("hashchange", read);
   }, []);
   useEffect(() => {
