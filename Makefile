@@ -9,9 +9,10 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The tests have a HOME of their own, so they are told where the cache is.
 CACHE = from pilothouse.provision.artifacts import cache_root; print(cache_root())
 WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
-# One worker a core. More than four and the children of the tests, of 300 MB each, want more memory than there may be.
-# WORKERS='-n 4 --dist worksteal' is a harder test on two cores: everything takes its turn at another moment.
-WORKERS = -n auto --maxprocesses 4 --dist worksteal
+# One worker more than there are cores: a third of the time, a test waits. More than four and the children of the tests,
+# of 300 MB each, want more memory than there may be. WORKERS='-n 4 --dist worksteal' is a harder test on two cores:
+# everything takes its turn at another moment.
+WORKERS = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist worksteal
 FETCH = @$(BIN)/python -m pilothouse.provision cli model
 PYTEST_FLAGS =
 VERSION = latest

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from command_process import LIMIT_S, PATH, Command
 
 from pilothouse.cli.arguments import parse, parse_value
 from pilothouse.cli.flags import AskRequest, DemoRequest
@@ -263,6 +265,43 @@ def test_a_long_wrong_value_is_cut() -> None:
 def test_demo_requests() -> None:
     assert parse(["demo"]) == DemoRequest()
     assert parse(["demo", "--scripted"]) == DemoRequest(scripted=True)
+
+
+COMPLETE = """
+source "$1"
+COMP_WORDS=("${@:2}")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_pilothouse 2> errors
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["se"], {"serve", "sessions"}),
+        (["ask", "--max-t"], {"--max-turns"}),
+        (["sessions", "sho"], {"show"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+        (["replay", "run"], {"run.jsonl", "runs"}),
+        (["console", "--root", "run"], {"runs"}),
+    ],
+)
+def test_bash_completes(pilothouse: Command, tmp_path: Path, words: list[str], completed: set[str]) -> None:
+    (tmp_path / "run.jsonl").touch()
+    (tmp_path / "runs").mkdir()
+    script = tmp_path / "completion"
+    script.write_text(pilothouse.run("completion", "bash").out)
+    command = ["bash", "-c", COMPLETE, "bash", str(script), "pilothouse", *words]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": PATH}, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (set(done.stdout.split()), done.stderr) == (completed, "")
+
+
+def test_completion_needs_an_extra(pilothouse: Command, tmp_path: Path) -> None:
+    (tmp_path / "shtab.py").write_text("raise ImportError")
+    ran = pilothouse.run("completion", "zsh", env={"PYTHONPATH": str(tmp_path)})
+    assert (ran.code, ran.out) == (2, "")
+    assert "pip install 'pilothouse[cli]'" in ran.err
 
 
 @pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])

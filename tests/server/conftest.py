@@ -22,7 +22,7 @@ def _quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def serve_host(tmp_path: Path) -> Iterator[MakeHost]:
+def serve_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeHost]:
     """Makes hosts that are served; takes fields of the settings, `environ`, `make_transport`, and those of `app`."""
     made: list[Served] = []
 
@@ -35,5 +35,7 @@ def serve_host(tmp_path: Path) -> Iterator[MakeHost]:
         return made[-1].start()
 
     yield make
+    for name in ("child_run.INTERRUPT_SECONDS", "query_run.INTERRUPT_SECONDS", "child_run.CLOSE_SECONDS"):
+        monkeypatch.setattr(f"pilothouse.driver.{name}", 0.2)  # children that still ask do not answer
     for served in made:
         served.stop()

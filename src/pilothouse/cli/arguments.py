@@ -14,12 +14,16 @@ from argparse import Action, Namespace
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pilothouse._version import __version__
 from pilothouse.cli import flags
+from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option, value_types
 from pilothouse.options.value_types import InvalidValueError, make_parse_error
+
+if TYPE_CHECKING:
+    from pilothouse.cli.screen import Screen
 
 SIMILARITY_CUTOFF = 0.6
 """Minimum similarity of two names, from 0 to 1, for a suggestion."""
@@ -422,6 +426,13 @@ _COMPAT_EPILOG = """examples:
   pilothouse compat run -m my_package
   PYTHONPATH="$(pilothouse compat path)" pytest
 """
+_COMPLETION_EPILOG = """Needs pip install 'pilothouse[cli]'.
+
+examples:
+  pilothouse completion bash > ~/.local/share/bash-completion/completions/pilothouse
+  pilothouse completion zsh > "${fpath[1]}/_pilothouse"
+  pilothouse completion fish > ~/.config/fish/completions/pilothouse.fish
+"""
 _DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
 environment. Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
 command, and a permission is asked, in a temporary directory; what the model says there is scripted.
@@ -515,6 +526,10 @@ COMMANDS: dict[str, Command] = {
         "Run a Python program that was written for claude-agent-sdk, unchanged: `import claude_agent_sdk` gives it "
         "pilothouse, also below packages that depend on claude-agent-sdk.", _COMPAT_EPILOG,
     ),
+    "completion": Command(
+        flags.CompletionRequest, "arguments.show_completion", "print a script that completes commands in your shell",
+        "Print the script with which a shell completes commands, flags, choices and files.", _COMPLETION_EPILOG,
+    ),
     "console": Command(
         flags.ConsoleRequest, "console.console", "see and steer all sessions in the browser",
         "Print one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until "
@@ -570,3 +585,23 @@ COMMANDS: dict[str, Command] = {
 def find_command(request: object) -> Command:
     """Return the command of a request."""
     return next(command for command in COMMANDS.values() if command.request is type(request))
+
+
+async def show_completion(request: flags.CompletionRequest, screen: Screen) -> int:
+    """Print the script that completes the command in a shell.
+
+    Raises:
+        UsageError: the package shtab is missing.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise UsageError("completion needs an extra: pip install 'pilothouse[cli]'") from None
+    parser, below = _build_parsers()
+    for each in below.values():
+        for action in each._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            word = str(action.metavar).partition("|")[0]
+            if word in ("FILE", "PATH", "DIR"):
+                action.complete = shtab.DIRECTORY if word == "DIR" else shtab.FILE  # pyright: ignore[reportAttributeAccessIssue]
+    screen.text(shtab.complete(parser, request.shell))
+    return 0

@@ -246,6 +246,13 @@ class AcpRequest:
 
 
 @request
+class CompletionRequest:
+    """The parsed arguments of `pilothouse completion`."""
+
+    shell: Literal["bash", "zsh", "fish"] = argument("the shell", None, "bash", choices=("bash", "zsh", "fish"))
+
+
+@request
 class CompatRequest:
     """The parsed arguments of `pilothouse compat`."""
 
