@@ -275,6 +275,32 @@ async def test_twenty_at_once(settings: dict[str, Any], scripted_model: Scripted
 @pytest.mark.real_cli
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("booted", [False, True])
+async def test_a_pool_keeps_children_ready(
+    settings: dict[str, Any], scripted_model: ScriptedModel, booted: bool
+) -> None:
+    scripted_model.default = lambda request: request.last_user_text.upper()
+    made: list[Transport] = []
+
+    def make() -> Transport:
+        made.append(settings["transport"]())
+        return made[-1]
+
+    async with ph.Pool(transport=make, max_live=2, booted=booted) as pool:
+        agent = ph.Agent(**{**settings, "transport": pool})
+        await agent.prewarm(2)
+        async with agent.session() as session:
+            assert (await session.query("one")).text == "ONE"
+            assert (await agent.query("two")).text == "TWO"
+            assert (await session.query("three")).text == "THREE"
+            assert pool.in_use == 1
+            assert len(made) <= 3  # two, and one that is kept ready for the next query
+    await anyio.to_thread.run_sync(lambda: until_gone(f"PH_TEST_NEAR={scripted_model.home}", "/nowhere"))
+
+
+@pytest.mark.real_cli
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_thirty_runs_of_a_fleet_each_in_a_container_with_a_worktree(
     root: Path, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
