@@ -274,7 +274,19 @@ class FrameReader:
         lines = self._framer.feed(data)
         if self._framer.oversize:
             return self._read_around_gaps(lines)
-        return self._read_line(lines[0]) if len(lines) == 1 else self._read(lines)
+        if len(lines) != 1:
+            return self._read(lines)
+        # Control frames come one at a time, and the loops for many lines would double the cost.
+        try:
+            frame = self._decoder.decode(lines[0])
+        except PeerError as error:
+            message = self._read_odd_line(lines[0], error)
+        else:
+            message = self._read_frame(frame)
+        if message is None:
+            return []
+        self.stats.messages += 1
+        return [message]
 
     @property
     def non_json_lines(self) -> tuple[bytes, ...]:
@@ -300,19 +312,6 @@ class FrameReader:
             self._non_json_lines.append(fragment)
             self._cut = None
         return messages, fragment
-
-    def _read_line(self, line: bytes) -> list[Message]:
-        # Control frames come one at a time, and the loops of `decode_lines` would double the cost.
-        try:
-            frame = self._decoder.decode(line)
-        except PeerError as error:
-            message = self._read_odd_line(line, error)
-        else:
-            message = self._read_frame(frame)
-        if message is None:
-            return []
-        self.stats.messages += 1
-        return [message]
 
     def _read(self, lines: list[bytes]) -> list[Message]:
         frames, kinds = self._decoder.decode_lines(lines)

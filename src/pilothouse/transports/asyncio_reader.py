@@ -21,13 +21,16 @@ T = TypeVar("T")
 
 def resume_waiter(waiter: asyncio.Future[T], result: T) -> None:
     """Set the result of a future, and resume its task now. Only from a callback of the loop, where no task runs."""
-    # `asyncio` has no public way. If a future has no such attribute, the loop resumes its task in the next cycle.
-    callbacks: Any = tuple(getattr(waiter, "_callbacks", None) or ())
-    for callback, _ in callbacks:
-        waiter.remove_done_callback(callback)
+    # `asyncio` has no public way. Without this attribute, the loop resumes the task in the next cycle.
+    callbacks: Any = getattr(waiter, "_callbacks", None)
+    try:
+        [(callback, context)] = callbacks
+    except (TypeError, ValueError):
+        waiter.set_result(result)
+        return
+    waiter.remove_done_callback(callback)
     waiter.set_result(result)
-    for callback, context in callbacks:
-        context.run(callback, waiter)
+    context.run(callback, waiter)
 
 
 class _Running:
@@ -57,7 +60,7 @@ class ReadWatcher:
     Args:
         loop: the loop that runs this task.
         fd: the descriptor.
-        read: returns what can be read now, None if that is nothing; `ClosedResourceError` is for the waiting task.
+        read: returns what can be read now; None if that is nothing.
 
     Attributes:
         loop: see above.
@@ -80,15 +83,19 @@ class ReadWatcher:
             self._registered = True
         return self._waiter
 
-    def wake(self) -> None:
-        """Read again, for the waiting task, in the next cycle of the loop."""
-        if self._waiter is not None and not self.loop.is_closed():
+    def wake(self, error: Exception | None = None) -> None:
+        """Raise `error` in the waiting task; without one, read again for it, in the next cycle of the loop."""
+        if self._waiter is None or self._waiter.done() or self.loop.is_closed():
+            return
+        if error is None:
             self.loop.call_soon(self._on_ready)
+        else:
+            self._waiter.set_exception(error)
 
     def close(self) -> None:
-        """Remove the registration, and wake the waiting task. Call it before the descriptor is closed."""
+        """Remove the registration, and fail the waiting task. Call it before the descriptor is closed."""
         self._unregister()
-        self.wake()
+        self.wake(anyio.ClosedResourceError())
 
     def _unregister(self) -> None:
         if self._registered and not self.loop.is_closed():
@@ -100,24 +107,25 @@ class ReadWatcher:
         if waiter is None or waiter.done():  # no reader now, and the loop would call this again and again
             self._unregister()
             return
-        try:
-            data = self._read()
-        except anyio.ClosedResourceError as error:
-            waiter.set_exception(error)
-            return
+        data = self._read()
         if data is None:
             return
         self._waiter = None
         _running.watcher = self
         try:
             resume_waiter(waiter, data)
+        finally:
             _running.watcher = None
+            if self.woken:
+                self._resume_woken()
+
+    def _resume_woken(self) -> None:
+        try:
             while self.woken:
-                woken = self.woken.popleft()
-                if not woken.done():
-                    resume_waiter(woken, None)
+                waiter = self.woken.popleft()
+                if not waiter.done():
+                    resume_waiter(waiter, None)
         finally:  # an exception that ends the loop leaves tasks to resume
-            _running.watcher = None
             while self.woken:
                 wake_waiter(self.woken.popleft())
 

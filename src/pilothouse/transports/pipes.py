@@ -129,7 +129,7 @@ class PipeReader(PipeEnd):
             return self._wait_and_read()
         from pilothouse.transports.asyncio_reader import ReadWatcher  # loads asyncio, which trio does not need
 
-        self._watcher = ReadWatcher(loop, self._fd, self._read_open)
+        self._watcher = ReadWatcher(loop, self._fd, self._read_pipe)
         return self._watcher.wait()
 
     async def _wait_and_read(self) -> bytes:
@@ -144,7 +144,7 @@ class PipeReader(PipeEnd):
         if self._watcher is None:
             super().wake()
         else:
-            self._watcher.wake()
+            self._watcher.wake(anyio.ClosedResourceError() if self._is_stopped else None)
 
     def close_after_fork(self) -> None:
         """See `PipeEnd`."""
@@ -162,8 +162,9 @@ class PipeReader(PipeEnd):
             return self._take_held()
         if self.is_closed:
             raise anyio.ClosedResourceError
-        if self.is_ended:
-            return b""
+        return b"" if self.is_ended else self._read_pipe()
+
+    def _read_pipe(self) -> bytes | None:
         try:
             data = os.read(self._fd, self._size)
         except BlockingIOError:
@@ -176,11 +177,10 @@ class PipeReader(PipeEnd):
         length = len(data)
         self._is_empty = 0 < length < self._size
         self._size = LARGE_READ_BYTES if length == self._size else SMALL_READ_BYTES
-        if self._remaining is None:
-            self.is_ended = not length
-        else:
+        self.is_ended = not length
+        if self._remaining is not None:
             self._remaining -= length
-            self.is_ended = not length or self._remaining <= 0
+            self.is_ended |= self._remaining <= 0
             self._is_empty = False  # no event will announce more data
         return data
 
