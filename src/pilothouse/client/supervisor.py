@@ -511,7 +511,7 @@ class ChildSupervisor:
             handlers=host,
         )
         if self.handlers is not None:
-            self.handlers.on_permission_note = conversation.add_permission_note
+            self.handlers.find_permission_report = conversation.find_permission_report
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._call_in_loop = make_loop_caller()
@@ -591,10 +591,10 @@ class ChildSupervisor:
             self.handlers,
             make_replacement_handlers(self.handlers, options.merge(own), changes, self._session, bridge),
         )
-        self.options, self.handlers, new_handlers.on_permission_note = (
+        self.options, self.handlers, new_handlers.find_permission_report = (
             options,
             new_handlers,
-            conversation.add_permission_note,
+            conversation.find_permission_report,
         )
         invocation, host = self.monitor.instrument_launch(
             *make_launch(self._next_options(self._started_with), new_handlers)

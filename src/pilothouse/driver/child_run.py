@@ -679,13 +679,15 @@ class ChildRun(OwnedTask):
         if self._subscriptions is not None:
             self._subscriptions.put([note], len(note.raw_line))
 
-    def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Give a note about a permission request or decision to the query that runs, else to the subscriptions."""
+    def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
+        """Return what takes notes about permissions: that of the query that runs, else that of the subscriptions."""
         query = self._query
         if query is not None and query.wants_permission_events and (query.has_begun or query.is_awaiting_idle):
-            query.add_permission_note(subtype, fields)
-        elif self._subscriptions:
-            self.add_note(make_note(subtype, self.session_id, fields))
+            return query.add_permission_note
+        return self._add_permission_note if self._subscriptions else None
+
+    def _add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
+        self.add_note(make_note(subtype, self.session_id, fields))
 
     # What single messages say about the child.
 

@@ -91,7 +91,9 @@ class IncomingRequests(Struct, eq=False):
     def cancel(self, request_id: str) -> None:
         """Cancel a request: its handler is cancelled, and no response is sent."""
         question = self._open.pop(request_id, None)
-        if question is not None and question.scope is not None:
+        if question in self.unhandled:
+            self.unhandled.remove(question)
+        elif question is not None and question.scope is not None:
             question.scope.cancel()
 
     async def handle_new(self, reader: ReaderTask, start_next_reader: Callable[[], object]) -> bool:
@@ -107,8 +109,6 @@ class IncomingRequests(Struct, eq=False):
         """
         while self.unhandled:
             question = self.unhandled.popleft()
-            if self._open.get(question.request.request_id) is not question:  # cancelled
-                continue
             reader.has_run_handlers = True
             context = copy_context()  # context variables set in there must not reach the next request
             answering = self._handle(question)

@@ -283,8 +283,11 @@ class QueryRun(OwnedTask):
 
     def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
         """Add a message about a permission request, or its decision."""
-        if self.wants_permission_events:
-            self.add_note(make_note(subtype, self.session_id, fields))
+        self.add_note(make_note(subtype, self.session_id, fields))
+
+    def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
+        """Return `add_permission_note` if the consumer wants such messages."""
+        return self.add_permission_note if self.wants_permission_events else None
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""

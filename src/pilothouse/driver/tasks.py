@@ -10,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from pilothouse.callbacks import is_in_callback
+from pilothouse.transports.asyncio_reader import wake_waiter
 from pilothouse.transports.concurrency import running_trio
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
@@ -72,28 +74,26 @@ class SingleWaiterEvent(Struct, eq=False):
     """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop."""
 
     _is_set: bool = False
-    _waiter: asyncio.Future[None] | anyio.Event | None = None
+    _wake: Callable[[], None] | None = None
 
     def set(self) -> None:
         """Set the event."""
         self._is_set = True
-        waiter = self._waiter
-        if isinstance(waiter, asyncio.Future):
-            if not waiter.done():  # the task was cancelled, or the event was set before
-                waiter.set_result(None)
-        elif waiter is not None:
-            waiter.set()
+        if self._wake is not None:
+            self._wake()
 
     async def wait(self) -> None:
         """Wait until the event is set; returns at once if it is."""
         if self._is_set:
             return
         if running_trio():
-            self._waiter = anyio.Event()
-            await self._waiter.wait()
+            event = anyio.Event()
+            self._wake = event.set
+            await event.wait()
         else:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            waiter = asyncio.get_running_loop().create_future()
+            self._wake = partial(wake_waiter, waiter)
+            await waiter
 
 
 def make_loop_clock() -> Callable[[], float]:

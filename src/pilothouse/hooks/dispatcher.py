@@ -163,7 +163,7 @@ def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
     """Call a hook within its time limit; a hook that takes too long has failed."""
     given: Any = data if isinstance(data, _MAPPING_TYPES) else None
     name: Any = None if given is None else given.get(EVENT_NAME_KEY)
-    if not isinstance(name, str) or name not in HOOK_EVENTS:
+    if name != hook.event_name and (not isinstance(name, str) or name not in HOOK_EVENTS):
         name = hook.event_name
     return TimeLimited(
         _run_hook(hook, name, given), hook.timeout, partial(_handle_failure, hook, name, _TIMED_OUT, None)

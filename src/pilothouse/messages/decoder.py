@@ -106,12 +106,6 @@ class FrameDecoder:
             One item for each line, in order: the result of `decode`, or the error that `decode` would raise. And the
                 set of their classes, where `SystemMessage` may stand for a subclass.
         """
-        if len(lines) == 1:  # usual for control frames; for one line, the loops below would double the cost
-            try:
-                only = self.decode(lines[0])
-            except (LineDecodeError, MessageParseError) as error:
-                only = _without_traceback(error)
-            return [only], {type(only)}
         decoded: list[Any] = []
         remaining = iter(lines)
         while len(decoded) < len(lines):

@@ -8,7 +8,6 @@ connects to itself.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, cast
 
 from msgspec import Struct
@@ -18,8 +17,9 @@ from pilothouse.errors import ControlError, OptionsError
 from pilothouse.messages.base import short_repr
 from pilothouse.permissions.dispatcher import (
     DECIDED_WITHOUT_FUNCTION,
+    AskId,
+    FindReport,
     Park,
-    Report,
     decide_safely,
     make_callback,
 )
@@ -88,14 +88,14 @@ class ElicitationDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        report: called with each elicitation and its answer; its owner may set it.
+        find_report: finds who wants to know of an elicitation or its answer; its owner may set it.
     """
 
     def __init__(self, on_elicitation: UserCallback | None, park: Park | None) -> None:
         self._on_elicitation = on_elicitation
         self._park = park
         self.session: Any = None
-        self.report: Report | None = None
+        self.find_report: FindReport | None = None
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one elicitation; raises nothing but cancellation.
@@ -104,20 +104,20 @@ class ElicitationDispatcher:
             body: the body of an `elicitation` request.
         """
         return decide_safely(
-            partial(self._decide, body),
-            lambda: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
+            self._decide,
+            lambda body: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
             kind="elicitation",
             body=body,
-            report=self.report,
+            find_report=self.find_report,
             failure_decision={"action": "cancel"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
         answer, by = Decline(), DECIDED_WITHOUT_FUNCTION
         if self._on_elicitation is not None:
             answer, by = await self._on_elicitation(read_elicitation(body, self.session)), "on_elicitation"
         elif self._park is not None:
-            answer, by = await self._park(ask_id, read_elicitation(body, self.session), "")
+            answer, by = await self._park(str(ask_id), read_elicitation(body, self.session), "")
         return encode_elicitation_answer(answer), by
 
 
@@ -209,14 +209,14 @@ class DialogDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        report: called with each dialog and its answer; its owner may set it.
+        find_report: finds who wants to know of a dialog or its answer; its owner may set it.
     """
 
     def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...]) -> None:
         self._on_user_dialog = on_user_dialog
         self._kinds = kinds
         self.session: Any = None
-        self.report: Report | None = None
+        self.find_report: FindReport | None = None
 
     @property
     def initialize_fields(self) -> Mapping[str, Any]:
@@ -237,15 +237,15 @@ class DialogDispatcher:
         if kind not in self._kinds:
             raise ControlError(f"this host cannot show dialogs of kind {kind!r:.80}", subtype="request_user_dialog")
         return decide_safely(
-            partial(self._decide, body),
-            lambda: f"the dialog {kind!s:.80}",
+            self._decide,
+            lambda body: f"the dialog {body['dialog_kind']!s:.80}",
             kind="dialog",
             body=body,
-            report=self.report,
+            find_report=self.find_report,
             failure_decision={"behavior": "cancelled"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
             return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
         result = await self._on_user_dialog(read_dialog(body, self.session))

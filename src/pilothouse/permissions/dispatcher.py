@@ -12,6 +12,8 @@ from functools import partial
 from os import urandom
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import UsageError
 from pilothouse.messages import PermissionDeniedMessage
@@ -50,6 +52,8 @@ from pilothouse.tracebacks import make_exc_info
 T = TypeVar("T")
 Report = Callable[[str, dict[str, Any]], object]
 """Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
+FindReport = Callable[[], Report | None]
+"""Returns who wants to know now; None: nobody."""
 
 log = logging.getLogger("pilothouse.permissions")
 
@@ -57,38 +61,49 @@ DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
 
 
+class AskId(Struct):
+    """The id of a request, made when it is needed first: most requests are neither reported nor parked."""
+
+    _text: str = ""
+
+    def __str__(self) -> str:
+        if not self._text:
+            self._text = f"ask_{urandom(16).hex()}"  # asks of earlier processes may still wait at a host
+        return self._text
+
+
 async def decide_safely(
-    decide: Callable[[str], Awaitable[tuple[T, str]]],
-    describe: Callable[[], str],
+    decide: Callable[[Mapping[str, Any], AskId], Awaitable[tuple[T, str]]],
+    describe: Callable[[Mapping[str, Any]], str],
     *,
     kind: str,
     body: Mapping[str, Any],
-    report: Report | None,
+    find_report: FindReport | None,
     failure_decision: T,
 ) -> T:
     """Make a decision; every failure gives one as well.
 
     Args:
-        decide: requests the decision; gets the id of the request, returns the decision and the name of its source.
-        describe: returns a short text about the request, for the log.
+        decide: requests the decision; gets the body and the id, returns the decision and the name of its source.
+        describe: returns a short text about the request with this body, for the log.
         kind: the kind of request: "permission", "question", "plan", "elicitation" or "dialog".
         body: the body of the request.
-        report: called before `decide`, and again before the decision is sent.
+        find_report: called before `decide`, and again before the decision is sent.
         failure_decision: the decision when `decide` raises.
     """
-    ask_id = f"ask_{urandom(16).hex()}"  # asks of earlier processes may still wait at a host
-    if report is not None:
-        report(ASKED, {"id": ask_id, "kind": kind, "request": body})
+    ask_id = AskId()
+    if find_report is not None and (report := find_report()) is not None:
+        report(ASKED, {"id": str(ask_id), "kind": kind, "request": body})
     answer: Any = None
     by = "withdrawn"
     try:
-        answer, by = await decide(ask_id)
+        answer, by = await decide(body, ask_id)
     except Exception as error:
-        log.error("%s: no valid answer, so the request is refused", describe(), exc_info=make_exc_info(error))
+        log.error("%s: no valid answer, so the request is refused", describe(body), exc_info=make_exc_info(error))
         answer, by = failure_decision, "error"
     finally:
-        if report is not None:
-            report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
+        if find_report is not None and (report := find_report()) is not None:
+            report(SETTLED, {"id": str(ask_id), "kind": kind, "by": by, "answer": answer})
     return answer
 
 
@@ -149,7 +164,7 @@ class PermissionDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        report: called with each request and its decision; its owner may set it.
+        find_report: finds who wants to know of a request or a decision; its owner may set it.
     """
 
     def __init__(
@@ -174,7 +189,7 @@ class PermissionDispatcher:
         if on_plan is not None:
             self._routes[PLAN_TOOL] = partial(self._ask_plan, on_plan), "on_plan"
         self.session: Any = None
-        self.report: Report | None = None
+        self.find_report: FindReport | None = None
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one request; raises nothing but cancellation.
@@ -183,20 +198,20 @@ class PermissionDispatcher:
             body: the body of a `can_use_tool` request.
         """
         return decide_safely(
-            partial(self._decide, body),
-            lambda: f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
+            self._decide,
+            _describe,
             kind=_KINDS.get(str(body.get("tool_name")), "permission"),
             body=body,
-            report=self.report,
+            find_report=self.find_report,
             failure_decision=_FAILED_RESPONSE,
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: str) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
         request = read_request(body, self.session)
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm) and self._park is not None:
-            decision, by = await self._park(ask_id, read_subject(request), decision.prompt)
+            decision, by = await self._park(str(ask_id), read_subject(request), decision.prompt)
         elif isinstance(decision, Confirm):
             by = DECIDED_WITHOUT_FUNCTION if self._confirm is None else "confirm"
             decision = await self._ask_confirmer(decision.prompt, request)
@@ -233,6 +248,10 @@ class PermissionDispatcher:
         if isinstance(decision, Confirm):
             raise InvalidAnswerError("confirm returned Confirm, but must decide")
         return decision
+
+
+def _describe(body: Mapping[str, Any]) -> str:
+    return f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}"
 
 
 _FAILED_RESPONSE: Final = encode_denial(FAILED_MESSAGE)

@@ -272,7 +272,21 @@ class FrameReader:
             raise SessionClosedError("`feed` is not possible: the output of the CLI has ended")
         self.stats.received_bytes += len(data)
         lines = self._framer.feed(data)
-        return self._read_around_gaps(lines) if self._framer.oversize else self._read(lines)
+        if self._framer.oversize:
+            return self._read_around_gaps(lines)
+        if len(lines) != 1:
+            return self._read(lines)
+        # Control frames come one at a time, and the loops for many lines would double the cost.
+        try:
+            frame = self._decoder.decode(lines[0])
+        except PeerError as error:
+            message = self._read_odd_line(lines[0], error)
+        else:
+            message = self._read_frame(frame)
+        if message is None:
+            return []
+        self.stats.messages += 1
+        return [message]
 
     @property
     def non_json_lines(self) -> tuple[bytes, ...]:
@@ -305,12 +319,8 @@ class FrameReader:
         if self._cut is not None or not self._special.isdisjoint(kinds):
             messages: list[Message] = []
             for line, frame in zip(lines, frames, strict=True):
-                if isinstance(frame, PeerError):
-                    message = self._read_odd_line(line, frame)
-                else:
-                    if self._cut is not None:
-                        self._report_cut(self._cut)
-                    message = self._deliver(frame)
+                is_odd = isinstance(frame, PeerError)
+                message = self._read_odd_line(line, frame) if is_odd else self._read_frame(frame)
                 if message is not None:
                     messages.append(message)
             frames = messages
@@ -329,7 +339,9 @@ class FrameReader:
         messages += self._read(lines[start:])
         return messages
 
-    def _deliver(self, frame: Any) -> Message | None:
+    def _read_frame(self, frame: Any) -> Message | None:
+        if self._cut is not None:
+            self._report_cut(self._cut)
         handle = self.HANDLERS.get(frame.__class__)
         if handle is None:
             return frame
@@ -370,7 +382,7 @@ class FrameReader:
             self._report_invalid(error)
             return None
         self.stats.repaired_objects += 1
-        return self._deliver(frame)
+        return self._read_frame(frame)
 
     def _report_cut(self, cut: CutObject) -> None:
         self._cut = None

@@ -1,40 +1,57 @@
-"""Waits for a descriptor on asyncio: one registration for many reads, and a direct wake-up of the reading task.
+"""Waits for a descriptor on asyncio: one registration for many reads, and a direct wake-up of the waiting tasks.
 
 Owns the registrations with the loop. Knows nothing of what is read. Imported on asyncio only.
 
 `anyio.wait_readable` registers for each wait anew, which takes two system calls, and the loop cycles once more, with
-a third, before the task runs. A request of the CLI costs twice as much that way.
+a third, before the task runs. A request of the CLI costs twice as much that way. What that task does may wake another
+one, such as the task that waits for the response that was read: it runs next, without a further cycle either.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextvars import Context
+from typing import Any, TypeVar
+
+import anyio
+
+T = TypeVar("T")
 
 
-class _DirectWakeup(asyncio.Future[bytes | None]):
-    """A future whose waiting task resumes within the call of `run`, not in the next cycle of the loop."""
+def resume_waiter(waiter: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future, and resume its task now. Only from a callback of the loop, where no task runs."""
+    # `asyncio` has no public way. Without this attribute, the loop resumes the task in the next cycle.
+    callbacks: Any = getattr(waiter, "_callbacks", None)
+    try:
+        [(callback, context)] = callbacks
+    except (TypeError, ValueError):
+        waiter.set_result(result)
+        return
+    waiter.remove_done_callback(callback)
+    waiter.set_result(result)
+    context.run(callback, waiter)
 
-    __slots__ = ("_context", "_resume")
 
-    _resume: Callable[[asyncio.Future[bytes | None]], object]
-    _context: Context | None
+class _Running:
+    """Which watcher resumes a task now. Several threads may change it; each uses only a watcher of its own loop."""
 
-    def add_done_callback(
-        self, fn: Callable[[asyncio.Future[bytes | None]], object], /, *, context: Context | None = None
-    ) -> None:
-        """Remember the callback of the waiting task, which calls this; see `asyncio.Future`."""
-        self._resume, self._context = fn, context
-        super().add_done_callback(fn, context=context)
+    watcher: ReadWatcher | None = None
 
-    def run(self, data: bytes) -> None:
-        """Resume the task now, with `data`. Only from a callback of the loop, where no task runs."""
-        resume, context = self._resume, self._context
-        assert context is not None
-        self.remove_done_callback(resume)
-        self.set_result(data)
-        context.run(resume, self)
+
+_running = _Running()
+
+
+def wake_waiter(waiter: asyncio.Future[None]) -> None:
+    """Resume the task of a future: right after the task that a `ReadWatcher` has resumed, or in the next cycle.
+
+    Does nothing if the task was cancelled, or resumed before.
+    """
+    watcher = _running.watcher
+    if watcher is not None and watcher.loop is waiter.get_loop():
+        watcher.woken.append(waiter)
+    elif not waiter.done():
+        waiter.set_result(None)
 
 
 class ReadWatcher:
@@ -43,37 +60,46 @@ class ReadWatcher:
     Args:
         loop: the loop that runs this task.
         fd: the descriptor.
-        read_available: returns what can be read now; None if that is nothing.
+        read: returns what can be read now; None if that is nothing.
+
+    Attributes:
+        loop: see above.
+        woken: what resumes after the task that this watcher runs.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read_available: Callable[[], bytes | None]) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], bytes | None]) -> None:
+        self.loop = loop
+        self.woken: deque[asyncio.Future[None]] = deque()
         self._fd = fd
-        self._read_available = read_available
+        self._read = read
         self._registered = False
-        self._waiter: _DirectWakeup | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
 
-    def wait(self) -> Awaitable[bytes | None]:
-        """Return what to await, at once: it gives the next data, or None if `wake` was called."""
-        self._waiter = _DirectWakeup(loop=self._loop)
+    def wait(self) -> Awaitable[bytes]:
+        """Return what to await, at once: it gives the next data."""
+        self._waiter = self.loop.create_future()
         if not self._registered:
-            self._loop.add_reader(self._fd, self._on_ready)
+            self.loop.add_reader(self._fd, self._on_ready)
             self._registered = True
         return self._waiter
 
-    def wake(self) -> None:
-        """Make the waiting task check its state."""
-        if self._waiter is not None and not self._waiter.done() and not self._loop.is_closed():
-            self._waiter.set_result(None)
+    def wake(self, error: Exception | None = None) -> None:
+        """Raise `error` in the waiting task; without one, read again for it, in the next cycle of the loop."""
+        if self._waiter is None or self._waiter.done() or self.loop.is_closed():
+            return
+        if error is None:
+            self.loop.call_soon(self._on_ready)
+        else:
+            self._waiter.set_exception(error)
 
     def close(self) -> None:
-        """Remove the registration, and wake the waiting task. Call it before the descriptor is closed."""
+        """Remove the registration, and fail the waiting task. Call it before the descriptor is closed."""
         self._unregister()
-        self.wake()
+        self.wake(anyio.ClosedResourceError())
 
     def _unregister(self) -> None:
-        if self._registered and not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
+        if self._registered and not self.loop.is_closed():
+            self.loop.remove_reader(self._fd)
         self._registered = False
 
     def _on_ready(self) -> None:
@@ -81,10 +107,27 @@ class ReadWatcher:
         if waiter is None or waiter.done():  # no reader now, and the loop would call this again and again
             self._unregister()
             return
-        data = self._read_available()
-        if data is not None:
-            self._waiter = None
-            waiter.run(data)
+        data = self._read()
+        if data is None:
+            return
+        self._waiter = None
+        _running.watcher = self
+        try:
+            resume_waiter(waiter, data)
+        finally:
+            _running.watcher = None
+            if self.woken:
+                self._resume_woken()
+
+    def _resume_woken(self) -> None:
+        try:
+            while self.woken:
+                waiter = self.woken.popleft()
+                if not waiter.done():
+                    resume_waiter(waiter, None)
+        finally:  # an exception that ends the loop leaves tasks to resume
+            while self.woken:
+                wake_waiter(self.woken.popleft())
 
 
 class DelayedReadCallback:

@@ -98,22 +98,16 @@ class PipeReader(PipeEnd):
             anyio.ClosedResourceError: after `close` or `stop`.
         """
         # Reading a pipe that the last read has emptied would cost a system call per message.
-        waits = self._is_empty and self._held is None
-        data: bytes | None = None
-        if not waits:
+        if not self._is_empty or self._held is not None:
             await checkpoint_if_cancelled()
-            self._require_open()
-            data = self.read_available()
-        while data is None:
-            waits = True
-            if self._is_stopped or self.is_closed:
-                raise anyio.ClosedResourceError
-            data = await (self._wait_for_data() if self._watcher is None else self._watcher.wait())
-            if data is None:  # `wake` was called
-                self._require_open()
-                data = self.read_available()
-        if waits or not data:
-            return data
+            data = self._read_open()
+            if data is not None:
+                return data and await self._pause(data)
+        if self._is_stopped or self.is_closed:
+            raise anyio.ClosedResourceError
+        return await (self._wait_for_data() if self._watcher is None else self._watcher.wait())
+
+    async def _pause(self, data: bytes) -> bytes:
         # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
         # interrupt even a shielded pause.
         self._held = data
@@ -124,31 +118,33 @@ class PipeReader(PipeEnd):
         data, self._held = self._held, None
         return data
 
-    def _require_open(self) -> None:
+    def _read_open(self) -> bytes | None:
         if self._is_stopped or self.is_closed:
             raise anyio.ClosedResourceError
+        return self.read_available()
 
-    def _wait_for_data(self) -> Awaitable[bytes | None]:
-        """Wait until there is something to read, and read it; None if `wake` was called."""
+    def _wait_for_data(self) -> Awaitable[bytes]:
         loop = find_selector_loop()
         if loop is None:
             return self._wait_and_read()
         from pilothouse.transports.asyncio_reader import ReadWatcher  # loads asyncio, which trio does not need
 
-        self._watcher = ReadWatcher(loop, self._fd, self.read_available)
+        self._watcher = ReadWatcher(loop, self._fd, self._read_pipe)
         return self._watcher.wait()
 
-    async def _wait_and_read(self) -> bytes | None:
-        await self._wait(anyio.wait_readable(self._fd))
-        self._require_open()
-        return self.read_available()
+    async def _wait_and_read(self) -> bytes:
+        data = None
+        while data is None:
+            await self._wait(anyio.wait_readable(self._fd))
+            data = self._read_open()
+        return data
 
     def wake(self) -> None:
         """See `PipeEnd`."""
         if self._watcher is None:
             super().wake()
         else:
-            self._watcher.wake()
+            self._watcher.wake(anyio.ClosedResourceError() if self._is_stopped else None)
 
     def close_after_fork(self) -> None:
         """See `PipeEnd`."""
@@ -166,8 +162,9 @@ class PipeReader(PipeEnd):
             return self._take_held()
         if self.is_closed:
             raise anyio.ClosedResourceError
-        if self.is_ended:
-            return b""
+        return b"" if self.is_ended else self._read_pipe()
+
+    def _read_pipe(self) -> bytes | None:
         try:
             data = os.read(self._fd, self._size)
         except BlockingIOError:
@@ -180,11 +177,11 @@ class PipeReader(PipeEnd):
         length = len(data)
         self._is_empty = 0 < length < self._size
         self._size = LARGE_READ_BYTES if length == self._size else SMALL_READ_BYTES
-        if length == 0:
-            self.is_ended = True
-        elif self._remaining is not None:
+        self.is_ended = not length
+        if self._remaining is not None:
             self._remaining -= length
-            self.is_ended = self._remaining <= 0
+            self.is_ended |= self._remaining <= 0
+            self._is_empty = False  # no event will announce more data
         return data
 
     def stop(self) -> None:
