@@ -182,6 +182,9 @@ def describe_key_conflict(key: str) -> str:
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"
 
 
+# ruff: noqa: D102 - `Journal` says what each call does
+
+
 class MemoryJournal:
     """A journal that one process uses alone. A key is in use until its run has ended."""
 
@@ -207,7 +210,6 @@ class MemoryJournal:
         """Do nothing: the runs are lost with the object."""
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
-        """See `Journal`."""
         named = {run.key: run for run in reversed(runs)}
         for run in runs:
             if (self._runs.get(run.key) or named[run.key]).prompt != run.prompt:
@@ -235,7 +237,6 @@ class MemoryJournal:
                 heappush(self._ready, (-run.priority, run.number, run.key))
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        """See `Journal`."""
         while self._delayed and self._delayed[0][0] <= now:
             due, number, key = heappop(self._delayed)
             if self._is_queued(key, number) and self._runs[key].due == due:
@@ -262,7 +263,6 @@ class MemoryJournal:
         return run is not None and run.number == number and run.state == "queued"
 
     async def next_due(self) -> float | None:
-        """See `Journal`."""
         while self._ready and not self._is_queued(self._ready[0][2], self._ready[0][1]):
             heappop(self._ready)
         while self._delayed and not self._is_queued(self._delayed[0][2], self._delayed[0][1]):
@@ -272,11 +272,9 @@ class MemoryJournal:
         return self._delayed[0][0] if self._delayed else None
 
     async def save_session_id(self, run: Run) -> None:
-        """See `Journal`."""
         self._runs[run.key] = run
 
     async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
-        """See `Journal`."""
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
@@ -325,7 +323,6 @@ class MemoryJournal:
                 del self._runs[key]
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
-        """See `Journal`."""
         found = (self._runs.get(key) for key in (list(self._runs) if keys is None else keys))
         ended = [
             replace(run, state="cancelled", ended=now) for run in found if run is not None and run.state == "queued"
@@ -335,7 +332,6 @@ class MemoryJournal:
         return ended
 
     async def status(self) -> FleetStatus:
-        """See `Journal`."""
         counts = Counter(self._ended_counts)
         counts.update(run.state for run in self._runs.values())
         cost, given, taken = self._costs
@@ -343,11 +339,9 @@ class MemoryJournal:
         return FleetStatus(**numbers, cost_usd=cost, lost_usd=self._lost_usd, input_tokens=given, output_tokens=taken)
 
     async def get(self, key: str) -> Run | None:
-        """See `Journal`."""
         return self._runs.get(key)
 
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
-        """See `Journal`."""
         found = [run for run in self._runs.values() if run.number > after and state in (None, run.state)]
         return sorted(found, key=lambda run: run.number)[:limit]
 
