@@ -63,11 +63,7 @@ RESUME_PROMPT = (
 
 
 def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
-    """Convert all forms of `retry` to a policy; None means no retries.
-
-    Raises:
-        UsageError: `retry` is not valid.
-    """
+    """Convert all forms of `retry` to a policy; None means no retries."""
     try:
         return read_retry(0 if retry is None else retry)
     except InvalidValueError as fault:
@@ -75,22 +71,14 @@ def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
 
 
 def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
-    """Validate a whole number.
-
-    Raises:
-        UsageError: `value` is not a whole number, or is less than `minimum`.
-    """
+    """Validate a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UsageError(f"{name} is a whole number of at least {minimum}, not {value!r}")
     return value
 
 
 def validate_budget(name: str, value: float | None) -> float | None:
-    """Validate a budget in US dollars.
-
-    Raises:
-        UsageError: the budget is not above 0, so nothing could start.
-    """
+    """Validate a budget in US dollars."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -101,16 +89,7 @@ def validate_budget(name: str, value: float | None) -> float | None:
 def apply_outcome(
     run: Run, outcome: QueryResult | None, error: Exception | None, policy: RetryPolicy, now: float, jitter: float
 ) -> Run:
-    """Return the run after an attempt that ended by itself.
-
-    Args:
-        run: the run as it was when the attempt started.
-        outcome: its answer, if there is one.
-        error: why it failed; None: success.
-        policy: when failures are retried.
-        now: the time, in Unix seconds.
-        jitter: a random number from 0 to 1.
-    """
+    """Return the run after an attempt that ended by itself; `jitter` is a random number from 0 to 1."""
     if error is None:
         return replace(run, state="succeeded", result=outcome, error=None, ended=now)
     if isinstance(error, SessionLeasedError) and _count_interruptions(run) <= MAX_INTERRUPTIONS:
@@ -183,11 +162,7 @@ NO_LIMITS = Limits()
 
 
 def validate_limits(concurrency: int | None, budget_usd: float | None, run_budget_usd: float | None) -> Limits:
-    """Validate the limits of a fleet.
-
-    Raises:
-        UsageError: a limit is not a number, or is so low that nothing could start.
-    """
+    """Validate the limits of a fleet."""
     return Limits(
         concurrency=None if concurrency is None else validate_count("overall_concurrency", concurrency),
         budget_usd=validate_budget("budget_usd", budget_usd),
@@ -199,12 +174,6 @@ class Allowance:
     """What one lease may still give out; used by journals, run by run.
 
     With a limit per run, that amount is reserved for each running one, so the total holds whatever they cost.
-
-    Args:
-        limits: the limits to respect.
-        spent_usd: cost of all runs so far, in US dollars.
-        reserved_usd: amount reserved for running ones, in US dollars.
-        running: number of running ones.
     """
 
     def __init__(self, limits: Limits, *, spent_usd: float, reserved_usd: float, running: int) -> None:
@@ -234,11 +203,7 @@ class Allowance:
 
 
 class Budget:
-    """What a fleet has spent of its budget.
-
-    Args:
-        limits: the limits of the fleet.
-    """
+    """What a fleet has spent of its budget."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -282,11 +247,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
-    """Validate a rate; None means no limits.
-
-    Raises:
-        UsageError: `rate` is not a `Rate`, or a limit is not a number above 0.
-    """
+    """Validate a rate; None means no limits."""
     if rate is None:
         return Rate()
     if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -299,12 +260,7 @@ def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
 
 
 class TokenBucket:
-    """A token bucket: an amount that is refilled continuously.
-
-    Args:
-        per_minute: the amount per minute; None: no limit.
-        min_capacity: minimum capacity of the bucket.
-    """
+    """A token bucket: an amount that is refilled continuously; None: no limit."""
 
     def __init__(self, per_minute: float | None, min_capacity: float = 1.0) -> None:
         self._min_capacity = min_capacity
@@ -345,10 +301,6 @@ class TokenBucket:
 
 class RateLimiter:
     """The rate limits of a fleet in this process, with its share of the overall limits.
-
-    Args:
-        rate: the limits of this process.
-        overall: the limits of all processes together.
 
     Attributes:
         is_unlimited: whether there are no limits at all.
@@ -427,9 +379,6 @@ class CircuitBreaker:
     """Counts consecutive runs that failed with errors that may affect all runs.
 
     Any other end of an attempt resets the count; attempts stopped by this process do not count.
-
-    Args:
-        stop_after: number of different failed runs that trip the breaker; None: never.
     """
 
     def __init__(self, stop_after: int | None) -> None:
@@ -481,10 +430,7 @@ def is_systemic(error: Exception) -> bool:
 def undo_failure(run: Run, initial_run: Run) -> Run:
     """Queue a run again that failed with a systemic error, without counting the failure.
 
-    Args:
-        run: the failed run.
-        initial_run: the run as it was when the attempt started. If the attempt had no model output, its session is
-            not resumed.
+    If the attempt had no model output, its session is not resumed: `initial_run` is the run before it.
     """
     session_id = run.session_id if run.output_tokens > initial_run.output_tokens else initial_run.session_id
     failures = max(0, run.failures - 1)

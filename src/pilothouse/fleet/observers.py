@@ -98,12 +98,7 @@ class FleetInstrumentation(Protocol):
 
 
 class AttemptObservers:
-    """All observers of one attempt. Never raises.
-
-    Args:
-        observers: the attempt observers that the fleet's observers returned.
-        initial_run: the run as it was when the attempt started.
-    """
+    """All observers of one attempt. Never raises."""
 
     def __init__(self, observers: Iterable[AttemptObserver], initial_run: Run) -> None:
         self._observers = list(observers)
@@ -135,11 +130,7 @@ class AttemptObservers:
 
 
 class FleetObservers:
-    """All observers of one fleet. Never raises.
-
-    Args:
-        observers: the observers that the instrumentations returned.
-    """
+    """All observers of one fleet. Never raises."""
 
     def __init__(self, observers: Iterable[FleetObserver]) -> None:
         self._observers = list(observers)

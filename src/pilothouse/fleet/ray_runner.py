@@ -40,11 +40,7 @@ _RAY_LOGGER = "ray._private.worker"  # the logger of Ray's connection warnings
 
 
 def import_ray() -> Any:
-    """Import and return Ray.
-
-    Raises:
-        UsageError: Ray is not installed.
-    """
+    """Import and return Ray."""
     try:
         return import_module("ray")
     except ImportError as error:

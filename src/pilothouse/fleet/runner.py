@@ -243,11 +243,7 @@ def wrap_in_workspace(
     artifacts: Artifacts | None,
     get_run: Callable[[str], Awaitable[Run | None]],
 ) -> Runner:
-    """Wrap `runner` so that each attempt has a directory, if there is a workspace. Arguments: see `WorkspaceRunner`.
-
-    Raises:
-        UsageError: the workspace or the artifacts are not valid.
-    """
+    """Wrap `runner` so that each attempt has a directory, if there is a workspace. Arguments: see `WorkspaceRunner`."""
     if workspace is None:
         if artifacts is not None:
             raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
@@ -314,12 +310,7 @@ class _HostedAttempt:
 
 
 class AttemptHost:
-    """Executes attempts with a pickled runner.
-
-    Args:
-        runner: a pickled `Runner`; unpickled on first use.
-        dumps: pickles answers.
-    """
+    """Executes attempts with a pickled runner, which is unpickled on first use; `dumps` pickles answers."""
 
     def __init__(self, runner: bytes, dumps: PickleFunction = pickle.dumps) -> None:
         self._pickled_runner = runner
@@ -377,11 +368,7 @@ class AttemptHost:
             return pickle_error(PilothouseError(text), self._dumps, artifacts)
 
     async def more(self, name: str, taken: int) -> tuple[bytes, bytes | None]:
-        """Wait until an attempt has new messages or has ended, and return them.
-
-        Args:
-            name: name of the attempt.
-            taken: number of its messages that the caller has received so far.
+        """Wait until an attempt has new messages, of which the caller has received `taken`, or has ended.
 
         Returns:
             The new messages, pickled; and, once the attempt has ended, the bytes for `unpickle_answer`.
@@ -429,11 +416,7 @@ def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
 
 
 def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """Unpickle the answer of an attempt, as `AttemptHost.more` returned it.
-
-    Raises:
-        Exception: the error of the attempt, with its causes.
-    """
+    """Unpickle the answer of an attempt, or raise its error with its causes, as `AttemptHost.more` returned it."""
     answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own worker
     if not errors:
         return answer

@@ -106,20 +106,7 @@ class UnixClock:
 
 
 class Scheduler:
-    """Starts due runs until it has drained or is cancelled.
-
-    Args:
-        journal: keeps the runs.
-        runner: executes attempts.
-        settings: concurrency, retries and the like.
-        budget: what may be spent.
-        limiter: the rate limits.
-        breaker: detects failures that affect all runs.
-        subscribers: the readers of ended runs.
-        run_policy: which options are accepted from runs of other programs.
-        agent: the agent whose options these are compared with.
-        observers: observers of the fleet; None: none.
-    """
+    """Starts due runs until it has drained or is cancelled."""
 
     def __init__(
         self,

@@ -82,11 +82,7 @@ class ItemMapping:
 
 
 def validate_key(key: object) -> str:
-    """Return `key` as text.
-
-    Raises:
-        UsageError: the key is neither printable text nor a whole number, is empty, or is too long.
-    """
+    """Return `key` as text."""
     if isinstance(key, int) and not isinstance(key, bool):
         return str(int(key))
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or "\0" in key or not key.isprintable():
@@ -97,11 +93,7 @@ def validate_key(key: object) -> str:
 
 
 def validate_prompt(prompt: object) -> str | list[Any]:
-    """Return `prompt` as plain text or plain JSON values.
-
-    Raises:
-        UsageError: the prompt is neither text nor a list of content blocks, or is empty.
-    """
+    """Return `prompt` as plain text or plain JSON values."""
     if isinstance(prompt, str) and prompt.strip():
         return str.__str__(prompt)
     if isinstance(prompt, list | tuple) and prompt:
@@ -114,15 +106,7 @@ def validate_prompt(prompt: object) -> str | list[Any]:
 
 
 def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persistent: bool) -> dict[str, Any]:
-    """Return the options of one run, by name.
-
-    Args:
-        options: the caller's options.
-        is_persistent: whether a journal keeps the options, so that they must be JSON and contain no keys.
-
-    Raises:
-        UsageError: unknown or invalid options, or options that a journal cannot keep.
-    """
+    """Return the options of one run, by name. A journal (`is_persistent`) keeps only JSON without keys."""
     if options is None:
         return {}
     layer = options if isinstance(options, Options) else Options.layer(**options)
@@ -150,11 +134,7 @@ def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persist
 def make_getter(
     source: Callable[[Any], Any] | str | None, name: str, default: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Make the function that gets a part of an item: the given function, or one that reads the named field.
-
-    Raises:
-        UsageError: `source` is neither.
-    """
+    """Make the function that gets a part of an item: the given function, or one that reads the named field."""
     if source is None:
         return default
     if isinstance(source, str):
@@ -210,9 +190,6 @@ class RunOptionsPolicy:
     Attributes:
         trusts_journal: whether all runs keep all their options, because the caller requested what is left in the
             journal.
-
-    Raises:
-        UsageError: there is no such option or mode.
     """
 
     def __init__(
@@ -241,15 +218,7 @@ class RunOptionsPolicy:
         self._own_settings.pop(key, None)
 
     def check(self, run: Run, get_worker_options: Callable[[], Options]) -> None:
-        """Check the options of a run that is to start.
-
-        Args:
-            run: the run from the journal.
-            get_worker_options: returns the options of the agent that executes it.
-
-        Raises:
-            OptionsError: an option is not accepted here.
-        """
+        """Raise `OptionsError` if an option of a run that is to start is not accepted here."""
         if not run.settings or self.trusts_journal or self._own_settings.get(run.key) == run.settings:
             return
         given, own = Options.layer(**dict(run.settings)).as_dict(), get_worker_options().as_dict()
@@ -282,11 +251,7 @@ POSTGRES_SCHEMES = ("postgresql", "postgres")
 
 
 def check_agent_or_runner(agent: Any, runner: Any) -> None:
-    """Check that an agent, or a runner instead of it, can execute runs.
-
-    Raises:
-        UsageError: neither can, or both are given.
-    """
+    """Check that an agent, or a runner instead of it, can execute runs."""
     if agent is not None and not isinstance(agent, Agent):
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
     if runner is not None and (agent is not None or not hasattr(runner, "run")):
@@ -294,11 +259,7 @@ def check_agent_or_runner(agent: Any, runner: Any) -> None:
 
 
 def make_journal(journal: Any) -> Journal:
-    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path or an address.
-
-    Raises:
-        UsageError: the value is not a journal.
-    """
+    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path or an address."""
     if journal is None:
         return MemoryJournal()
     if isinstance(journal, str | os.PathLike):

@@ -72,11 +72,7 @@ class ConcurrentChangeError(Exception):
 
 
 def check_format(version: int) -> None:
-    """Check the version of a store's layout.
-
-    Raises:
-        StoreError: a newer pilothouse has written it.
-    """
+    """Raise `StoreError` if a newer pilothouse has written the store's layout."""
     if version > FORMAT:
         raise StoreError(
             f"the store has format {version}, written by a newer pilothouse; this one knows formats up to {FORMAT}. "
@@ -190,11 +186,7 @@ class EntryBatch(NamedTuple):
 
     @classmethod
     def parse(cls, entries: Sequence[Any], after: int | None) -> EntryBatch:
-        """Validate the arguments of `append`.
-
-        Raises:
-            UsageError: an entry is not a dict that JSON can represent, or `after` is negative.
-        """
+        """Validate the arguments of `append`."""
         if after is not None and after < 0:
             raise UsageError(f"`after` is a number of entries, not {after}")
         seen: set[str] = set()
@@ -380,12 +372,7 @@ def encode_uuid(uuid: str) -> str:
 
 
 def check_write_allowed(key: TranscriptKey, state: LeaseState, lease: Lease | None) -> None:
-    """Check that a write, or the deletion of a session, is allowed with this lease.
-
-    Raises:
-        LeaseLostError: the lease is not the newest, was released, or belongs to another session.
-        SessionLeasedError: no lease was given, and another writer holds one.
-    """
+    """Check that a write, or the deletion of a session, is allowed with this lease."""
     if lease is not None:
         check_lease_current(key, state, lease)
     else:
@@ -427,12 +414,7 @@ def check_lease_current(key: TranscriptKey, state: LeaseState, lease: Lease) -> 
 
 
 class BlockingBackend(StoreBackend):
-    """A store over a few blocking operations, which are called from any thread.
-
-    Args:
-        display_name: address of the store, without secrets.
-        secrets: texts that must not be shown.
-    """
+    """A store over a few blocking operations, which are called from any thread. `secrets` must not be shown."""
 
     def __init__(self, display_name: str, secrets: Iterable[str] = ()) -> None:
         self._display_name = display_name

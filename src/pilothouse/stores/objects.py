@@ -90,12 +90,7 @@ class ObjectEntry(NamedTuple):
 
 
 class ObjectBucket:
-    """Objects by path.
-
-    Args:
-        storage: the obstore storage.
-        lock: for a directory, the file with the lock of its writers.
-    """
+    """Objects by path. For a directory, `lock` is the file with the lock of its writers."""
 
     def __init__(self, storage: Storage, lock: Path | None) -> None:
         import obstore

@@ -146,11 +146,7 @@ def _make_text(entry: Entry) -> str:
 
 
 async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch: list[Entry]) -> None:
-    """Append entries at the current end of a transcript.
-
-    Raises:
-        StoreError: the store failed, or did not respond in time.
-    """
+    """Append entries at the current end of a transcript."""
     try:
         with anyio.fail_after(ATTEMPT_SECONDS):
             await sessions.append(transcript, batch)

@@ -38,17 +38,7 @@ MemberPath = tuple[str, ...]
 
 
 class ArchiveMember(NamedTuple):
-    """One member of an archive.
-
-    Args:
-        path: the names of its directories and its own.
-        kind: a "hard" link names another member.
-        size: size of a file in bytes.
-        executable: whether a file is executable.
-        target: target of a link.
-        modified_at: when a file was last modified, in Unix seconds; None: unknown.
-        source: the library's object for it.
-    """
+    """One member of an archive; a "hard" link names another member. `source` is the library's object for it."""
 
     path: MemberPath
     kind: Literal["file", "directory", "link", "hard"]
@@ -60,11 +50,7 @@ class ArchiveMember(NamedTuple):
 
 
 def check_archive(source: Path, check: CancelCheck) -> None:
-    """Check all members of an archive. Blocking.
-
-    Args:
-        source: a tar, compressed or not, or a zip.
-        check: called regularly; an exception of it stops the check.
+    """Check all members of a tar, compressed or not, or a zip. Blocking.
 
     Raises:
         UsageError: the archive cannot be read, leads out of the directory of a run, or is too large.
@@ -77,12 +63,7 @@ def check_archive(source: Path, check: CancelCheck) -> None:
 
 
 def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
-    """Unpack an archive into a new directory. Blocking.
-
-    Args:
-        source: a tar, compressed or not, or a zip.
-        path: the directory.
-        check: called regularly; an exception of it stops the work.
+    """Unpack a tar, compressed or not, or a zip into a new directory. Blocking.
 
     Raises:
         WorkspaceError: the archive cannot be unpacked, or leads out of the directory.
@@ -161,11 +142,7 @@ def _parse_member_name(name: str) -> MemberPath:
 
 
 def _check_members(members: Iterator[ArchiveMember], source: Path, check: CancelCheck) -> list[ArchiveMember]:
-    """Check all members and return them.
-
-    Raises:
-        UsageError: a member leads out of the directory, or there are too many or too large members.
-    """
+    """Check all members and return them."""
     planned: list[ArchiveMember] = []
     size = 0
     try:

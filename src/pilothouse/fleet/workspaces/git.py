@@ -41,11 +41,7 @@ _MAX_EXCLUDE_BYTES = 16 * 1024 * 1024
 
 
 def find_git() -> str:
-    """Return the path of git.
-
-    Raises:
-        UsageError: git is not installed.
-    """
+    """Return the path of git."""
     found = shutil.which("git")
     if found is None:
         raise UsageError("there is no git to run: install it, or put it on PATH")
@@ -54,11 +50,6 @@ def find_git() -> str:
 
 async def run_git(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
     """Run git and return its output. Cancelling kills it.
-
-    Args:
-        *arguments: arguments of git.
-        cwd: its working directory.
-        env: additional environment variables.
 
     Raises:
         WorkspaceError: git failed.
@@ -106,8 +97,7 @@ class GitRepository(Struct, frozen=True):
 async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
     """Read the settings that determine the bytes of a file in a repository: filters and line ends.
 
-    Args:
-        directory: a directory in the repository; call this before an agent can have changed its configuration.
+    Call this before an agent can have changed the configuration of the repository.
     """
     try:
         output = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
@@ -122,12 +112,6 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
 
     Git uses its own temporary repository, which borrows the objects, so the current `.git` of the tree and the
     configuration, attributes and hooks there have no effect. Without changes no file is made.
-
-    Args:
-        path: the working tree.
-        base: the commit.
-        target: the file.
-        repository: the repository of the working tree.
 
     Raises:
         WorkspaceError: the path is no longer a working tree, or the commit does not exist.
