@@ -142,7 +142,7 @@ class WorkspaceRunner:
         get_run: returns the run with a key, to clean up after dead processes.
 
     Raises:
-        UsageError: this workspace cannot make the requested artifacts.
+        UsageError: the workspace or the artifacts are not valid, or this workspace cannot make them.
     """
 
     def __init__(
@@ -153,6 +153,10 @@ class WorkspaceRunner:
         *,
         get_run: Callable[[str], Awaitable[Run | None]] | None = None,
     ) -> None:
+        if not hasattr(workspace, "make"):
+            raise UsageError(f"workspace: a GitWorktree, a CopiedDirectory or the like, not {type(workspace).__name__}")
+        if artifacts is not None and not hasattr(artifacts, "save"):
+            raise UsageError(f"artifacts: expected Artifacts, got {type(artifacts).__name__}")
         if artifacts is not None and artifacts.patch and not workspace.has_patches:
             raise UsageError("artifacts: a patch needs a workspace that is made from a git repository")
         self._runner = runner
@@ -235,24 +239,6 @@ class WorkspaceRunner:
             log.warning("the artefacts of run %r are not saved: %s", attempt.key, error)
             return error if isinstance(error, ArtifactsError) else ArtifactsError(str(error))
         return None
-
-
-def wrap_in_workspace(
-    runner: Runner,
-    workspace: Workspace | None,
-    artifacts: Artifacts | None,
-    get_run: Callable[[str], Awaitable[Run | None]],
-) -> Runner:
-    """Wrap `runner` so that each attempt has a directory, if there is a workspace. Arguments: see `WorkspaceRunner`."""
-    if workspace is None:
-        if artifacts is not None:
-            raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
-        return runner
-    if not hasattr(workspace, "make"):
-        raise UsageError(f"workspace: a GitWorktree, a CopiedDirectory or the like, not {type(workspace).__name__}")
-    if artifacts is not None and not hasattr(artifacts, "save"):
-        raise UsageError(f"artifacts: expected Artifacts, got {type(artifacts).__name__}")
-    return WorkspaceRunner(runner, workspace, artifacts, get_run=get_run)
 
 
 def _inspect_directory(cwd: Path, path: Path) -> tuple[bool, bool]:

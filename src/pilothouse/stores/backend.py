@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 from urllib.parse import parse_qsl, unquote
 
 import anyio
@@ -619,6 +619,38 @@ class BlockingBackend(StoreBackend):
                 raise
             failure = StoreError(remove_secrets(self._secrets, f"{self._display_name}: {text}"))
             raise failure from (None if any(secret in repr(error) for secret in self._secrets) else error)
+
+
+class ConnectedBackend(BlockingBackend, Generic[T]):
+    """A store with one connection, which is opened on first use."""
+
+    def __init__(self, display_name: str, secrets: Iterable[str] = ()) -> None:
+        super().__init__(display_name, secrets)
+        self._connection: T | None = None
+        self._inherited: list[T | None] = []
+
+    @abstractmethod
+    def _connect(self) -> T: ...
+
+    @abstractmethod
+    def _disconnect(self, connection: T) -> None: ...
+
+    def _ensure_connected(self) -> T:
+        with self._lock:
+            if self._connection is None:
+                self._check_open()
+                self._connection = self._connect()
+            return self._connection
+
+    def _close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._disconnect(connection)
+
+    def _reset_after_fork(self) -> None:
+        self._inherited.append(self._connection)
+        self._connection = None
 
 
 def _validate_ttl(ttl: float) -> float:

@@ -25,10 +25,10 @@ from urllib.request import url2pathname
 from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.backend import (
     FORMAT,
-    BlockingBackend,
     Change,
     ChangeRequest,
     ConcurrentChangeError,
+    ConnectedBackend,
     EntriesAdded,
     LeaseChanged,
     LeaseState,
@@ -351,7 +351,7 @@ _HEAD_BYTES = 8192  # read of a record when only its first line is needed
 _UNSAFE_BYTES = re.compile(rb"[^a-z0-9_-]")
 
 
-class ObjectStore(BlockingBackend):
+class ObjectStore(ConnectedBackend[ObjectBucket]):
     """Sessions in object storage, for any number of hosts. Needs the extra `objects`.
 
     Works on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
@@ -382,31 +382,20 @@ class ObjectStore(BlockingBackend):
         self._url = url
         self._config = dict(config or {})
         self._client_options = dict(client_options or {})
-        self._bucket: ObjectBucket | None = None
         self._part_uuids: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._heads: dict[str, tuple[str, dict[str, Any]]] = {}
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _ensure_connected(self) -> ObjectBucket:
-        with self._lock:
-            if self._bucket is None:
-                self._check_open()
-                bucket = open_bucket(self._url, self._config, self._client_options)
-                if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
-                    found = bucket.get("format")
-                    check_format(read_entry(found.data)["format"] if found else 0)
-                self._bucket = bucket
-            return self._bucket
+    def _connect(self) -> ObjectBucket:
+        bucket = open_bucket(self._url, self._config, self._client_options)
+        if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
+            found = bucket.get("format")
+            check_format(read_entry(found.data)["format"] if found else 0)
+        return bucket
 
-    def _close(self) -> None:
-        with self._lock:
-            self._bucket = None
-            self._part_uuids.clear()
-            self._heads.clear()
-
-    def _reset_after_fork(self) -> None:
-        self._bucket = None
+    def _disconnect(self, connection: ObjectBucket) -> None:
+        """Do nothing: obstore closes connections when the bucket is gone."""
 
     def _describe_failure(self, error: Exception) -> str | None:
         return describe_object_failure(error)

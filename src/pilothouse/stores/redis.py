@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 from pilothouse.errors import StoreError
 from pilothouse.stores.backend import (
     FORMAT,
-    BlockingBackend,
     Change,
     ChangeRequest,
     ConcurrentChangeError,
+    ConnectedBackend,
     EntriesAdded,
     LeaseChanged,
     LeaseState,
@@ -123,7 +123,7 @@ class _RedisKeys(NamedTuple):
         return [*commands, ["HSET", self.sessions, key.session, mtime], ["HSET", self.summaries, key.session, summary]]
 
 
-class RedisStore(BlockingBackend):
+class RedisStore(ConnectedBackend[Any]):
     """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`.
 
     Works on asyncio and trio. Leases expire by the clock of the server. Durability depends on the server's settings:
@@ -144,29 +144,23 @@ class RedisStore(BlockingBackend):
         self._url = url
         self._prefix = prefix
         self._max_connections = max_connections
-        self._client: Any = None  # redis.Redis, whose types are imprecise
-        self._inherited: list[Any] = []
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _ensure_connected(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._check_open()
-                client = self._connect()
-                try:
-                    name = f"{self._prefix}:format"
-                    client.set(name, FORMAT, nx=True)
-                    check_format(int(client.get(name)))
-                except TypeError as error:  # the address has a parameter that the package does not know
-                    raise StoreError(f"{self._display_name}: {error}") from None
-                except BaseException:
-                    client.close()
-                    raise
-                self._client = client
-            return self._client
+    def _connect(self) -> Any:  # the types of redis.Redis are imprecise
+        client = self._make_client()
+        try:
+            name = f"{self._prefix}:format"
+            client.set(name, FORMAT, nx=True)
+            check_format(int(client.get(name)))
+        except TypeError as error:  # the address has a parameter that the package does not know
+            raise StoreError(f"{self._display_name}: {error}") from None
+        except BaseException:
+            client.close()
+            raise
+        return client
 
-    def _connect(self) -> Any:
+    def _make_client(self) -> Any:
         from redis import BlockingConnectionPool, Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -183,17 +177,9 @@ class RedisStore(BlockingBackend):
             return Redis(connection_pool=make.from_url(self._url, **limits))
         raise StoreError(f"{self._display_name}: this is not the address of a Redis server")
 
-    def _close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-            client.connection_pool.disconnect()
-
-    def _reset_after_fork(self) -> None:
-        if self._client is not None:
-            self._inherited.append(self._client)
-            self._client = None
+    def _disconnect(self, connection: Any) -> None:
+        connection.close()
+        connection.connection_pool.disconnect()
 
     def _describe_failure(self, error: Exception) -> str | None:
         from redis import exceptions
