@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -395,11 +396,11 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=False))
+        return self._make_runs(self._requeue, scope="all")
 
     def retry_failed(self) -> Runs[Any]:
         """Run the failed runs again, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=True))
+        return self._make_runs(partial(self._requeue, failed=True), scope="all")
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Execute all runs of the journal as a worker, including those added later; yield each that ends here.
@@ -419,7 +420,7 @@ class Fleet:
             raise UsageError("work() executes the runs of a journal, and this fleet has none")
         if not self._settings.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._make_runs(lambda buffer: self._request_all(buffer, until_empty=until_empty), scope="own")
+        return self._make_runs(partial(self._requeue, until_empty=until_empty), scope="own")
 
     # Status and stopping.
 
@@ -466,7 +467,7 @@ class Fleet:
     # Internals.
 
     def _make_runs(
-        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own"] = "asked"
+        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own", "all"] = "asked"
     ) -> Runs:
         def begin(buffer: ResultBuffer) -> None:
             self._check_running()
@@ -522,17 +523,10 @@ class Fleet:
         self._wake()
         return there
 
-    async def _requeue_all(self, buffer: ResultBuffer, *, failed: bool) -> None:
-        """Requeue all unfinished or all failed runs; `buffer` receives every end."""
-        buffer.scope = "all"
-        self._run_policy.trusts_journal = True
+    async def _requeue(self, buffer: ResultBuffer, *, failed: bool = False, until_empty: bool = True) -> None:
+        """Request all unfinished, or all failed, runs; `until_empty`: `buffer` is filled when none is left."""
+        self._run_policy.trusts_journal |= buffer.scope == "all"
         await self._journal.requeue(failed=failed)
-        buffer.is_draining = True
-        self._wake()
-
-    async def _request_all(self, buffer: ResultBuffer, *, until_empty: bool) -> None:
-        """Request all unfinished runs of the journal, present and future, until `buffer` is finished."""
-        await self._journal.requeue()
         buffer.is_draining = until_empty
         self._wake()
 

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -39,7 +39,7 @@ from pilothouse.stores.backend import remove_secrets
 from pilothouse.stores.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from psycopg import Connection, Cursor, Pipeline
+    from psycopg import Connection
 
 # ruff: noqa: S608 - every part of a statement is a constant; values are parameters
 
@@ -90,44 +90,17 @@ class ServerUnavailableError(Exception):
 class _PostgresTransaction:
     """Statements in one transaction; each has a `?` for each value."""
 
-    def __init__(self, connection: Connection[Any], pipeline: Pipeline | None) -> None:
+    def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
-        self._pipeline = pipeline
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        return _LazyResult(self._connection.execute(_translate_placeholders(statement), values), self._pipeline)
+        return self._connection.execute(_translate_placeholders(statement), values)
 
     def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
         if values:
             with self._connection.cursor() as cursor:
                 cursor.executemany(_translate_placeholders(statement), values)
         return None
-
-
-class _LazyResult:
-    """The result of a statement; waits for it on first use."""
-
-    def __init__(self, cursor: Cursor[Any], pipeline: Pipeline | None) -> None:
-        self._cursor = cursor
-        self._pipeline = pipeline
-
-    @property
-    def rowcount(self) -> int:
-        if self._pipeline is not None:
-            self._pipeline.sync()
-        return self._cursor.rowcount
-
-    def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
-
-    def fetchone(self) -> Any:
-        return self._cursor.fetchone()
-
-
-def _make_pipeline(connection: Connection[Any]) -> AbstractContextManager[Pipeline | None]:
-    from psycopg import Pipeline
-
-    return connection.pipeline() if Pipeline.is_supported() else nullcontext()  # libpq before 14 does not support it
 
 
 @lru_cache(maxsize=256)
@@ -326,7 +299,7 @@ class PostgresJournal(SqlJournal):
         try:
             if access is AccessLevel.STATEMENT:
                 for job in jobs:
-                    job.value = job.work(_PostgresTransaction(connection, None))
+                    job.value = job.work(_PostgresTransaction(connection))
             else:
                 self._commit_transaction(connection, jobs, access, stamp)
             self._unconfirmed = None
@@ -339,9 +312,12 @@ class PostgresJournal(SqlJournal):
     def _commit_transaction(
         self, connection: Connection[Any], jobs: list[CommitJob], access: AccessLevel, stamp: str
     ) -> None:
-        # Statements whose results are not needed at once are sent with the next one: half as many round trips.
-        with _make_pipeline(connection) as pipeline:
-            transaction = _PostgresTransaction(connection, pipeline)
+        from psycopg import Pipeline
+
+        transaction = _PostgresTransaction(connection)
+        # Statements whose results are not needed at once are sent with the next one: half as many round trips. libpq
+        # before 14 does not support it.
+        with connection.pipeline() if Pipeline.is_supported() else nullcontext():
             connection.execute("BEGIN")
             if access > AccessLevel.READ:
                 connection.execute(_WRITE_STAMP, (self._id, stamp))

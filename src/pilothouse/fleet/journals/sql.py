@@ -127,19 +127,11 @@ class WorkerRow(NamedTuple):
     """A row of the worker table."""
 
     id: str
-    host: str
-    pid_namespace: str
-    pid: int
-    user: str
+    process: ProcessIdentity
     last_seen: float
     lease_seconds: float
     wants_all: int
     gap: float
-
-    @property
-    def process(self) -> ProcessIdentity:
-        """The identity of the worker's process."""
-        return ProcessIdentity(self.host, self.pid_namespace, self.pid, self.user)
 
 
 CREATE_TABLES = """
@@ -194,7 +186,7 @@ _WRITE = (
     "WHERE number = ?"
 )
 _WRITE_EACH = _WRITE.format("?")
-_IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ?"
+_IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ? RETURNING number"
 _WRITE_END = _WRITE.format("(SELECT ended + 1 FROM totals)") + _IS_HELD
 _WRITE_BACK = _WRITE.format("NULL") + _IS_HELD
 _HEARTBEAT = (
@@ -320,8 +312,8 @@ class SqlJournal(GroupCommitter):
         held = "WHERE state = 'running' AND worker = ?"
         lost = f"UPDATE totals SET lost = lost + (SELECT coalesce(sum(set_aside), 0) FROM run {held})"
         db.execute(lost, (self._id,))  # of attempts whose end was not recorded
-        statement = f"UPDATE run SET state = 'interrupted', worker = NULL {held}"
-        self.is_news |= db.execute(statement, (self._id,)).rowcount > 0
+        statement = f"UPDATE run SET state = 'interrupted', worker = NULL {held} RETURNING number"
+        self.is_news |= bool(db.execute(statement, (self._id,)).fetchall())
         self._remove_worker(db, self._id, wants_all=self._wants_all)
 
     def _remove_worker(self, db: SqlTransaction, name: str, *, wants_all: bool) -> None:
@@ -331,7 +323,7 @@ class SqlJournal(GroupCommitter):
 
     def _list_other_workers(self, db: SqlTransaction) -> list[WorkerRow]:
         found = db.execute("SELECT * FROM worker WHERE id <> ?", (self._id,)).fetchall()
-        return [WorkerRow(*row) for row in found]
+        return [WorkerRow(row[0], ProcessIdentity(*row[1:5]), *row[5:]) for row in found]
 
     def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
         """Remove dead workers; return the other live ones."""
@@ -415,7 +407,8 @@ class SqlJournal(GroupCommitter):
             return beat  # another worker has done it meanwhile
         self.is_news = True
         moment = self._read_clock(db, now)
-        is_lost = not db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id)).rowcount
+        seen = db.execute("UPDATE worker SET seen = ? WHERE id = ? RETURNING id", (moment, self._id)).fetchone()
+        is_lost = seen is None
         if is_lost:  # others have removed this worker
             self._expiry_counts_from = moment + self._lease_seconds
             self._take_over(db, now, policy)  # what it leased before it knew
@@ -611,7 +604,7 @@ class SqlJournal(GroupCommitter):
     def _release(self, db: SqlTransaction, run: Run, before: Run, lost_usd: float) -> bool:
         statement = _WRITE_END if run.is_ended else _WRITE_BACK
         values = (*self._encode_run(run, self._id), run.number, self._id, run.attempts)
-        if db.execute(statement, values).rowcount != 1:
+        if db.execute(statement, values).fetchone() is None:
             return False
         self.is_news = True
         db.execute(

@@ -58,10 +58,11 @@ class SqliteJournal(SqlJournal):
 
     def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
         for worker in others:
-            if (worker.host, worker.user) != (self._process.host, self._process.user):
+            found = worker.process
+            if (found.host, found.user) != (self._process.host, self._process.user):
                 age = max(0.0, moment - worker.last_seen)
                 raise self._make_error(
-                    f"the journal {self.path} is in use by process {worker.pid} of {worker.user} on {worker.host}, "
+                    f"the journal {self.path} is in use by process {found.pid} of {found.user} on {found.host}, "
                     f"whose last heartbeat was {age:.0f} s ago; a journal in a file is for one user on one machine. "
                     f"If that process is gone, try again in {max(1.0, worker.lease_seconds - age):.0f} s"
                 )

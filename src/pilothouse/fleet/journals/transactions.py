@@ -22,11 +22,6 @@ P = ParamSpec("P")
 class StatementResult(Protocol):
     """The result of a statement."""
 
-    @property
-    def rowcount(self) -> int:
-        """Number of changed rows."""
-        ...
-
     def fetchall(self) -> list[Any]:
         """Return all rows."""
         ...
