@@ -77,15 +77,6 @@ def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
     return value
 
 
-def validate_budget(name: str, value: float | None) -> float | None:
-    """Validate a budget in US dollars."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; omit it for no limit")
-    return float(value)
-
-
 def apply_outcome(
     run: Run, outcome: QueryResult | None, error: Exception | None, policy: RetryPolicy, now: float, jitter: float
 ) -> Run:
@@ -163,11 +154,17 @@ NO_LIMITS = Limits()
 
 def validate_limits(concurrency: int | None, budget_usd: float | None, run_budget_usd: float | None) -> Limits:
     """Validate the limits of a fleet."""
-    return Limits(
-        concurrency=None if concurrency is None else validate_count("overall_concurrency", concurrency),
-        budget_usd=validate_budget("budget_usd", budget_usd),
-        run_budget_usd=validate_budget("run_budget_usd", run_budget_usd),
-    )
+    budgets = {"budget_usd": budget_usd, "run_budget_usd": run_budget_usd}
+    for name, value in budgets.items():
+        if value is not None and not _is_above_zero(value):
+            raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; omit it for no limit")
+    if concurrency is not None:
+        validate_count("overall_concurrency", concurrency)
+    return Limits(concurrency=concurrency, **{name: value and float(value) for name, value in budgets.items()})
+
+
+def _is_above_zero(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0
 
 
 class Allowance:
@@ -254,7 +251,7 @@ def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
         raise UsageError(f"{name}: expected pilothouse.fleet.Rate, got {type(rate).__name__}")
     for limit in Rate.__struct_fields__:
         value = getattr(rate, limit)
-        if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
+        if value is not None and not _is_above_zero(value):
             raise UsageError(f"{name}: {limit} must be a number above 0, got {value!r}")
     return rate
 

@@ -9,9 +9,9 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pilothouse.errors import StoreError, UsageError
+from pilothouse.provision.file_lock import lock_file
 from pilothouse.stores.backend import (
     FORMAT,
     Change,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 60
 """Timeout in seconds for one request, including its retries."""
+LOCK_POLL_SECONDS = 0.002
+"""Seconds between two tries to lock a directory; a writer holds the lock for less."""
 _RETRIES = 4
 _NO_CONDITIONAL_WRITES = (
     "this service has no conditional writes, so two hosts could overwrite each other's data; use another"
@@ -142,7 +145,7 @@ class ObjectBucket:
 
     def _compare_and_swap_file(self, path: str, data: bytes, version: dict[str, str]) -> bool:
         assert self._lock is not None
-        with _hold_file_lock(self._lock):
+        with lock_file(self._lock, wait=RESPONSE_SECONDS, on_wait=lambda: None, poll=LOCK_POLL_SECONDS):
             try:
                 if _get_version(self._obstore.head(self._storage, path)) != version:
                     return False
@@ -232,24 +235,6 @@ def describe_object_failure(error: Exception) -> str | None:
 
 def _get_version(meta: Mapping[str, Any]) -> dict[str, str]:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
-
-
-@contextmanager
-def _hold_file_lock(path: Path) -> Generator[None]:
-    """Hold the lock. The system releases it when its holder dies."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            import msvcrt
-
-            msvcrt.locking(fd, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
-        else:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 SEAL_BYTES = 128 * 1024

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -181,15 +181,18 @@ def _make_private_directory(folder: Path) -> None:
 
 def _write_lines(path: Path, entries: Iterable[Entry]) -> None:
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            for entry in entries:
-                file.write(encode_json(entry) + b"\n")
+        with _create_private_file(path) as file:
+            file.writelines(encode_json(entry) + b"\n" for entry in entries)
     except MessageParseError as error:
         raise StoreError(f"the session store returned an entry that JSON cannot represent: {error}") from error
 
 
+def _create_private_file(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
 def _write_private_file(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with _create_private_file(path) as file:
         file.write(content)
 
 

@@ -116,18 +116,6 @@ class SqliteStore(ConnectedBackend[sqlite3.Connection]):
                 self._close()
                 raise
 
-    @contextmanager
-    def _write_transaction(self) -> Generator[sqlite3.Connection]:
-        with self._connected() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
-
     def _describe_failure(self, error: Exception) -> str | None:
         if isinstance(error, sqlite3.Error):
             name = getattr(error, "sqlite_errorname", "")
@@ -150,7 +138,8 @@ class SqliteStore(ConnectedBackend[sqlite3.Connection]):
 
     def _change(self, request: ChangeRequest) -> Change | None:
         key = request.key
-        with self._write_transaction() as connection:
+        with self._connected() as connection, connection:  # commits, or rolls back after an error
+            connection.execute("BEGIN IMMEDIATE")
             number, record = _read_record(connection, key)
             seen = "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)"
             uuids = frozenset(

@@ -102,15 +102,10 @@ class SqliteJournal(SqlJournal):
         if connection is None:
             raise self._make_error(f"the journal {self.path} is closed")
         with self._translate_errors():
-            self._begin(connection)
-            try:
+            with connection:  # commits, or rolls back after an error
+                self._begin(connection)
                 for job in jobs:
                     job.value = job.work(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
             for job in jobs:
                 job.is_done = True
             self._commits += 1
