@@ -159,10 +159,6 @@ class LocalWorkspace(ABC):
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Called after a directory was removed."""
 
-    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
-        """See `Workspace`."""
-        raise UsageError("the changes are known only in a git repository")
-
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """See `Workspace`."""
         await self._check()

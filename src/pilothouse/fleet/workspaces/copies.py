@@ -35,13 +35,15 @@ _BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma
 
 CancelCheck = Callable[[], object]
 MemberPath = tuple[str, ...]
+MemberKind = Literal["file", "directory", "link", "hard"]
+_WRITE_ORDER: tuple[MemberKind, ...] = ("directory", "file", "hard", "link")
 
 
 class ArchiveMember(NamedTuple):
     """One member of an archive; a "hard" link names another member. `source` is the library's object for it."""
 
     path: MemberPath
-    kind: Literal["file", "directory", "link", "hard"]
+    kind: MemberKind
     size: int
     executable: bool
     target: str
@@ -213,27 +215,21 @@ def _write_members(
     members: list[ArchiveMember], path: Path, open_member: Callable[[ArchiveMember], IO[bytes]], check: CancelCheck
 ) -> None:
     left = MAX_BYTES
-    for member in members:
+    for member in sorted(members, key=lambda member: _WRITE_ORDER.index(member.kind)):
         check()
         target = path.joinpath(*member.path)
         if member.kind == "directory":
             target.mkdir(parents=True, exist_ok=True)
-        elif member.kind == "file":
-            target.parent.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if member.kind == "file":
             with open_member(member) as content:
                 left -= _write_file(content, target, member, left, check)
-    for member in members:
-        check()
-        target = path.joinpath(*member.path)
+            continue
+        target.unlink(missing_ok=True)  # an archive may contain a member twice
         if member.kind == "hard":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)  # an archive may contain a member twice
             target.hardlink_to(path.joinpath(*_parse_member_name(member.target)))
-    for member in members:
-        if member.kind == "link":
-            target = path.joinpath(*member.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
+        else:
             target.symlink_to(member.target)
 
 

@@ -300,11 +300,8 @@ class GitWorktree(LocalWorkspace):
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        # A directory made by an older version has no record of its index; then every file is read.
-        directory = Path(run_directory.facts.get("git_dir", os.devnull))
-        await write_patch(
-            run_directory.path, run_directory.facts["base"], target, replace(self._repository, directory=directory)
-        )
+        repository = replace(self._repository, directory=Path(run_directory.facts["git_dir"]))
+        await write_patch(run_directory.path, run_directory.facts["base"], target, repository)
 
     def _hold_lock(self) -> AbstractAsyncContextManager[None]:
         """Serialize across processes: git itself does not wait for its locks."""
