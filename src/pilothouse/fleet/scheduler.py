@@ -58,7 +58,7 @@ class RunningAttempt:
 
     run: Run
     reserved_tokens: float
-    observers: AttemptObservers
+    observers: AttemptObservers = field(init=False)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
@@ -270,8 +270,7 @@ class Scheduler:
 
     def _start(self, run: Run) -> None:
         assert self._tasks is not None
-        reserved = self._limiter.reserve_run(self.now())
-        active = RunningAttempt(run, reserved, self._observers.start_attempt(run))
+        active = RunningAttempt(run, self._limiter.reserve_run(self.now()))
         self.active[run.key] = active
         self._tasks.start_soon(self._run_attempt, active)
 
@@ -279,6 +278,7 @@ class Scheduler:
 
     async def _run_attempt(self, active: RunningAttempt) -> None:
         before = active.run
+        active.observers = self._observers.start_attempt(before)
         run: Run | None = None
         is_ours = False
         try:

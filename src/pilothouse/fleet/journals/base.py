@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
-from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
+from pilothouse.fleet.run import FleetStatus, Run, RunState
 
 
 class FleetJournalError(PilothouseError):
@@ -192,11 +192,10 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
-        self._ready: list[tuple[int, int, str]] = []  # may contain runs that are no longer queued
+        self._ready: list[tuple[float, int, str]] = []  # may contain runs that are no longer queued
         self._delayed: list[tuple[float, int, str]] = []
         self._ended_counts: Counter[RunState] = Counter()
-        self._costs = (0.0, 0, 0)
-        self._lost_usd = 0.0
+        self._totals: dict[str, Any] = {"cost_usd": 0.0, "input_tokens": 0, "output_tokens": 0, "lost_usd": 0.0}
         self._number = 0
         self._policy: OnInterrupted = "resume"
         self._reserved_usd: dict[str, float] = {}  # of running ones
@@ -242,7 +241,7 @@ class MemoryJournal:
             if self._is_queued(key, number) and self._runs[key].due == due:
                 self._store(replace(self._runs[key], due=0.0))
         held = self._reserved_usd
-        spent = self._costs[0] + self._lost_usd
+        spent = self._totals["cost_usd"] + self._totals["lost_usd"]
         allowance = Allowance(limits, spent_usd=spent, reserved_usd=sum(held.values()), running=len(held))
         count = allowance.limit_count(count)
         given: list[Run] = []
@@ -263,10 +262,9 @@ class MemoryJournal:
         return run is not None and run.number == number and run.state == "queued"
 
     async def next_due(self) -> float | None:
-        while self._ready and not self._is_queued(self._ready[0][2], self._ready[0][1]):
-            heappop(self._ready)
-        while self._delayed and not self._is_queued(self._delayed[0][2], self._delayed[0][1]):
-            heappop(self._delayed)
+        for waiting in (self._ready, self._delayed):
+            while waiting and not self._is_queued(waiting[0][2], waiting[0][1]):
+                heappop(waiting)
         if self._ready:
             return 0.0
         return self._delayed[0][0] if self._delayed else None
@@ -278,8 +276,9 @@ class MemoryJournal:
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
-        self._add_costs(run, there)
-        self._lost_usd += lost_usd
+        for name in ("cost_usd", "input_tokens", "output_tokens"):
+            self._totals[name] += getattr(run, name) - getattr(there, name)
+        self._totals["lost_usd"] += lost_usd
         del self._reserved_usd[run.key]
         if run.state == "interrupted":
             run = apply_interruption(run, self._policy, run.started or 0.0)
@@ -289,21 +288,13 @@ class MemoryJournal:
             self._store(run)
         return True
 
-    def _add_costs(self, run: Run, initial_run: Run) -> None:
-        cost, given, taken = self._costs
-        self._costs = (
-            cost + run.cost_usd - initial_run.cost_usd,
-            given + run.input_tokens - initial_run.input_tokens,
-            taken + run.output_tokens - initial_run.output_tokens,
-        )
-
     def _count_ended(self, run: Run) -> None:
         del self._runs[run.key]
         self._ended_counts[run.state] += 1
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """Return a constant result: there are no other workers."""
-        return HeartbeatResult(cost_usd=self._costs[0])
+        return HeartbeatResult(cost_usd=self._totals["cost_usd"])
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
         """Return nothing: there are no other workers."""
@@ -332,11 +323,8 @@ class MemoryJournal:
         return ended
 
     async def status(self) -> FleetStatus:
-        counts = Counter(self._ended_counts)
-        counts.update(run.state for run in self._runs.values())
-        cost, given, taken = self._costs
-        numbers: dict[str, Any] = {state: counts[state] for state in STATES}
-        return FleetStatus(**numbers, cost_usd=cost, lost_usd=self._lost_usd, input_tokens=given, output_tokens=taken)
+        counts = self._ended_counts + Counter(run.state for run in self._runs.values())
+        return FleetStatus(**counts, **self._totals)
 
     async def get(self, key: str) -> Run | None:
         return self._runs.get(key)
