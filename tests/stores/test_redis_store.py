@@ -96,7 +96,7 @@ async def test_a_replica_is_reported(store: RedisStore, admin: Any, monkeypatch:
 async def test_keys_of_another_program_are_reported(store: RedisStore, admin: Any) -> None:
     from pilothouse.stores.redis import _RedisKeys
 
-    admin.set(_RedisKeys.make(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
+    admin.set(_RedisKeys(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
     with pytest.raises(StoreError, match="another prefix"):
         await store.load(KEY)
 

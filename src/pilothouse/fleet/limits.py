@@ -259,15 +259,14 @@ def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
 class TokenBucket:
     """A token bucket: an amount that is refilled continuously; None: no limit."""
 
-    def __init__(self, per_minute: float | None, min_capacity: float = 1.0) -> None:
-        self._min_capacity = min_capacity
+    def __init__(self, per_minute: float | None) -> None:
         self._filled_at: float | None = None
         self._per_second, self._capacity = self._compute_capacity(per_minute)
         self._level = self._capacity
 
     def _compute_capacity(self, per_minute: float | None) -> tuple[float | None, float]:
         per_second = None if per_minute is None else per_minute / 60
-        return per_second, max(self._min_capacity, (per_second or 0) * BURST_SECONDS)
+        return per_second, max(1.0, (per_second or 0) * BURST_SECONDS)
 
     def set_rate(self, per_minute: float | None, now: float) -> None:
         """Change the amount per minute."""
@@ -306,10 +305,10 @@ class RateLimiter:
     def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - immutable
         self._rate = rate
         self._overall = overall
-        self._requests = TokenBucket(_find_lowest_limit(rate.requests_per_minute, overall.requests_per_minute))
-        self._tokens = TokenBucket(_find_lowest_limit(rate.tokens_per_minute, overall.tokens_per_minute))
-        self.is_unlimited = rate == overall == Rate()
         self._process_count = 1
+        self._requests = TokenBucket(self._find_limit("requests_per_minute"))
+        self._tokens = TokenBucket(self._find_limit("tokens_per_minute"))
+        self.is_unlimited = rate == overall == Rate()
         self._ended_runs = 0
         self._mean_tokens = 0.0
 
@@ -318,11 +317,16 @@ class RateLimiter:
         if process_count == self._process_count or self._overall == Rate():
             return
         self._process_count = process_count
-        for bucket, name in ((self._requests, "requests_per_minute"), (self._tokens, "tokens_per_minute")):
-            whole: float | None = getattr(self._overall, name)
-            bucket.set_rate(
-                _find_lowest_limit(getattr(self._rate, name), None if whole is None else whole / process_count), now
-            )
+        self._requests.set_rate(self._find_limit("requests_per_minute"), now)
+        self._tokens.set_rate(self._find_limit("tokens_per_minute"), now)
+
+    def _find_limit(self, name: str) -> float | None:
+        """Return the limit of this process, or its share of the overall limit if that is lower; None: no limit."""
+        own, overall = getattr(self._rate, name), getattr(self._overall, name)
+        if overall is None:
+            return own
+        share = overall / self._process_count
+        return share if own is None else min(own, share)
 
     def seconds_until_start(self, now: float) -> float:
         """Return the seconds until one more run may start; 0: now."""
@@ -347,11 +351,6 @@ class RateLimiter:
         self._tokens.take(used_tokens - reserved_tokens, now)
         self._ended_runs += 1
         self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)
-
-
-def _find_lowest_limit(*limits: float | None) -> float | None:
-    """Return the smallest limit; None: no limit."""
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 SYSTEMIC_ERRORS: tuple[type[PilothouseError], ...] = (

@@ -78,32 +78,19 @@ _ADVICE = {
 Command = Sequence[str | bytes | int]
 
 
-class _RedisKeys(NamedTuple):
+class _RedisKeys:
     """The names of the keys of one transcript."""
 
-    state: str
-    meta: str
-    entries: str
-    uuids: str
-    subpaths: str
-    sessions: str
-    summaries: str
-    place: str
-
-    @classmethod
-    def make(cls, prefix: str, transcript: TranscriptKey) -> _RedisKeys:
+    def __init__(self, prefix: str, transcript: TranscriptKey) -> None:
         base = f"{prefix}:{{{digest_key(transcript.project).hex()[:32]}}}:"
-        session, own = digest_key(*transcript[:2]).hex(), digest_key(*transcript).hex()
-        return cls(
-            state=f"{base}state:{session}",
-            meta=f"{base}meta:{own}",
-            entries=f"{base}entries:{own}",
-            uuids=f"{base}uuids:{own}",
-            subpaths=f"{base}subpaths:{session}",
-            sessions=f"{base}sessions",
-            summaries=f"{base}summaries",
-            place=own,
-        )
+        session, self.place = digest_key(*transcript[:2]).hex(), digest_key(*transcript).hex()
+        self.state = f"{base}state:{session}"
+        self.meta = f"{base}meta:{self.place}"
+        self.entries = f"{base}entries:{self.place}"
+        self.uuids = f"{base}uuids:{self.place}"
+        self.subpaths = f"{base}subpaths:{session}"
+        self.sessions = f"{base}sessions"
+        self.summaries = f"{base}summaries"
 
     def list_record_commands(self, key: TranscriptKey) -> list[Command]:
         """Return the commands that read what `_parse_record` takes."""
@@ -209,7 +196,7 @@ class RedisStore(ConnectedBackend[Any]):
             return pipe.execute()
 
     def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[bytes]]:
-        keys = _RedisKeys.make(self._prefix, key)
+        keys = _RedisKeys(self._prefix, key)
         questions = keys.list_record_commands(key)
         if entries:
             questions.append(["LRANGE", keys.entries, 0, -1])
@@ -219,7 +206,7 @@ class RedisStore(ConnectedBackend[Any]):
         return replies.parse(), found[4] if entries else ()
 
     def _change(self, request: ChangeRequest) -> Change | None:
-        key, keys = request.key, _RedisKeys.make(self._prefix, request.key)
+        key, keys = request.key, _RedisKeys(self._prefix, request.key)
         questions: list[Command] = [["TIME"], ["HMGET", keys.state, "version", "owner", "token", "ends"]]
         questions += keys.list_record_commands(key)
         if request.uuids:
@@ -256,19 +243,19 @@ class RedisStore(ConnectedBackend[Any]):
             commands.append(["HDEL", keys.subpaths, key.subpath])
             return [*commands, unmark] if subpaths == [key.subpath] else commands
         for subpath in subpaths:
-            other = _RedisKeys.make(self._prefix, key._replace(subpath=subpath))
+            other = _RedisKeys(self._prefix, key._replace(subpath=subpath))
             commands.append(["UNLINK", other.meta, other.entries, other.uuids])
         listed: list[Command] = [["HDEL", name, key.session] for name in (keys.sessions, keys.summaries)]
         return [*commands, ["UNLINK", keys.subpaths], unmark, *listed]
 
     def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
-        keys = _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
+        keys = _RedisKeys(self._prefix, TranscriptKey(project, ""))
         names = [keys.sessions, keys.summaries] if summaries else [keys.sessions]
         mtimes, *data = self._pipe(*(["HGETALL", name] for name in names))
         return [(name.decode(), int(mtime), data[0].get(name) if data else None) for name, mtime in mtimes.items()]
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        found, is_marked = self._read_subpaths(_RedisKeys.make(self._prefix, main))
+        found, is_marked = self._read_subpaths(_RedisKeys(self._prefix, main))
         if is_marked and not found:
             raise make_damage_error(main, "has lost the list of its sub-agents")
         return found
