@@ -77,21 +77,13 @@ def _build_environ(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class GitRepository(Struct, frozen=True):
-    """What is needed of a repository to compare a working tree with it, recorded before an agent worked there.
+    """What is needed of a repository to compare a working tree with it, recorded before an agent worked there."""
 
-    Args:
-        directory: the git directory of the working tree.
-        objects: the directory of objects.
-        exclude: path of the list of ignored files, which may not exist.
-        object_format: hash format of objects, such as "sha1".
-        settings: filters and line ends, as `read_content_settings` returns them.
-    """
-
-    directory: Path
+    directory: Path  # of the working tree
     objects: Path
-    exclude: Path
+    exclude: Path  # the list of ignored files, which may not exist
     object_format: str = "sha1"
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()  # see `read_content_settings`
 
 
 async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
