@@ -37,8 +37,7 @@ class FaultWorkers:
         journal = make()
         self.arguments: dict[str, Any] = {"log": str(self.log), **more}
         if isinstance(journal, PostgresJournal):
-            link: Any = journal._connection
-            self.arguments |= {"journal": link._server.conninfo, "schema": link._schema}
+            self.arguments |= {"journal": journal._server.conninfo, "schema": journal._schema}
         else:
             assert isinstance(journal, SqliteJournal)
             self.arguments["journal"] = str(journal.path)

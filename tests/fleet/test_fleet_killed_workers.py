@@ -122,7 +122,7 @@ class Trial:
 
 async def count_ends(journal: SqlJournal) -> list[int]:
     statement = "SELECT count(*), count(DISTINCT ended_as), max(ended_as), (SELECT count(*) FROM worker) FROM run"
-    return await journal._connection.transact(lambda db: list(db.execute(statement).fetchone()))
+    return await journal.transact(lambda db: list(db.execute(statement).fetchone()))
 
 
 def restart_server(tell: SendCommand) -> None:

@@ -45,7 +45,7 @@ def done(one: Run) -> Run:
 
 
 async def sql(journal: SqlJournal, statement: str) -> None:
-    await journal._connection.transact(lambda db: db.execute(statement))
+    await journal.transact(lambda db: db.execute(statement))
 
 
 def make_foreign(journal: SqlJournal) -> None:

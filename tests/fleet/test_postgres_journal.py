@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import traceback
 from collections.abc import Callable, Generator
@@ -20,7 +21,7 @@ from store_servers import controlled
 from pilothouse.client import QueryResult
 from pilothouse.errors import UsageError
 from pilothouse.fleet import Attempt, Fleet, FleetJournalError, Journal, PostgresJournal, Run
-from pilothouse.fleet.journals.sql import live_workers
+from pilothouse.fleet.journals.sql import SqlJournal, live_workers
 from pilothouse.fleet.limits import NO_LIMITS
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +55,7 @@ async def ask(admin: psycopg.Connection[Any], query: str, *values: Any) -> list[
 
 
 def a_place(make_postgres: Make) -> str:
-    return make_postgres()._connection._schema  # type: ignore[attr-defined]
+    return make_postgres()._schema  # type: ignore[attr-defined]
 
 
 async def counts(admin: psycopg.Connection[Any], schema: str) -> list[Any]:
@@ -204,7 +205,7 @@ async def test_a_cancelled_call_does_not_wait_for_a_server(proxy: tuple[str, Pro
         async with anyio.create_task_group() as group:
             for n in range(3):
                 group.start_soon(journal.add, [run(n)])
-            while journal._connection._unavailable_since is None:  # type: ignore[attr-defined]
+            while journal._unavailable_since is None:  # type: ignore[attr-defined]
                 await anyio.sleep(0.01)
             group.cancel_scope.cancel()
     wire.is_down = False
@@ -218,7 +219,7 @@ async def test_a_session_that_the_server_ends_is_not_noticed(
     journal = make_postgres()
     await journal.open(0.0, "resume")
     for n in range(3):
-        pid = journal._connection._connection.info.backend_pid  # type: ignore[attr-defined]
+        pid = journal._connection.info.backend_pid  # type: ignore[attr-defined]
         await ask(admin, "SELECT pg_terminate_backend(%s, 10000)", pid)
         await journal.add([run(n)])
         assert [one.key for one in await journal.lease(9, 0.0)] == [str(n)]
@@ -235,8 +236,7 @@ async def test_workers_are_woken_only_by_what_changes_their_work(make_postgres: 
 
         async def is_woken() -> bool:
             await here.heartbeat(0.0, "resume")  # a statement brings what was notified before it
-            link: Any = here._connection
-            is_changed, link._is_changed = link._is_changed, False
+            is_changed, here._is_changed = here._is_changed, False
             return is_changed
 
         await is_woken()
@@ -346,12 +346,12 @@ async def test_what_cannot_start_now_costs_the_server_nothing(make_postgres: Mak
     await journal.open(0.0, "resume")
     await journal.add([Run(key=str(number), prompt="go", created=1.0) for number in range(count)])
     if wait == "later":
-        await journal._connection.transact(lambda db: db.execute("UPDATE run SET due = 1e10 + number WHERE number > 1"))
+        await journal.transact(lambda db: db.execute("UPDATE run SET due = 1e10 + number WHERE number > 1"))
     else:
         await journal.park([str(number) for number in range(1, count)])
     assert [run.key for run in await journal.lease(2, 2.0)] == ["0"]
-    link: Any = journal._connection
-    connection: psycopg.Connection[Any] = link._connection
+    connection = journal._connection
+    assert connection is not None
     blocks: list[int] = []
 
     class Explainer:
@@ -365,6 +365,7 @@ async def test_what_cannot_start_now_costs_the_server_nothing(make_postgres: Mak
             pass
 
     db = Explainer()
+    next_due: Any = inspect.unwrap(SqlJournal.next_due)
 
     def look() -> None:
         connection.execute("ANALYZE run")
@@ -372,7 +373,7 @@ async def test_what_cannot_start_now_costs_the_server_nothing(make_postgres: Mak
             blocks.clear()
             assert journal._lease(db, 1, 2.0, NO_LIMITS, is_overall=False) == []
             assert journal._renew_lease(db, 2.0) is not None
-            assert (journal._next_due(db) is None) == (wait == "parked")
+            assert (next_due(journal, db) is None) == (wait == "parked")
 
     await to_thread.run_sync(look)
     assert max(blocks) <= 200, blocks  # what is left in the indexes of the update

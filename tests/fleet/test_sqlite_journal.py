@@ -427,9 +427,9 @@ async def test_what_cannot_start_now_costs_a_lease_nothing(path: Path, wait: str
             sql(path.with_name(f"{count}.db"), "UPDATE run SET due = 1e10 WHERE number > 1")
         if wait == "parked":
             await journal.park([str(number) for number in range(1, count)])
-        db: Any = journal._connection
         counted: list[None] = []
-        db._connection.set_progress_handler(lambda counted=counted: counted.append(None), 10)
+        assert journal._connection is not None
+        journal._connection.set_progress_handler(lambda counted=counted: counted.append(None), 10)
         assert [run.key for run in await journal.lease(1, 2.0, Limits(concurrency=2, budget_usd=1.0))] == ["0"]
         await journal.heartbeat(2.0, "resume")
         await journal.next_due()

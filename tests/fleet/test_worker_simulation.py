@@ -22,6 +22,7 @@ from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import CLIExitedError, MaxTurnsError, OverloadedError, RateLimitError
 from pilothouse.fleet import Attempt, Rate, Run
 from pilothouse.fleet.limits import Budget, CircuitBreaker, RateLimiter, validate_limits
+from pilothouse.fleet.observers import FleetObservers
 from pilothouse.fleet.results import RunSubscribers
 from pilothouse.fleet.scheduler import HEARTBEAT_SECONDS, FleetSettings, Scheduler, UnixClock
 from pilothouse.fleet.submission import RunOptionsPolicy
@@ -182,6 +183,7 @@ class Simulation:
             RunSubscribers(1, lambda: None),
             RunOptionsPolicy(),
             Agent(),
+            FleetObservers(),
         )
         owner.simulation = self
         owner._clock = self.clock  # processes of one time of the day

@@ -206,7 +206,7 @@ async def test_no_span_without_instrumentation(record: Record) -> None:
     seen = record()
     async with ph.Fleet(runner=Played(None)) as fleet:
         await fleet.gather("ab")
-        assert fleet._observers is None
+        assert not fleet._observers
     assert not seen.spans
 
 

@@ -96,7 +96,7 @@ async def test_postgres(
 async def test_redis(make_redis: Callable[[], RedisStore], damage: Callable[[Any, Any], object]) -> None:
     async with make_redis() as store:
         await _fill(store)
-        damage(store._client, _RedisKeys.make(store._prefix, TranscriptKey("-work", "s")))
+        damage(store._connection, _RedisKeys(store._prefix, TranscriptKey("-work", "s")))
         await _check_is_refused(store)
 
 
@@ -116,7 +116,7 @@ async def test_keys_that_redis_has_removed(
 ) -> None:
     async with make_redis() as store:
         await _fill(store)
-        damage(store._client, _RedisKeys.make(store._prefix, TranscriptKey("-work", "s")))
+        damage(store._connection, _RedisKeys(store._prefix, TranscriptKey("-work", "s")))
         with pytest.raises(StoreError, match="lost entries"):
             await store.append(KEY, [{"type": "x"}])
         await _check_is_refused(store)
@@ -132,7 +132,7 @@ async def test_the_list_of_sub_agents_that_redis_has_removed(make_redis: Callabl
         await store.append(two, [{"type": "x"}])
         await store.delete(one)
         assert await store.list_subkeys(KEY) == ["subagents/agent-2"]
-        store._client.delete(_RedisKeys.make(store._prefix, TranscriptKey("-work", "s")).subpaths)
+        store._ensure_connected().delete(_RedisKeys(store._prefix, TranscriptKey("-work", "s")).subpaths)
         with pytest.raises(StoreError, match="lost the list of its sub-agents"):
             await store.list_subkeys(KEY)
         await store.delete(two)

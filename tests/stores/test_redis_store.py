@@ -88,7 +88,7 @@ async def test_a_replica_is_reported(store: RedisStore, admin: Any, monkeypatch:
         raise ReadOnlyError("You can't write against a read only replica.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._client, "eval", refused)
+        patch.setattr(store._connection, "eval", refused)
         with pytest.raises(StoreError, match="give the address of the primary"):
             await store.append(KEY, [{"type": "x"}])
 
@@ -96,7 +96,7 @@ async def test_a_replica_is_reported(store: RedisStore, admin: Any, monkeypatch:
 async def test_keys_of_another_program_are_reported(store: RedisStore, admin: Any) -> None:
     from pilothouse.stores.redis import _RedisKeys
 
-    admin.set(_RedisKeys.make(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
+    admin.set(_RedisKeys(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
     with pytest.raises(StoreError, match="another prefix"):
         await store.load(KEY)
 
@@ -141,7 +141,7 @@ async def test_what_changed_between_look_and_write_is_looked_at_again(
 ) -> None:
     async with make_redis() as store, make_redis() as second:
         await store.append(KEY, [ENTRY])
-        commit = store._client.eval
+        commit = store._ensure_connected().eval
         raced: list[int] = []
 
         def later(*args: Any) -> bool:
@@ -149,7 +149,7 @@ async def test_what_changed_between_look_and_write_is_looked_at_again(
                 raced.append(second._append(TranscriptKey("-work", "s"), [{"type": "x", "n": 1}], None, None))
             return commit(*args)
 
-        monkeypatch.setattr(store._client, "eval", later)
+        monkeypatch.setattr(store._connection, "eval", later)
         assert await store.append(KEY, [{"type": "x", "n": 2}]) == 3
         assert raced == [2]
         assert [entry.get("n") for entry in await store.load(KEY) or []] == [None, 1, 2]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, nullcontext, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -45,14 +46,14 @@ from pilothouse.fleet.results import (
     iterate_batches,
 )
 from pilothouse.fleet.run import FleetStatus, Run, RunState
-from pilothouse.fleet.runner import AgentRunner, Runner, make_runner_context, wrap_in_workspace
+from pilothouse.fleet.runner import AgentRunner, Runner, WorkspaceRunner, make_runner_context
 from pilothouse.fleet.scheduler import FleetSettings, Scheduler
 from pilothouse.fleet.submission import (
     AcceptedOptions,
-    ItemMapping,
     RunOptionsPolicy,
     check_agent_or_runner,
     make_journal,
+    make_run_factory,
     unwrap_error,
 )
 from pilothouse.fleet.workspaces.artifacts import Artifacts
@@ -155,13 +156,15 @@ class Fleet:
         self._journal = make_journal(journal)
         if not concurrency and not self._journal.is_persistent:
             raise UsageError("concurrency=0 leaves all runs to other processes, which needs a journal that they share")
-        self._runner = wrap_in_workspace(
-            runner or AgentRunner(agent or default_agent()), workspace, artifacts, self._journal.get
-        )
+        self._runner = runner or AgentRunner(agent or default_agent())
+        if workspace is not None:
+            self._runner = WorkspaceRunner(self._runner, workspace, artifacts, get_run=self._journal.get)
+        elif artifacts is not None:
+            raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
         self._runner_block = AsyncExitStack()
         self._run_policy = RunOptionsPolicy(accepts, max_permission_mode, starts_runs=bool(concurrency))
         self._breaker = CircuitBreaker(None if stop_after is None else validate_count("stop_after", stop_after))
-        self._observers: FleetObservers | None = None
+        self._observers = FleetObservers()
         self._scheduler: Scheduler | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._subscribers = RunSubscribers(limit, self._wake)
@@ -193,12 +196,11 @@ class Fleet:
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self._journal.close()
-            if self._observers is not None:
-                self._observers.notify_end(error)
+            self._observers.notify_end(error)
             raise
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        with nullcontext() if self._observers is None else self._observers.run_context():
+        with self._observers.run_context():
             self._tasks.start_soon(self._work, self._scheduler)
         return self
 
@@ -228,14 +230,11 @@ class Fleet:
             self._tasks = None
             with anyio.CancelScope(shield=True):
                 await self._runner_block.aclose()
-                if self._observers is not None:
-                    await self._notify_end(self._observers, error)
+                if self._observers:
+                    with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
+                        self._observers.notify_status(await self._journal.status())
+                    self._observers.notify_end(error or self._breaker.error)
                 await self._journal.close()
-
-    async def _notify_end(self, observers: FleetObservers, error: BaseException | None) -> None:
-        with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
-            observers.notify_status(await self._journal.status())
-        observers.notify_end(error or self._breaker.error)
 
     def _require_scheduler(self) -> Scheduler:
         if self._scheduler is None or self._tasks is None:
@@ -397,11 +396,11 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=False))
+        return self._make_runs(self._requeue, scope="all")
 
     def retry_failed(self) -> Runs[Any]:
         """Run the failed runs again, and yield each run when it ends."""
-        return self._make_runs(lambda buffer: self._requeue_all(buffer, failed=True))
+        return self._make_runs(partial(self._requeue, failed=True), scope="all")
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Execute all runs of the journal as a worker, including those added later; yield each that ends here.
@@ -421,7 +420,7 @@ class Fleet:
             raise UsageError("work() executes the runs of a journal, and this fleet has none")
         if not self._settings.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._make_runs(lambda buffer: self._request_all(buffer, until_empty=until_empty), scope="own")
+        return self._make_runs(partial(self._requeue, until_empty=until_empty), scope="own")
 
     # Status and stopping.
 
@@ -468,7 +467,7 @@ class Fleet:
     # Internals.
 
     def _make_runs(
-        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own"] = "asked"
+        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own", "all"] = "asked"
     ) -> Runs:
         def begin(buffer: ResultBuffer) -> None:
             self._check_running()
@@ -489,11 +488,12 @@ class Fleet:
         self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any
     ) -> Callable[[Any], Run]:
         """Make the function that converts an item to a run; arguments as for `map`."""
-        mapping = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
+        is_persistent = self._journal.is_persistent
+        make_run = make_run_factory(key, prompt, options, output_type, priority, is_persistent=is_persistent)
 
         def make(item: Any) -> Run:
             self._item_count += 1
-            return mapping.make_run(item, self._item_count, self._require_scheduler().now())
+            return make_run(item, self._item_count, self._require_scheduler().now())
 
         return make
 
@@ -523,17 +523,10 @@ class Fleet:
         self._wake()
         return there
 
-    async def _requeue_all(self, buffer: ResultBuffer, *, failed: bool) -> None:
-        """Requeue all unfinished or all failed runs; `buffer` receives every end."""
-        buffer.scope = "all"
-        self._run_policy.trusts_journal = True
+    async def _requeue(self, buffer: ResultBuffer, *, failed: bool = False, until_empty: bool = True) -> None:
+        """Request all unfinished, or all failed, runs; `until_empty`: `buffer` is filled when none is left."""
+        self._run_policy.trusts_journal |= buffer.scope == "all"
         await self._journal.requeue(failed=failed)
-        buffer.is_draining = True
-        self._wake()
-
-    async def _request_all(self, buffer: ResultBuffer, *, until_empty: bool) -> None:
-        """Request all unfinished runs of the journal, present and future, until `buffer` is finished."""
-        await self._journal.requeue()
         buffer.is_draining = until_empty
         self._wake()
 

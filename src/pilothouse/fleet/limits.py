@@ -63,11 +63,7 @@ RESUME_PROMPT = (
 
 
 def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
-    """Convert all forms of `retry` to a policy; None means no retries.
-
-    Raises:
-        UsageError: `retry` is not valid.
-    """
+    """Convert all forms of `retry` to a policy; None means no retries."""
     try:
         return read_retry(0 if retry is None else retry)
     except InvalidValueError as fault:
@@ -75,42 +71,16 @@ def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
 
 
 def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
-    """Validate a whole number.
-
-    Raises:
-        UsageError: `value` is not a whole number, or is less than `minimum`.
-    """
+    """Validate a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UsageError(f"{name} is a whole number of at least {minimum}, not {value!r}")
     return value
 
 
-def validate_budget(name: str, value: float | None) -> float | None:
-    """Validate a budget in US dollars.
-
-    Raises:
-        UsageError: the budget is not above 0, so nothing could start.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; omit it for no limit")
-    return float(value)
-
-
 def apply_outcome(
     run: Run, outcome: QueryResult | None, error: Exception | None, policy: RetryPolicy, now: float, jitter: float
 ) -> Run:
-    """Return the run after an attempt that ended by itself.
-
-    Args:
-        run: the run as it was when the attempt started.
-        outcome: its answer, if there is one.
-        error: why it failed; None: success.
-        policy: when failures are retried.
-        now: the time, in Unix seconds.
-        jitter: a random number from 0 to 1.
-    """
+    """Return the run after an attempt that ended by itself; `jitter` is a random number from 0 to 1."""
     if error is None:
         return replace(run, state="succeeded", result=outcome, error=None, ended=now)
     if isinstance(error, SessionLeasedError) and _count_interruptions(run) <= MAX_INTERRUPTIONS:
@@ -183,28 +153,24 @@ NO_LIMITS = Limits()
 
 
 def validate_limits(concurrency: int | None, budget_usd: float | None, run_budget_usd: float | None) -> Limits:
-    """Validate the limits of a fleet.
+    """Validate the limits of a fleet."""
+    budgets = {"budget_usd": budget_usd, "run_budget_usd": run_budget_usd}
+    for name, value in budgets.items():
+        if value is not None and not _is_above_zero(value):
+            raise UsageError(f"{name} must be a number of US dollars above 0, got {value!r}; omit it for no limit")
+    if concurrency is not None:
+        validate_count("overall_concurrency", concurrency)
+    return Limits(concurrency=concurrency, **{name: value and float(value) for name, value in budgets.items()})
 
-    Raises:
-        UsageError: a limit is not a number, or is so low that nothing could start.
-    """
-    return Limits(
-        concurrency=None if concurrency is None else validate_count("overall_concurrency", concurrency),
-        budget_usd=validate_budget("budget_usd", budget_usd),
-        run_budget_usd=validate_budget("run_budget_usd", run_budget_usd),
-    )
+
+def _is_above_zero(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0
 
 
 class Allowance:
     """What one lease may still give out; used by journals, run by run.
 
     With a limit per run, that amount is reserved for each running one, so the total holds whatever they cost.
-
-    Args:
-        limits: the limits to respect.
-        spent_usd: cost of all runs so far, in US dollars.
-        reserved_usd: amount reserved for running ones, in US dollars.
-        running: number of running ones.
     """
 
     def __init__(self, limits: Limits, *, spent_usd: float, reserved_usd: float, running: int) -> None:
@@ -234,11 +200,7 @@ class Allowance:
 
 
 class Budget:
-    """What a fleet has spent of its budget.
-
-    Args:
-        limits: the limits of the fleet.
-    """
+    """What a fleet has spent of its budget."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -282,39 +244,29 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
-    """Validate a rate; None means no limits.
-
-    Raises:
-        UsageError: `rate` is not a `Rate`, or a limit is not a number above 0.
-    """
+    """Validate a rate; None means no limits."""
     if rate is None:
         return Rate()
     if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{name}: expected pilothouse.fleet.Rate, got {type(rate).__name__}")
     for limit in Rate.__struct_fields__:
         value = getattr(rate, limit)
-        if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
+        if value is not None and not _is_above_zero(value):
             raise UsageError(f"{name}: {limit} must be a number above 0, got {value!r}")
     return rate
 
 
 class TokenBucket:
-    """A token bucket: an amount that is refilled continuously.
+    """A token bucket: an amount that is refilled continuously; None: no limit."""
 
-    Args:
-        per_minute: the amount per minute; None: no limit.
-        min_capacity: minimum capacity of the bucket.
-    """
-
-    def __init__(self, per_minute: float | None, min_capacity: float = 1.0) -> None:
-        self._min_capacity = min_capacity
+    def __init__(self, per_minute: float | None) -> None:
         self._filled_at: float | None = None
         self._per_second, self._capacity = self._compute_capacity(per_minute)
         self._level = self._capacity
 
     def _compute_capacity(self, per_minute: float | None) -> tuple[float | None, float]:
         per_second = None if per_minute is None else per_minute / 60
-        return per_second, max(self._min_capacity, (per_second or 0) * BURST_SECONDS)
+        return per_second, max(1.0, (per_second or 0) * BURST_SECONDS)
 
     def set_rate(self, per_minute: float | None, now: float) -> None:
         """Change the amount per minute."""
@@ -346,10 +298,6 @@ class TokenBucket:
 class RateLimiter:
     """The rate limits of a fleet in this process, with its share of the overall limits.
 
-    Args:
-        rate: the limits of this process.
-        overall: the limits of all processes together.
-
     Attributes:
         is_unlimited: whether there are no limits at all.
     """
@@ -357,10 +305,10 @@ class RateLimiter:
     def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - immutable
         self._rate = rate
         self._overall = overall
-        self._requests = TokenBucket(_find_lowest_limit(rate.requests_per_minute, overall.requests_per_minute))
-        self._tokens = TokenBucket(_find_lowest_limit(rate.tokens_per_minute, overall.tokens_per_minute))
-        self.is_unlimited = rate == overall == Rate()
         self._process_count = 1
+        self._requests = TokenBucket(self._find_limit("requests_per_minute"))
+        self._tokens = TokenBucket(self._find_limit("tokens_per_minute"))
+        self.is_unlimited = rate == overall == Rate()
         self._ended_runs = 0
         self._mean_tokens = 0.0
 
@@ -369,11 +317,16 @@ class RateLimiter:
         if process_count == self._process_count or self._overall == Rate():
             return
         self._process_count = process_count
-        for bucket, name in ((self._requests, "requests_per_minute"), (self._tokens, "tokens_per_minute")):
-            whole: float | None = getattr(self._overall, name)
-            bucket.set_rate(
-                _find_lowest_limit(getattr(self._rate, name), None if whole is None else whole / process_count), now
-            )
+        self._requests.set_rate(self._find_limit("requests_per_minute"), now)
+        self._tokens.set_rate(self._find_limit("tokens_per_minute"), now)
+
+    def _find_limit(self, name: str) -> float | None:
+        """Return the limit of this process, or its share of the overall limit if that is lower; None: no limit."""
+        own, overall = getattr(self._rate, name), getattr(self._overall, name)
+        if overall is None:
+            return own
+        share = overall / self._process_count
+        return share if own is None else min(own, share)
 
     def seconds_until_start(self, now: float) -> float:
         """Return the seconds until one more run may start; 0: now."""
@@ -400,11 +353,6 @@ class RateLimiter:
         self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)
 
 
-def _find_lowest_limit(*limits: float | None) -> float | None:
-    """Return the smallest limit; None: no limit."""
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
 SYSTEMIC_ERRORS: tuple[type[PilothouseError], ...] = (
     ArtifactsError,
     AuthenticationError,
@@ -427,9 +375,6 @@ class CircuitBreaker:
     """Counts consecutive runs that failed with errors that may affect all runs.
 
     Any other end of an attempt resets the count; attempts stopped by this process do not count.
-
-    Args:
-        stop_after: number of different failed runs that trip the breaker; None: never.
     """
 
     def __init__(self, stop_after: int | None) -> None:
@@ -481,10 +426,7 @@ def is_systemic(error: Exception) -> bool:
 def undo_failure(run: Run, initial_run: Run) -> Run:
     """Queue a run again that failed with a systemic error, without counting the failure.
 
-    Args:
-        run: the failed run.
-        initial_run: the run as it was when the attempt started. If the attempt had no model output, its session is
-            not resumed.
+    If the attempt had no model output, its session is not resumed: `initial_run` is the run before it.
     """
     session_id = run.session_id if run.output_tokens > initial_run.output_tokens else initial_run.session_id
     failures = max(0, run.failures - 1)

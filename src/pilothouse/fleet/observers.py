@@ -98,12 +98,7 @@ class FleetInstrumentation(Protocol):
 
 
 class AttemptObservers:
-    """All observers of one attempt. Never raises.
-
-    Args:
-        observers: the attempt observers that the fleet's observers returned.
-        initial_run: the run as it was when the attempt started.
-    """
+    """All observers of one attempt. Never raises."""
 
     def __init__(self, observers: Iterable[AttemptObserver], initial_run: Run) -> None:
         self._observers = list(observers)
@@ -135,49 +130,43 @@ class AttemptObservers:
 
 
 class FleetObservers:
-    """All observers of one fleet. Never raises.
+    """All observers of one fleet. Never raises."""
 
-    Args:
-        observers: the observers that the instrumentations returned.
-    """
-
-    def __init__(self, observers: Iterable[FleetObserver]) -> None:
+    def __init__(self, observers: Iterable[FleetObserver] = ()) -> None:
         self._observers = list(observers)
-        self._is_ended = False
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
 
     def run_context(self) -> AbstractContextManager[None]:
         """Return the context in which the fleet's tasks are started."""
         return enter_contexts(self._observers)
 
-    def start_attempt(self, run: Run) -> AttemptObservers | None:
-        """Notify the observers of a new attempt; return None when none of them observes it."""
-        there = collect_observers(self._observers, lambda one: one.attempt_started(run))
-        return AttemptObservers(there, run) if there else None
+    def start_attempt(self, run: Run) -> AttemptObservers:
+        """Notify the observers of a new attempt; return those that observe it."""
+        return AttemptObservers(collect_observers(self._observers, lambda one: one.attempt_started(run)), run)
 
     def notify_status(self, status: FleetStatus) -> None:
         """Notify the observers of the number of runs by state."""
         notify_all(self._observers, lambda one: one.on_status(status))
 
     def notify_end(self, error: BaseException | None) -> None:
-        """Notify the observers that the block was left. Only the first call counts."""
-        if not self._is_ended:
-            self._is_ended = True
-            notify_all(self._observers, lambda one: one.on_end(error), reverse=True)
+        """Notify the observers that the block was left."""
+        notify_all(self._observers, lambda one: one.on_end(error), reverse=True)
 
 
-def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | None) -> FleetObservers | None:
-    """Start observing a fleet of `agent`, in the caller's context; return None when there are no observers."""
+def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | None) -> FleetObservers:
+    """Start observing a fleet of `agent`, in the caller's context."""
     try:
         options = agent.options
     except OptionsError:  # raised where the agent is used
-        return None
+        return FleetObservers()
     if not options.instrumentation:
-        return None
+        return FleetObservers()
     redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = FleetStart(concurrency=concurrency, budget_usd=budget_usd, redact=redact)
 
     def ask(one: Any) -> FleetObserver | None:
         return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
 
-    there = collect_observers(options.instrumentation, ask)
-    return FleetObservers(there) if there else None
+    return FleetObservers(collect_observers(options.instrumentation, ask))

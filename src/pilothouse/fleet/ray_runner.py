@@ -10,9 +10,9 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -40,11 +40,7 @@ _RAY_LOGGER = "ray._private.worker"  # the logger of Ray's connection warnings
 
 
 def import_ray() -> Any:
-    """Import and return Ray.
-
-    Raises:
-        UsageError: Ray is not installed.
-    """
+    """Import and return Ray."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -92,9 +88,9 @@ class RayConnection:
         _check_reachable(os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address)
         # A cluster started here would send usage statistics to Ray's makers.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        logging.getLogger(_RAY_LOGGER).addFilter(_is_no_sigterm_warning)
         try:
-            with _mute_sigterm_warning():
-                ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise RemoteError(f"no Ray cluster: {shorten_error(error)}", code="unreachable") from error
         self._is_owner = True
@@ -123,18 +119,9 @@ def _check_reachable(address: str | None) -> None:
         ) from error
 
 
-@contextmanager
-def _mute_sigterm_warning() -> Generator[None]:
+def _is_no_sigterm_warning(record: logging.LogRecord) -> bool:
     """Suppress Ray's warning that it does not handle SIGTERM, which is intended here."""
-
-    def other(record: logging.LogRecord) -> bool:
-        return "SIGTERM handler is not set" not in record.getMessage()
-
-    logging.getLogger(_RAY_LOGGER).addFilter(other)
-    try:
-        yield
-    finally:
-        logging.getLogger(_RAY_LOGGER).removeFilter(other)
+    return "SIGTERM handler is not set" not in record.getMessage()
 
 
 async def await_future(future: Future[T]) -> T:

@@ -54,12 +54,7 @@ _CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # the next i
 
 
 class ResultBuffer:
-    """The buffer of one reader: runs that are ready, and keys of runs to come.
-
-    Args:
-        look_ahead: maximum number of ready and pending runs, if they come from items.
-        on_taken: called when the reader took a run.
-    """
+    """The buffer of one reader: runs that are ready, and keys of runs to come."""
 
     def __init__(self, look_ahead: int, on_taken: Callable[[], object]) -> None:
         self.ready: deque[Run] = deque()
@@ -82,11 +77,7 @@ class ResultBuffer:
         return self.is_closed or (self.is_filled and not self.pending_keys)
 
     async def next(self) -> Run | None:
-        """Return the next run; None: there are no more.
-
-        Raises:
-            Exception: the error passed to `fail`, after all ready runs.
-        """
+        """Return the next run; None: there are no more. After all ready runs, it raises the error passed to `fail`."""
         while not self.ready:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -219,12 +210,7 @@ ParkRuns = Callable[[Collection[str] | None, Collection[str]], Awaitable[None]]
 
 
 class RunSubscribers:
-    """The readers of one fleet.
-
-    Args:
-        look_ahead: maximum number of ready and pending runs per reader.
-        wake: called when there may be space again.
-    """
+    """The readers of one fleet."""
 
     def __init__(self, look_ahead: int, wake: Callable[[], object]) -> None:
         self._look_ahead = look_ahead

@@ -142,11 +142,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
 
 
 def digest_prompt(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
-    """Return a short digest of a prompt and its settings; the same in every process.
-
-    Raises:
-        UsageError: a value cannot be written as JSON.
-    """
+    """Return a short digest of a prompt and its settings; the same in every process."""
     try:
         data = msgspec.json.encode([prompt, settings], enc_hook=to_plain_scalar, order="deterministic")
     except (TypeError, ValueError, UnicodeError) as error:

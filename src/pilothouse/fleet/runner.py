@@ -142,7 +142,7 @@ class WorkspaceRunner:
         get_run: returns the run with a key, to clean up after dead processes.
 
     Raises:
-        UsageError: this workspace cannot make the requested artifacts.
+        UsageError: the workspace or the artifacts are not valid, or this workspace cannot make them.
     """
 
     def __init__(
@@ -153,6 +153,10 @@ class WorkspaceRunner:
         *,
         get_run: Callable[[str], Awaitable[Run | None]] | None = None,
     ) -> None:
+        if not hasattr(workspace, "make"):
+            raise UsageError(f"workspace: a GitWorktree, a CopiedDirectory or the like, not {type(workspace).__name__}")
+        if artifacts is not None and not hasattr(artifacts, "save"):
+            raise UsageError(f"artifacts: expected Artifacts, got {type(artifacts).__name__}")
         if artifacts is not None and artifacts.patch and not workspace.has_patches:
             raise UsageError("artifacts: a patch needs a workspace that is made from a git repository")
         self._runner = runner
@@ -237,28 +241,6 @@ class WorkspaceRunner:
         return None
 
 
-def wrap_in_workspace(
-    runner: Runner,
-    workspace: Workspace | None,
-    artifacts: Artifacts | None,
-    get_run: Callable[[str], Awaitable[Run | None]],
-) -> Runner:
-    """Wrap `runner` so that each attempt has a directory, if there is a workspace. Arguments: see `WorkspaceRunner`.
-
-    Raises:
-        UsageError: the workspace or the artifacts are not valid.
-    """
-    if workspace is None:
-        if artifacts is not None:
-            raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
-        return runner
-    if not hasattr(workspace, "make"):
-        raise UsageError(f"workspace: a GitWorktree, a CopiedDirectory or the like, not {type(workspace).__name__}")
-    if artifacts is not None and not hasattr(artifacts, "save"):
-        raise UsageError(f"artifacts: expected Artifacts, got {type(artifacts).__name__}")
-    return WorkspaceRunner(runner, workspace, artifacts, get_run=get_run)
-
-
 def _inspect_directory(cwd: Path, path: Path) -> tuple[bool, bool]:
     """Return whether `cwd` is inside `path` after resolving links, and whether it is a directory."""
     return cwd.resolve().is_relative_to(path.resolve()), cwd.is_dir()
@@ -314,12 +296,7 @@ class _HostedAttempt:
 
 
 class AttemptHost:
-    """Executes attempts with a pickled runner.
-
-    Args:
-        runner: a pickled `Runner`; unpickled on first use.
-        dumps: pickles answers.
-    """
+    """Executes attempts with a pickled runner, which is unpickled on first use; `dumps` pickles answers."""
 
     def __init__(self, runner: bytes, dumps: PickleFunction = pickle.dumps) -> None:
         self._pickled_runner = runner
@@ -377,11 +354,7 @@ class AttemptHost:
             return pickle_error(PilothouseError(text), self._dumps, artifacts)
 
     async def more(self, name: str, taken: int) -> tuple[bytes, bytes | None]:
-        """Wait until an attempt has new messages or has ended, and return them.
-
-        Args:
-            name: name of the attempt.
-            taken: number of its messages that the caller has received so far.
+        """Wait until an attempt has new messages, of which the caller has received `taken`, or has ended.
 
         Returns:
             The new messages, pickled; and, once the attempt has ended, the bytes for `unpickle_answer`.
@@ -429,11 +402,7 @@ def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
 
 
 def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """Unpickle the answer of an attempt, as `AttemptHost.more` returned it.
-
-    Raises:
-        Exception: the error of the attempt, with its causes.
-    """
+    """Unpickle the answer of an attempt, or raise its error with its causes, as `AttemptHost.more` returned it."""
     answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own worker
     if not errors:
         return answer

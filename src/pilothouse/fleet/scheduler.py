@@ -8,7 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
@@ -58,9 +58,9 @@ class RunningAttempt:
 
     run: Run
     reserved_tokens: float
+    observers: AttemptObservers = field(init=False)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
-    observers: AttemptObservers | None = None
     stop_reason: AttemptStopReason | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
     is_cost_known: bool = True
@@ -106,20 +106,7 @@ class UnixClock:
 
 
 class Scheduler:
-    """Starts due runs until it has drained or is cancelled.
-
-    Args:
-        journal: keeps the runs.
-        runner: executes attempts.
-        settings: concurrency, retries and the like.
-        budget: what may be spent.
-        limiter: the rate limits.
-        breaker: detects failures that affect all runs.
-        subscribers: the readers of ended runs.
-        run_policy: which options are accepted from runs of other programs.
-        agent: the agent whose options these are compared with.
-        observers: observers of the fleet; None: none.
-    """
+    """Starts due runs until it has drained or is cancelled."""
 
     def __init__(
         self,
@@ -132,7 +119,7 @@ class Scheduler:
         subscribers: RunSubscribers,
         run_policy: RunOptionsPolicy,
         agent: Agent,
-        observers: FleetObservers | None = None,
+        observers: FleetObservers,
     ) -> None:
         self._journal = journal
         self._runner = runner
@@ -180,8 +167,8 @@ class Scheduler:
             if self._journal.is_persistent:
                 self._tasks.start_soon(self._keep_alive)
                 self._tasks.start_soon(self._watch_changes)
-            if self._observers is not None:
-                self._tasks.start_soon(self._report_status, self._observers)
+            if self._observers:
+                self._tasks.start_soon(self._report_status)
             while True:
                 self._wake_event = anyio.Event()
                 delay = await self._start_due()
@@ -291,7 +278,7 @@ class Scheduler:
 
     async def _run_attempt(self, active: RunningAttempt) -> None:
         before = active.run
-        active.observers = None if self._observers is None else self._observers.start_attempt(before)
+        active.observers = self._observers.start_attempt(before)
         run: Run | None = None
         is_ours = False
         try:
@@ -307,8 +294,7 @@ class Scheduler:
                 with anyio.move_on_after(patience, shield=True):
                     is_ours = active.stop_reason != "lost" and await self._journal.release(run, lost_usd=lost)
             finally:
-                if active.observers is not None:
-                    active.observers.notify_end(run, is_recorded=is_ours)
+                active.observers.notify_end(run, is_recorded=is_ours)
             self._budget.spent_usd += run.cost_usd - before.cost_usd + lost
             self._limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
             if self.active.get(run.key) is active:
@@ -328,10 +314,9 @@ class Scheduler:
         if active.run.limit_usd is not None and active.run.limit_usd <= 0:
             text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
             return replace(active.run, state="failed", error=BudgetError(text), ended=self.now())
-        with nullcontext() if active.observers is None else active.observers.run_context():
+        with active.observers.run_context():
             outcome, error = await self._ask_runner(active)
-        if active.observers is not None:
-            active.observers.mark_answered()
+        active.observers.mark_answered()
         run = active.run
         if active.attempt is not None and active.attempt.artifacts:
             run = replace(run, artifacts=active.attempt.artifacts)
@@ -514,10 +499,10 @@ class Scheduler:
         pace = (len(self._end_times) - 1) / (self.now() - self._end_times[0])
         return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
 
-    async def _report_status(self, observers: FleetObservers) -> None:
+    async def _report_status(self) -> None:
         while True:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
-                observers.notify_status(await self._journal.status())
+                self._observers.notify_status(await self._journal.status())
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
 
     @property

@@ -1,7 +1,7 @@
 """How runs get into the journal of a fleet: from items of callers, and from other programs.
 
-Converts items to runs (`ItemMapping`), decides which options of runs of other programs are accepted
-(`RunOptionsPolicy`), adds and requeues runs (`Submitter`), and validates the arguments of a `Fleet`.
+Converts items to runs, decides which options of runs of other programs are accepted (`RunOptionsPolicy`), and validates
+the arguments of a `Fleet`.
 """
 
 from __future__ import annotations
@@ -32,61 +32,43 @@ MAX_KEY_CHARS = 512
 _MISSING = object()
 
 
-class ItemMapping:
-    """Converts items as the arguments of `Fleet.map` say. Arguments as there.
+def make_run_factory(
+    key: Any, prompt: Any, options: Any, output_type: Any, priority: Any, *, is_persistent: bool
+) -> Callable[[Any, int, float], Run]:
+    """Make the function that converts an item to a run; arguments as for `Fleet.map`.
 
-    Args:
-        is_persistent: whether a journal keeps the runs.
+    Its arguments are the item, the item's number, which is the default key without a journal, and the time.
 
     Raises:
-        UsageError: an argument is not valid.
+        UsageError: an argument is not valid. The function raises it for an item that is not valid.
     """
+    get_prompt = _make_getter(prompt, "prompt", _get_prompt)
+    get_key = None if key is None else _make_getter(key, "key", str)
+    get_settings = partial(validate_settings, is_persistent=is_persistent)
+    get_options: Callable[[Any], Any] | None = options if callable(options) else None
+    all_settings = {} if callable(options) else get_settings(options)
+    # Another process, which does not know the type, may execute the run.
+    schema = OutputSchema.from_type(output_type).schema if is_persistent and output_type is not None else None
 
-    def __init__(
-        self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any, *, is_persistent: bool
-    ) -> None:
-        self._prompt = make_getter(prompt, "prompt", get_prompt)
-        self._key = None if key is None else make_getter(key, "key", str)
-        self._options: Callable[[Any], Any] | None = options if callable(options) else None
-        self._settings = {} if callable(options) else validate_settings(options, is_persistent=is_persistent)
-        # Another process, which does not know the type, may execute the run.
-        self._schema = OutputSchema.from_type(output_type).schema if is_persistent and output_type is not None else None
-        self._priority = priority
-        self._is_persistent = is_persistent
-
-    def make_run(self, item: Any, number: int, now: float) -> Run:
-        """Make the run of one item.
-
-        Args:
-            item: the caller's item.
-            number: the item's number, which is the default key without a journal.
-            now: the time, in Unix seconds.
-
-        Raises:
-            UsageError: its prompt, key, priority or options are not valid.
-        """
-        prompt = validate_prompt(self._prompt(item))
-        settings = self._settings
-        if self._options is not None:
-            settings = validate_settings(self._options(item), is_persistent=self._is_persistent)
-        if self._schema is not None:
-            settings = {**settings, "json_schema": dict(self._schema)}
-        if self._key is not None:
-            key = validate_key(self._key(item))
+    def make_run(item: Any, number: int, now: float) -> Run:
+        checked = validate_prompt(get_prompt(item))
+        settings = all_settings if get_options is None else get_settings(get_options(item))
+        if schema is not None:
+            settings = {**settings, "json_schema": dict(schema)}
+        if get_key is not None:
+            name = validate_key(get_key(item))
         else:
-            key = digest_prompt(prompt, settings) if self._is_persistent else str(number)
-        priority = self._priority(item) if callable(self._priority) else self._priority
-        if not isinstance(priority, int):
-            raise UsageError(f"the priority of a run is a whole number, not {priority!r}")
-        return Run(key=key, prompt=prompt, settings=settings, priority=priority, created=now)
+            name = digest_prompt(checked, settings) if is_persistent else str(number)
+        rank = priority(item) if callable(priority) else priority
+        if not isinstance(rank, int):
+            raise UsageError(f"the priority of a run is a whole number, not {rank!r}")
+        return Run(key=name, prompt=checked, settings=settings, priority=rank, created=now)
+
+    return make_run
 
 
 def validate_key(key: object) -> str:
-    """Return `key` as text.
-
-    Raises:
-        UsageError: the key is neither printable text nor a whole number, is empty, or is too long.
-    """
+    """Return `key` as text."""
     if isinstance(key, int) and not isinstance(key, bool):
         return str(int(key))
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or "\0" in key or not key.isprintable():
@@ -97,11 +79,7 @@ def validate_key(key: object) -> str:
 
 
 def validate_prompt(prompt: object) -> str | list[Any]:
-    """Return `prompt` as plain text or plain JSON values.
-
-    Raises:
-        UsageError: the prompt is neither text nor a list of content blocks, or is empty.
-    """
+    """Return `prompt` as plain text or plain JSON values."""
     if isinstance(prompt, str) and prompt.strip():
         return str.__str__(prompt)
     if isinstance(prompt, list | tuple) and prompt:
@@ -114,15 +92,7 @@ def validate_prompt(prompt: object) -> str | list[Any]:
 
 
 def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persistent: bool) -> dict[str, Any]:
-    """Return the options of one run, by name.
-
-    Args:
-        options: the caller's options.
-        is_persistent: whether a journal keeps the options, so that they must be JSON and contain no keys.
-
-    Raises:
-        UsageError: unknown or invalid options, or options that a journal cannot keep.
-    """
+    """Return the options of one run, by name. A journal (`is_persistent`) keeps only JSON without keys."""
     if options is None:
         return {}
     layer = options if isinstance(options, Options) else Options.layer(**options)
@@ -147,14 +117,10 @@ def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persist
     return values
 
 
-def make_getter(
+def _make_getter(
     source: Callable[[Any], Any] | str | None, name: str, default: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Make the function that gets a part of an item: the given function, or one that reads the named field.
-
-    Raises:
-        UsageError: `source` is neither.
-    """
+    """Make the function that gets a part of an item: the given function, or one that reads the named field."""
     if source is None:
         return default
     if isinstance(source, str):
@@ -164,7 +130,7 @@ def make_getter(
     raise UsageError(f"{name}= is a function of an item, or the name of a field of it, not {type(source).__name__}")
 
 
-def get_prompt(item: Any) -> Any:
+def _get_prompt(item: Any) -> Any:
     """Return the default prompt of an item: the item itself, or its field "prompt"."""
     if isinstance(item, str | list | tuple):
         return cast("Any", item)
@@ -210,9 +176,6 @@ class RunOptionsPolicy:
     Attributes:
         trusts_journal: whether all runs keep all their options, because the caller requested what is left in the
             journal.
-
-    Raises:
-        UsageError: there is no such option or mode.
     """
 
     def __init__(
@@ -241,15 +204,7 @@ class RunOptionsPolicy:
         self._own_settings.pop(key, None)
 
     def check(self, run: Run, get_worker_options: Callable[[], Options]) -> None:
-        """Check the options of a run that is to start.
-
-        Args:
-            run: the run from the journal.
-            get_worker_options: returns the options of the agent that executes it.
-
-        Raises:
-            OptionsError: an option is not accepted here.
-        """
+        """Raise `OptionsError` if an option of a run that is to start is not accepted here."""
         if not run.settings or self.trusts_journal or self._own_settings.get(run.key) == run.settings:
             return
         given, own = Options.layer(**dict(run.settings)).as_dict(), get_worker_options().as_dict()
@@ -282,11 +237,7 @@ POSTGRES_SCHEMES = ("postgresql", "postgres")
 
 
 def check_agent_or_runner(agent: Any, runner: Any) -> None:
-    """Check that an agent, or a runner instead of it, can execute runs.
-
-    Raises:
-        UsageError: neither can, or both are given.
-    """
+    """Check that an agent, or a runner instead of it, can execute runs."""
     if agent is not None and not isinstance(agent, Agent):
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
     if runner is not None and (agent is not None or not hasattr(runner, "run")):
@@ -294,11 +245,7 @@ def check_agent_or_runner(agent: Any, runner: Any) -> None:
 
 
 def make_journal(journal: Any) -> Journal:
-    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path or an address.
-
-    Raises:
-        UsageError: the value is not a journal.
-    """
+    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path or an address."""
     if journal is None:
         return MemoryJournal()
     if isinstance(journal, str | os.PathLike):

@@ -34,19 +34,22 @@ else:
 
 
 @contextmanager
-def lock_file(path: Path, *, wait: float, on_wait: Callable[[], object]) -> Generator[None, None, None]:
+def lock_file(
+    path: Path, *, wait: float, on_wait: Callable[[], object], poll: float = POLL_SECONDS
+) -> Generator[None, None, None]:
     """Hold the lock on `path`. Creates the file and its directory; only the holder of the lock may remove them.
 
     Args:
         path: the lock file.
         wait: maximum seconds to wait; 0 tries once.
         on_wait: called before every further try.
+        poll: seconds between two tries.
 
     Raises:
         TimeoutError: another process or thread still holds it.
         OSError: the file cannot be created, opened or locked.
     """
-    fd = _acquire(path, wait, on_wait)
+    fd = _acquire(path, wait, on_wait, poll)
     try:
         yield
     finally:
@@ -56,7 +59,7 @@ def lock_file(path: Path, *, wait: float, on_wait: Callable[[], object]) -> Gene
             os.close(fd)
 
 
-def _acquire(path: Path, wait: float, on_wait: Callable[[], object]) -> int:
+def _acquire(path: Path, wait: float, on_wait: Callable[[], object], poll: float) -> int:
     deadline = time.monotonic() + wait
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def _acquire(path: Path, wait: float, on_wait: Callable[[], object]) -> int:
                 if time.monotonic() >= deadline:
                     raise TimeoutError(f"another process has been holding {path} for {wait:.0f} s")
                 on_wait()
-                time.sleep(POLL_SECONDS)
+                time.sleep(poll)
             if _is_same_file(path, fd):
                 return fd
         except BaseException:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, cast
 from urllib.parse import parse_qsl, unquote
 
 import anyio
@@ -72,11 +72,7 @@ class ConcurrentChangeError(Exception):
 
 
 def check_format(version: int) -> None:
-    """Check the version of a store's layout.
-
-    Raises:
-        StoreError: a newer pilothouse has written it.
-    """
+    """Raise `StoreError` if a newer pilothouse has written the store's layout."""
     if version > FORMAT:
         raise StoreError(
             f"the store has format {version}, written by a newer pilothouse; this one knows formats up to {FORMAT}. "
@@ -190,11 +186,7 @@ class EntryBatch(NamedTuple):
 
     @classmethod
     def parse(cls, entries: Sequence[Any], after: int | None) -> EntryBatch:
-        """Validate the arguments of `append`.
-
-        Raises:
-            UsageError: an entry is not a dict that JSON can represent, or `after` is negative.
-        """
+        """Validate the arguments of `append`."""
         if after is not None and after < 0:
             raise UsageError(f"`after` is a number of entries, not {after}")
         seen: set[str] = set()
@@ -380,12 +372,7 @@ def encode_uuid(uuid: str) -> str:
 
 
 def check_write_allowed(key: TranscriptKey, state: LeaseState, lease: Lease | None) -> None:
-    """Check that a write, or the deletion of a session, is allowed with this lease.
-
-    Raises:
-        LeaseLostError: the lease is not the newest, was released, or belongs to another session.
-        SessionLeasedError: no lease was given, and another writer holds one.
-    """
+    """Check that a write, or the deletion of a session, is allowed with this lease."""
     if lease is not None:
         check_lease_current(key, state, lease)
     else:
@@ -427,12 +414,7 @@ def check_lease_current(key: TranscriptKey, state: LeaseState, lease: Lease) -> 
 
 
 class BlockingBackend(StoreBackend):
-    """A store over a few blocking operations, which are called from any thread.
-
-    Args:
-        display_name: address of the store, without secrets.
-        secrets: texts that must not be shown.
-    """
+    """A store over a few blocking operations, which are called from any thread. `secrets` must not be shown."""
 
     def __init__(self, display_name: str, secrets: Iterable[str] = ()) -> None:
         self._display_name = display_name
@@ -637,6 +619,38 @@ class BlockingBackend(StoreBackend):
                 raise
             failure = StoreError(remove_secrets(self._secrets, f"{self._display_name}: {text}"))
             raise failure from (None if any(secret in repr(error) for secret in self._secrets) else error)
+
+
+class ConnectedBackend(BlockingBackend, Generic[T]):
+    """A store with one connection, which is opened on first use."""
+
+    def __init__(self, display_name: str, secrets: Iterable[str] = ()) -> None:
+        super().__init__(display_name, secrets)
+        self._connection: T | None = None
+        self._inherited: list[T | None] = []
+
+    @abstractmethod
+    def _connect(self) -> T: ...
+
+    @abstractmethod
+    def _disconnect(self, connection: T) -> None: ...
+
+    def _ensure_connected(self) -> T:
+        with self._lock:
+            if self._connection is None:
+                self._check_open()
+                self._connection = self._connect()
+            return self._connection
+
+    def _close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._disconnect(connection)
+
+    def _reset_after_fork(self) -> None:
+        self._inherited.append(self._connection)
+        self._connection = None
 
 
 def _validate_ttl(ttl: float) -> float:

@@ -133,10 +133,6 @@ class SessionWriter:
 
     `async with` releases the leases at the end.
 
-    Args:
-        store: the store.
-        ttl: seconds until a lease expires unless it is renewed.
-
     Attributes:
         store: the same store.
         has_leases: whether the store has leases.
@@ -239,11 +235,6 @@ _live_writers: WeakSet[MirrorWriter] = WeakSet()
 
 class MirrorWriter:
     """Writes entries passed to `enqueue` to the store.
-
-    Args:
-        sessions: the destination.
-        on_lost: called with transcripts whose entries could not be written, and the reason.
-        eager: whether to write at once instead of in batches.
 
     Attributes:
         store, loop: the destination, and the event loop of this object.

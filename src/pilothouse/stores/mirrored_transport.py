@@ -54,15 +54,7 @@ PROJECT_DIRECTORY_VARIABLE = "CLAUDE_CODE_PROJECT_DIR_NAME"
 
 
 class MirroredTransport(TransportWrapper):
-    """One process over another transport, with `session_store`.
-
-    Args:
-        inner: a transport that is not started yet.
-        options: the options of the process.
-
-    Raises:
-        OptionsError: the store cannot do what the options require.
-    """
+    """One process over another transport, with `session_store`."""
 
     def __init__(self, inner: Transport, options: Options) -> None:
         store: SessionStore = options.session_store

@@ -9,9 +9,9 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
@@ -23,12 +23,13 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pilothouse.errors import StoreError, UsageError
+from pilothouse.provision.file_lock import lock_file
 from pilothouse.stores.backend import (
     FORMAT,
-    BlockingBackend,
     Change,
     ChangeRequest,
     ConcurrentChangeError,
+    ConnectedBackend,
     EntriesAdded,
     LeaseChanged,
     LeaseState,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 60
 """Timeout in seconds for one request, including its retries."""
+LOCK_POLL_SECONDS = 0.002
+"""Seconds between two tries to lock a directory; a writer holds the lock for less."""
 _RETRIES = 4
 _NO_CONDITIONAL_WRITES = (
     "this service has no conditional writes, so two hosts could overwrite each other's data; use another"
@@ -90,12 +93,7 @@ class ObjectEntry(NamedTuple):
 
 
 class ObjectBucket:
-    """Objects by path.
-
-    Args:
-        storage: the obstore storage.
-        lock: for a directory, the file with the lock of its writers.
-    """
+    """Objects by path. For a directory, `lock` is the file with the lock of its writers."""
 
     def __init__(self, storage: Storage, lock: Path | None) -> None:
         import obstore
@@ -147,7 +145,7 @@ class ObjectBucket:
 
     def _compare_and_swap_file(self, path: str, data: bytes, version: dict[str, str]) -> bool:
         assert self._lock is not None
-        with _hold_file_lock(self._lock):
+        with lock_file(self._lock, wait=RESPONSE_SECONDS, on_wait=lambda: None, poll=LOCK_POLL_SECONDS):
             try:
                 if _get_version(self._obstore.head(self._storage, path)) != version:
                     return False
@@ -237,24 +235,6 @@ def describe_object_failure(error: Exception) -> str | None:
 
 def _get_version(meta: Mapping[str, Any]) -> dict[str, str]:
     return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
-
-
-@contextmanager
-def _hold_file_lock(path: Path) -> Generator[None]:
-    """Hold the lock. The system releases it when its holder dies."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            import msvcrt
-
-            msvcrt.locking(fd, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
-        else:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 SEAL_BYTES = 128 * 1024
@@ -356,7 +336,7 @@ _HEAD_BYTES = 8192  # read of a record when only its first line is needed
 _UNSAFE_BYTES = re.compile(rb"[^a-z0-9_-]")
 
 
-class ObjectStore(BlockingBackend):
+class ObjectStore(ConnectedBackend[ObjectBucket]):
     """Sessions in object storage, for any number of hosts. Needs the extra `objects`.
 
     Works on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
@@ -387,31 +367,20 @@ class ObjectStore(BlockingBackend):
         self._url = url
         self._config = dict(config or {})
         self._client_options = dict(client_options or {})
-        self._bucket: ObjectBucket | None = None
         self._part_uuids: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._heads: dict[str, tuple[str, dict[str, Any]]] = {}
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _ensure_connected(self) -> ObjectBucket:
-        with self._lock:
-            if self._bucket is None:
-                self._check_open()
-                bucket = open_bucket(self._url, self._config, self._client_options)
-                if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
-                    found = bucket.get("format")
-                    check_format(read_entry(found.data)["format"] if found else 0)
-                self._bucket = bucket
-            return self._bucket
+    def _connect(self) -> ObjectBucket:
+        bucket = open_bucket(self._url, self._config, self._client_options)
+        if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
+            found = bucket.get("format")
+            check_format(read_entry(found.data)["format"] if found else 0)
+        return bucket
 
-    def _close(self) -> None:
-        with self._lock:
-            self._bucket = None
-            self._part_uuids.clear()
-            self._heads.clear()
-
-    def _reset_after_fork(self) -> None:
-        self._bucket = None
+    def _disconnect(self, connection: ObjectBucket) -> None:
+        """Do nothing: obstore closes connections when the bucket is gone."""
 
     def _describe_failure(self, error: Exception) -> str | None:
         return describe_object_failure(error)

@@ -110,11 +110,6 @@ class PostgresServer:
         advice: what to do, by prefix of the SQLSTATE, in addition to what all owners advise.
         error_type: the error for a missing driver.
 
-    Attributes:
-        conninfo: the argument.
-        display_name: the address without secrets.
-        secrets: texts that must not be shown.
-
     Raises:
         UsageError: the schema is not a plain name.
         PilothouseError: the driver is not installed; of the type `error_type`.
@@ -133,11 +128,9 @@ class PostgresServer:
         self._advice = {**_SERVER_ADVICE, **advice}
 
     def connect(self, response_seconds: int, **defaults: Any) -> Connection[Any]:
-        """Open a connection.
+        """Open a connection, which is lost when it gives no response for `response_seconds`.
 
-        Args:
-            response_seconds: seconds after which a connection without a response is lost.
-            **defaults: parameters of libpq that apply unless the address has them.
+        `defaults` are parameters of libpq that apply unless the address has them.
         """
         import psycopg
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -159,10 +152,7 @@ class PostgresServer:
     def ensure_tables(self, connection: Connection[Any], statements: str, *lock_name: str) -> int:
         """Create the schema and its tables if they are missing; return the version in the table `format`.
 
-        Args:
-            connection: an open connection.
-            statements: create the tables, and write their version; `{schema}` is replaced.
-            *lock_name: the name of the lock that only one process at a time may hold.
+        `lock_name` is the name of the lock that only one process at a time may hold.
         """
         if (version := self._read_version(connection)) is None:
             with connection.transaction():

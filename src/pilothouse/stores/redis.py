@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 from pilothouse.errors import StoreError
 from pilothouse.stores.backend import (
     FORMAT,
-    BlockingBackend,
     Change,
     ChangeRequest,
     ConcurrentChangeError,
+    ConnectedBackend,
     EntriesAdded,
     LeaseChanged,
     LeaseState,
@@ -78,32 +78,19 @@ _ADVICE = {
 Command = Sequence[str | bytes | int]
 
 
-class _RedisKeys(NamedTuple):
+class _RedisKeys:
     """The names of the keys of one transcript."""
 
-    state: str
-    meta: str
-    entries: str
-    uuids: str
-    subpaths: str
-    sessions: str
-    summaries: str
-    place: str
-
-    @classmethod
-    def make(cls, prefix: str, transcript: TranscriptKey) -> _RedisKeys:
+    def __init__(self, prefix: str, transcript: TranscriptKey) -> None:
         base = f"{prefix}:{{{digest_key(transcript.project).hex()[:32]}}}:"
-        session, own = digest_key(*transcript[:2]).hex(), digest_key(*transcript).hex()
-        return cls(
-            state=f"{base}state:{session}",
-            meta=f"{base}meta:{own}",
-            entries=f"{base}entries:{own}",
-            uuids=f"{base}uuids:{own}",
-            subpaths=f"{base}subpaths:{session}",
-            sessions=f"{base}sessions",
-            summaries=f"{base}summaries",
-            place=own,
-        )
+        session, self.place = digest_key(*transcript[:2]).hex(), digest_key(*transcript).hex()
+        self.state = f"{base}state:{session}"
+        self.meta = f"{base}meta:{self.place}"
+        self.entries = f"{base}entries:{self.place}"
+        self.uuids = f"{base}uuids:{self.place}"
+        self.subpaths = f"{base}subpaths:{session}"
+        self.sessions = f"{base}sessions"
+        self.summaries = f"{base}summaries"
 
     def list_record_commands(self, key: TranscriptKey) -> list[Command]:
         """Return the commands that read what `_parse_record` takes."""
@@ -123,7 +110,7 @@ class _RedisKeys(NamedTuple):
         return [*commands, ["HSET", self.sessions, key.session, mtime], ["HSET", self.summaries, key.session, summary]]
 
 
-class RedisStore(BlockingBackend):
+class RedisStore(ConnectedBackend[Any]):
     """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`.
 
     Works on asyncio and trio. Leases expire by the clock of the server. Durability depends on the server's settings:
@@ -144,29 +131,23 @@ class RedisStore(BlockingBackend):
         self._url = url
         self._prefix = prefix
         self._max_connections = max_connections
-        self._client: Any = None  # redis.Redis, whose types are imprecise
-        self._inherited: list[Any] = []
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _ensure_connected(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._check_open()
-                client = self._connect()
-                try:
-                    name = f"{self._prefix}:format"
-                    client.set(name, FORMAT, nx=True)
-                    check_format(int(client.get(name)))
-                except TypeError as error:  # the address has a parameter that the package does not know
-                    raise StoreError(f"{self._display_name}: {error}") from None
-                except BaseException:
-                    client.close()
-                    raise
-                self._client = client
-            return self._client
+    def _connect(self) -> Any:  # the types of redis.Redis are imprecise
+        client = self._make_client()
+        try:
+            name = f"{self._prefix}:format"
+            client.set(name, FORMAT, nx=True)
+            check_format(int(client.get(name)))
+        except TypeError as error:  # the address has a parameter that the package does not know
+            raise StoreError(f"{self._display_name}: {error}") from None
+        except BaseException:
+            client.close()
+            raise
+        return client
 
-    def _connect(self) -> Any:
+    def _make_client(self) -> Any:
         from redis import BlockingConnectionPool, Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -183,17 +164,9 @@ class RedisStore(BlockingBackend):
             return Redis(connection_pool=make.from_url(self._url, **limits))
         raise StoreError(f"{self._display_name}: this is not the address of a Redis server")
 
-    def _close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
-            client.connection_pool.disconnect()
-
-    def _reset_after_fork(self) -> None:
-        if self._client is not None:
-            self._inherited.append(self._client)
-            self._client = None
+    def _disconnect(self, connection: Any) -> None:
+        connection.close()
+        connection.connection_pool.disconnect()
 
     def _describe_failure(self, error: Exception) -> str | None:
         from redis import exceptions
@@ -223,7 +196,7 @@ class RedisStore(BlockingBackend):
             return pipe.execute()
 
     def _read(self, key: TranscriptKey, *, entries: bool) -> tuple[TranscriptRecord, Sequence[bytes]]:
-        keys = _RedisKeys.make(self._prefix, key)
+        keys = _RedisKeys(self._prefix, key)
         questions = keys.list_record_commands(key)
         if entries:
             questions.append(["LRANGE", keys.entries, 0, -1])
@@ -233,7 +206,7 @@ class RedisStore(BlockingBackend):
         return replies.parse(), found[4] if entries else ()
 
     def _change(self, request: ChangeRequest) -> Change | None:
-        key, keys = request.key, _RedisKeys.make(self._prefix, request.key)
+        key, keys = request.key, _RedisKeys(self._prefix, request.key)
         questions: list[Command] = [["TIME"], ["HMGET", keys.state, "version", "owner", "token", "ends"]]
         questions += keys.list_record_commands(key)
         if request.uuids:
@@ -270,19 +243,19 @@ class RedisStore(BlockingBackend):
             commands.append(["HDEL", keys.subpaths, key.subpath])
             return [*commands, unmark] if subpaths == [key.subpath] else commands
         for subpath in subpaths:
-            other = _RedisKeys.make(self._prefix, key._replace(subpath=subpath))
+            other = _RedisKeys(self._prefix, key._replace(subpath=subpath))
             commands.append(["UNLINK", other.meta, other.entries, other.uuids])
         listed: list[Command] = [["HDEL", name, key.session] for name in (keys.sessions, keys.summaries)]
         return [*commands, ["UNLINK", keys.subpaths], unmark, *listed]
 
     def _list_sessions(self, project: str, *, summaries: bool) -> list[tuple[str, int, str | None]]:
-        keys = _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
+        keys = _RedisKeys(self._prefix, TranscriptKey(project, ""))
         names = [keys.sessions, keys.summaries] if summaries else [keys.sessions]
         mtimes, *data = self._pipe(*(["HGETALL", name] for name in names))
         return [(name.decode(), int(mtime), data[0].get(name) if data else None) for name, mtime in mtimes.items()]
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        found, is_marked = self._read_subpaths(_RedisKeys.make(self._prefix, main))
+        found, is_marked = self._read_subpaths(_RedisKeys(self._prefix, main))
         if is_marked and not found:
             raise make_damage_error(main, "has lost the list of its sub-agents")
         return found

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -41,23 +41,14 @@ class RestoredSession(NamedTuple):
 
 
 class StoreReader:
-    """Reads one store, with a timeout for each call.
-
-    Args:
-        store: the store.
-        timeout: seconds for each call.
-    """
+    """Reads one store. Calls raise `StoreError` if the store fails, or gives no response within `timeout` seconds."""
 
     def __init__(self, store: SessionStore, timeout: float) -> None:
         self._store: Any = store
         self._timeout = timeout
 
     async def read_session(self, transcript: TranscriptKey) -> RestoredSession | None:
-        """Return the whole session; None if the store does not have it.
-
-        Raises:
-            StoreError: the store failed, or did not respond in time.
-        """
+        """Return the whole session; None if the store does not have it."""
         entries = await self.read_entries(transcript)
         if not entries:
             return None
@@ -73,11 +64,7 @@ class StoreReader:
         return RestoredSession(transcript, entries, subpaths)
 
     async def find_latest(self, project: str) -> TranscriptKey | None:
-        """Return the session of a project with the last write, without sub-agents.
-
-        Raises:
-            StoreError: the store failed, or did not respond in time.
-        """
+        """Return the session of a project with the last write, without sub-agents."""
         for session_id in await self.list_sessions(project):
             entries = await self.read_entries(TranscriptKey(project, session_id))
             if entries and entries[0].get("isSidechain") is not True:
@@ -85,11 +72,7 @@ class StoreReader:
         return None
 
     async def list_sessions(self, project: str) -> dict[str, int]:
-        """Return the session ids of a project, newest first, with the time of each last write.
-
-        Raises:
-            StoreError: the store failed, did not respond in time, or returned something else.
-        """
+        """Return the session ids of a project, newest first, with the time of each last write."""
         rows = await self.call(self._store.list_sessions(project), "list_sessions()")
         try:
             found = {str(row["session_id"]): int(row["mtime"]) for row in rows}
@@ -98,11 +81,7 @@ class StoreReader:
         return {name: found[name] for name in sorted(found, key=lambda name: -found[name]) if is_session_id(name)}
 
     async def read_entries(self, transcript: TranscriptKey) -> list[Entry]:
-        """Return the entries of one transcript; empty if the store has none.
-
-        Raises:
-            StoreError: the store failed, or did not respond in time.
-        """
+        """Return the entries of one transcript; empty if the store has none."""
         found = await self.call(self._store.load(transcript.session_key), f"load() of session {transcript.session}")
         entries: list[Entry] = []
         for number, entry in enumerate(cast("list[object]", found or []), 1):
@@ -115,11 +94,7 @@ class StoreReader:
         return entries
 
     async def call(self, awaitable: Awaitable[T], name: str) -> T:
-        """Await a call of the store and return its result; `name` is the call's name in errors.
-
-        Raises:
-            StoreError: the store failed, or did not respond in time.
-        """
+        """Await a call of the store and return its result; `name` is the call's name in errors."""
         try:
             with anyio.fail_after(self._timeout):
                 return await awaitable
@@ -160,17 +135,10 @@ class SessionConfigDirectory(PrivateDirectory):
     def make(
         self, env: Mapping[str, str], session: RestoredSession, cwd: str, owner: tuple[int, int] | None = None
     ) -> str:
-        """Create the directory and return its path.
-
-        Args:
-            env: the environment of the process, which locates the user's own configuration.
-            session: the session to write.
-            cwd: the working directory of the process.
-            owner: user and group of the files, instead of this process's own.
+        """Create the directory and return its path; `env` locates the user's own configuration.
 
         Raises:
-            OSError: the directory cannot be written; nothing is left behind.
-            StoreError: an entry cannot be written as JSON; nothing is left behind.
+            OSError, StoreError: the directory, or an entry, cannot be written; nothing is left behind.
         """
         try:
             directory = Path(self.create("pilothouse-session-"))
@@ -185,13 +153,7 @@ class SessionConfigDirectory(PrivateDirectory):
 
 
 def write_session(config: Path, session: RestoredSession, owner: tuple[int, int] | None = None) -> None:
-    """Write a session where the CLI looks for it, unless it exists.
-
-    Args:
-        config: the configuration directory.
-        session: the session.
-        owner: user and group of the files, instead of this process's own.
-    """
+    """Write a session where the CLI looks for it, unless it exists; `owner` is the user and group of the files."""
     projects = config / "projects"
     folder = projects / session.transcript.project
     main = folder / f"{session.transcript.session}.jsonl"
@@ -219,15 +181,18 @@ def _make_private_directory(folder: Path) -> None:
 
 def _write_lines(path: Path, entries: Iterable[Entry]) -> None:
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            for entry in entries:
-                file.write(encode_json(entry) + b"\n")
+        with _create_private_file(path) as file:
+            file.writelines(encode_json(entry) + b"\n" for entry in entries)
     except MessageParseError as error:
         raise StoreError(f"the session store returned an entry that JSON cannot represent: {error}") from error
 
 
+def _create_private_file(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
 def _write_private_file(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with _create_private_file(path) as file:
         file.write(content)
 
 

@@ -16,9 +16,9 @@ from pilothouse.errors import StoreError, UsageError
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse.stores.backend import (
     FORMAT,
-    BlockingBackend,
     Change,
     ChangeRequest,
+    ConnectedBackend,
     EntriesAdded,
     LeaseChanged,
     LeaseState,
@@ -64,7 +64,7 @@ _ADVICE = {
 """Advice by prefix of SQLite's error names."""
 
 
-class SqliteStore(BlockingBackend):
+class SqliteStore(ConnectedBackend[sqlite3.Connection]):
     """Sessions in a SQLite file, for any number of processes of one machine.
 
     The file is created on first use, readable by its owner only. An append is on disk when it returns. Not for
@@ -79,26 +79,15 @@ class SqliteStore(BlockingBackend):
             raise UsageError("a SqliteStore is a file; for sessions in memory there is MemoryStore")
         self._path = Path(path).expanduser().absolute()
         super().__init__(str(self._path))
-        self._connection: sqlite3.Connection | None = None
         self._inode = 0
-        self._inherited: list[sqlite3.Connection] = []
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _ensure_connected(self) -> sqlite3.Connection:
-        if self._connection is not None and _read_inode(self._path) != self._inode:
-            self._drop()  # the file was removed or replaced: further writes to the old one would be lost
-        if self._connection is None:
-            self._check_open()
-            self._connection = self._open()
-            self._inode = _read_inode(self._path)
-        return self._connection
-
-    def _open(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         with suppress(OSError):  # SQLite's error is clearer
             create_private_file(self._path)
         try:
-            return open_database(
+            connection = open_database(
                 self._path,
                 _TABLES,
                 application=_APPLICATION_ID,
@@ -109,42 +98,23 @@ class SqliteStore(BlockingBackend):
         except SqliteFileError as error:
             check_format(error.version)
             raise StoreError("this database belongs to another program; choose another path") from None
+        self._inode = _read_inode(self._path)
+        return connection
 
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
+    def _disconnect(self, connection: sqlite3.Connection) -> None:
+        with suppress(sqlite3.Error):
+            connection.close()
 
     @contextmanager
     def _connected(self) -> Generator[sqlite3.Connection]:
         with self._lock:
+            if self._connection is not None and _read_inode(self._path) != self._inode:
+                self._close()  # the file was removed or replaced: further writes to the old one would be lost
             try:
                 yield self._ensure_connected()
             except sqlite3.Error:
-                self._drop()
+                self._close()
                 raise
-
-    @contextmanager
-    def _write_transaction(self) -> Generator[sqlite3.Connection]:
-        with self._connected() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
-
-    def _close(self) -> None:
-        with self._lock:
-            self._drop()
-
-    def _reset_after_fork(self) -> None:
-        if self._connection is not None:
-            self._inherited.append(self._connection)  # closing it here would release the locks of the parent
-            self._connection = None
 
     def _describe_failure(self, error: Exception) -> str | None:
         if isinstance(error, sqlite3.Error):
@@ -168,7 +138,8 @@ class SqliteStore(BlockingBackend):
 
     def _change(self, request: ChangeRequest) -> Change | None:
         key = request.key
-        with self._write_transaction() as connection:
+        with self._connected() as connection, connection:  # commits, or rolls back after an error
+            connection.execute("BEGIN IMMEDIATE")
             number, record = _read_record(connection, key)
             seen = "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)"
             uuids = frozenset(

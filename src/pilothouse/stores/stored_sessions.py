@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -146,11 +147,7 @@ def _make_text(entry: Entry) -> str:
 
 
 async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch: list[Entry]) -> None:
-    """Append entries at the current end of a transcript.
-
-    Raises:
-        StoreError: the store failed, or did not respond in time.
-    """
+    """Append entries at the current end of a transcript."""
     try:
         with anyio.fail_after(ATTEMPT_SECONDS):
             await sessions.append(transcript, batch)
@@ -353,8 +350,7 @@ class StoredSessions:
         session = await self._reader.read_session(transcript)
         if session is None:
             raise _make_missing_error(transcript)
-        async with _SessionCopy() as copy:
-            config = await to_thread.run_sync(copy.make, session)
+        async with _copy_to_disk(session) as config:
             made = await to_thread.run_sync(
                 lambda: fork_session(session_id, None, up_to_message_id, title, config_dir=config)
             )
@@ -368,8 +364,8 @@ class StoredSessions:
         session = await self._reader.read_session(transcript)
         if session is None:
             return []
-        async with _SessionCopy() as copy:
-            return await to_thread.run_sync(lambda: work(copy.make(session)))
+        async with _copy_to_disk(session) as config:
+            return await to_thread.run_sync(work, config)
 
     async def _append_change(self, session_id: str, work: Callable[[str], None]) -> None:
         """Append the row to a session that `work` adds to its file; the rest of the file is ignored."""
@@ -381,8 +377,8 @@ class StoredSessions:
         if not is_there:
             raise _make_missing_error(transcript)
         stub = RestoredSession(transcript, [{"type": "stub"}], {})
-        async with _SessionCopy() as copy:
-            rows = await run_blocking(lambda: copy.edit(copy.make(stub), transcript, work))
+        async with _copy_to_disk(stub) as config:
+            rows = await run_blocking(_edit_copy, config, transcript, work)
         async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
             await append_batch(sessions, transcript, rows)
 
@@ -397,27 +393,29 @@ class StoredSessions:
         return parse_key({"project_key": self._project, "session_id": "any"}).project
 
 
-class _SessionCopy(PrivateDirectory):
-    """A configuration directory that contains one session."""
+@asynccontextmanager
+async def _copy_to_disk(session: RestoredSession) -> AsyncGenerator[str]:
+    """Yield a configuration directory that contains only this session."""
+    copy = PrivateDirectory()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await run_blocking(self.remove)
-
-    def make(self, session: RestoredSession) -> str:
-        directory = self.create("pilothouse-copy-")
+    def write() -> str:
+        directory = copy.create("pilothouse-copy-")
         # A store may have any project name.
         write_session(Path(directory), session._replace(transcript=session.transcript._replace(project="copy")))
         return directory
 
-    @staticmethod
-    def edit(directory: str, transcript: TranscriptKey, work: Callable[[str], None]) -> list[Entry]:
-        work(directory)
-        lines = Path(directory, "projects", "copy", f"{transcript.session}.jsonl").read_bytes().splitlines()[1:]
-        return [row for line in lines if (row := load_object(line)) is not None]
+    try:
+        yield await run_blocking(write)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_blocking(copy.remove)
+
+
+def _edit_copy(directory: str, transcript: TranscriptKey, work: Callable[[str], None]) -> list[Entry]:
+    """Return the rows that `work` adds to the first row of a session."""
+    work(directory)
+    lines = Path(directory, "projects", "copy", f"{transcript.session}.jsonl").read_bytes().splitlines()[1:]
+    return [row for line in lines if (row := load_object(line)) is not None]
 
 
 def _make_missing_error(transcript: TranscriptKey) -> SessionNotFoundError:

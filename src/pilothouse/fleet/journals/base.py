@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
-from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
+from pilothouse.fleet.run import FleetStatus, Run, RunState
 
 
 class FleetJournalError(PilothouseError):
@@ -182,6 +182,9 @@ def describe_key_conflict(key: str) -> str:
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"
 
 
+# ruff: noqa: D102 - `Journal` says what each call does
+
+
 class MemoryJournal:
     """A journal that one process uses alone. A key is in use until its run has ended."""
 
@@ -189,11 +192,10 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
-        self._ready: list[tuple[int, int, str]] = []  # may contain runs that are no longer queued
+        self._ready: list[tuple[float, int, str]] = []  # may contain runs that are no longer queued
         self._delayed: list[tuple[float, int, str]] = []
         self._ended_counts: Counter[RunState] = Counter()
-        self._costs = (0.0, 0, 0)
-        self._lost_usd = 0.0
+        self._totals: dict[str, Any] = {"cost_usd": 0.0, "input_tokens": 0, "output_tokens": 0, "lost_usd": 0.0}
         self._number = 0
         self._policy: OnInterrupted = "resume"
         self._reserved_usd: dict[str, float] = {}  # of running ones
@@ -207,7 +209,6 @@ class MemoryJournal:
         """Do nothing: the runs are lost with the object."""
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
-        """See `Journal`."""
         named = {run.key: run for run in reversed(runs)}
         for run in runs:
             if (self._runs.get(run.key) or named[run.key]).prompt != run.prompt:
@@ -235,13 +236,12 @@ class MemoryJournal:
                 heappush(self._ready, (-run.priority, run.number, run.key))
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        """See `Journal`."""
         while self._delayed and self._delayed[0][0] <= now:
             due, number, key = heappop(self._delayed)
             if self._is_queued(key, number) and self._runs[key].due == due:
                 self._store(replace(self._runs[key], due=0.0))
         held = self._reserved_usd
-        spent = self._costs[0] + self._lost_usd
+        spent = self._totals["cost_usd"] + self._totals["lost_usd"]
         allowance = Allowance(limits, spent_usd=spent, reserved_usd=sum(held.values()), running=len(held))
         count = allowance.limit_count(count)
         given: list[Run] = []
@@ -262,26 +262,23 @@ class MemoryJournal:
         return run is not None and run.number == number and run.state == "queued"
 
     async def next_due(self) -> float | None:
-        """See `Journal`."""
-        while self._ready and not self._is_queued(self._ready[0][2], self._ready[0][1]):
-            heappop(self._ready)
-        while self._delayed and not self._is_queued(self._delayed[0][2], self._delayed[0][1]):
-            heappop(self._delayed)
+        for waiting in (self._ready, self._delayed):
+            while waiting and not self._is_queued(waiting[0][2], waiting[0][1]):
+                heappop(waiting)
         if self._ready:
             return 0.0
         return self._delayed[0][0] if self._delayed else None
 
     async def save_session_id(self, run: Run) -> None:
-        """See `Journal`."""
         self._runs[run.key] = run
 
     async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
-        """See `Journal`."""
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
-        self._add_costs(run, there)
-        self._lost_usd += lost_usd
+        for name in ("cost_usd", "input_tokens", "output_tokens"):
+            self._totals[name] += getattr(run, name) - getattr(there, name)
+        self._totals["lost_usd"] += lost_usd
         del self._reserved_usd[run.key]
         if run.state == "interrupted":
             run = apply_interruption(run, self._policy, run.started or 0.0)
@@ -291,21 +288,13 @@ class MemoryJournal:
             self._store(run)
         return True
 
-    def _add_costs(self, run: Run, initial_run: Run) -> None:
-        cost, given, taken = self._costs
-        self._costs = (
-            cost + run.cost_usd - initial_run.cost_usd,
-            given + run.input_tokens - initial_run.input_tokens,
-            taken + run.output_tokens - initial_run.output_tokens,
-        )
-
     def _count_ended(self, run: Run) -> None:
         del self._runs[run.key]
         self._ended_counts[run.state] += 1
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """Return a constant result: there are no other workers."""
-        return HeartbeatResult(cost_usd=self._costs[0])
+        return HeartbeatResult(cost_usd=self._totals["cost_usd"])
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
         """Return nothing: there are no other workers."""
@@ -325,7 +314,6 @@ class MemoryJournal:
                 del self._runs[key]
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
-        """See `Journal`."""
         found = (self._runs.get(key) for key in (list(self._runs) if keys is None else keys))
         ended = [
             replace(run, state="cancelled", ended=now) for run in found if run is not None and run.state == "queued"
@@ -335,19 +323,13 @@ class MemoryJournal:
         return ended
 
     async def status(self) -> FleetStatus:
-        """See `Journal`."""
-        counts = Counter(self._ended_counts)
-        counts.update(run.state for run in self._runs.values())
-        cost, given, taken = self._costs
-        numbers: dict[str, Any] = {state: counts[state] for state in STATES}
-        return FleetStatus(**numbers, cost_usd=cost, lost_usd=self._lost_usd, input_tokens=given, output_tokens=taken)
+        counts = self._ended_counts + Counter(run.state for run in self._runs.values())
+        return FleetStatus(**counts, **self._totals)
 
     async def get(self, key: str) -> Run | None:
-        """See `Journal`."""
         return self._runs.get(key)
 
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
-        """See `Journal`."""
         found = [run for run in self._runs.values() if run.number > after and state in (None, run.state)]
         return sorted(found, key=lambda run: run.number)[:limit]
 

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,7 +30,6 @@ from pilothouse.fleet.journals.sql import (
 from pilothouse.fleet.journals.transactions import (
     AccessLevel,
     CommitJob,
-    GroupCommitter,
     SqlTransaction,
     StatementResult,
 )
@@ -40,7 +39,7 @@ from pilothouse.stores.backend import remove_secrets
 from pilothouse.stores.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from psycopg import Connection, Cursor, Pipeline
+    from psycopg import Connection
 
 # ruff: noqa: S608 - every part of a statement is a constant; values are parameters
 
@@ -54,12 +53,12 @@ IDLE_TRANSACTION_SECONDS = 15
 STAMPS_KEPT_DAYS = 7
 _RECONNECT_POLICY = RetryPolicy(first_delay=0.1, max_delay=5.0)
 
-_CREATE_OWN_TABLES = f"""
+_CREATE_ALL_TABLES = f"""
 SET LOCAL search_path TO {{schema}};
 CREATE TABLE format (version int NOT NULL);
 CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NOT NULL);
 INSERT INTO format VALUES ({FORMAT_VERSION});
-"""
+""" + CREATE_TABLES.format(integer="bigint", bytes="bytea")
 DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"
 """Removes the stamps of workers that are gone."""
 _PREPARE_SESSION = f"""
@@ -88,64 +87,112 @@ class ServerUnavailableError(Exception):
     """The server cannot be reached, or cannot work now."""
 
 
-class PostgresConnection(GroupCommitter):
-    """One connection to a journal on a server, reopened when it is lost.
+class _PostgresTransaction:
+    """Statements in one transaction; each has a `?` for each value."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
+        return self._connection.execute(_translate_placeholders(statement), values)
+
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
+        if values:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(_translate_placeholders(statement), values)
+        return None
+
+
+@lru_cache(maxsize=256)
+def _translate_placeholders(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode("ascii")
+
+
+_LINES = "string_to_array(?, chr(10))"
+_INSERT = (
+    f"INSERT INTO run ({INSERTED_COLUMNS}) SELECT number::bigint, key, digest, convert_to(prompt, 'UTF8'), "
+    f"convert_to(settings, 'UTF8'), priority::bigint, created::float8, {INSERTED_VALUES} "
+    f"FROM unnest({', '.join([_LINES] * 7)}) AS new (number, key, digest, prompt, settings, priority, created)"
+)
+
+
+def _to_line(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+SCHEMA = "pilothouse_fleet"
+
+
+class PostgresJournal(SqlJournal):
+    """A journal in PostgreSQL 12 or newer. Needs the extra `postgres`. Works on asyncio and trio.
+
+    The tables are created on first use, in their own schema; several processes may do so at the same time. All leases
+    and due times follow the clock of the server. When the server goes away, calls wait and retry while attempts go on.
 
     Args:
-        conninfo: a libpq connection string.
-        schema: the schema of the tables.
-        tables: statements that create them.
-        reconnect_timeout: seconds to wait for a server that is gone.
+        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. libpq's
+            variables (`PGPASSWORD`, `PGSERVICE`, …) supply missing parts. Only the host and database are ever shown.
+        schema: the schema for the tables.
+        lease_seconds: seconds without a heartbeat until others take over this worker's runs.
+        reconnect_timeout: seconds to wait for a server that is gone, before the fleet ends with `FleetJournalError`.
+            The server must be available when the fleet is entered.
 
     Raises:
         UsageError: the schema is not a plain name, or `reconnect_timeout` is below 0.
     """
 
+    clock = "extract(epoch FROM clock_timestamp())::float8"
+    server_start = "extract(epoch FROM pg_postmaster_start_time())::float8"
+    join_function = "string_agg"
+    for_update = "FOR UPDATE"
+    skip_locked = "FOR UPDATE SKIP LOCKED"
     unavailable_errors = (ServerUnavailableError,)
+    _connection: Connection[Any] | None
 
-    def __init__(self, conninfo: str, schema: str, tables: str, reconnect_timeout: float) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = SCHEMA,
+        lease_seconds: float = LEASE_SECONDS,
+        reconnect_timeout: float = RECONNECT_SECONDS,
+    ) -> None:
         self._server = PostgresServer("PostgresJournal", conninfo, schema, _ADVICE, FleetJournalError)
         if not reconnect_timeout >= 0:
             raise UsageError(f"PostgresJournal: reconnect_timeout is a number of seconds, not {reconnect_timeout!r}")
-        self.display_name = self._server.display_name
+        super().__init__(self._server.display_name, lease_seconds, identify_globally())
         self._schema = schema
-        self._tables = tables
         self._reconnect_timeout = reconnect_timeout
-        self._id = uuid4().hex
-        self._connection: Connection[Any] | None = None
         self._is_open = False
         self._is_changed = False
         self._unavailable_since: float | None = None
         self._unconfirmed: tuple[str, list[CommitJob]] | None = None
 
-    # Opening and closing.
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.display_name!r})"
 
-    async def open(self) -> None:
-        """Connect, and create missing tables. Does not wait for an unavailable server.
+    def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
+        db.execute(DELETE_OLD_STAMPS)
+        return super()._sign_in(db, now, policy)
 
-        Raises:
-            FleetJournalError: the server cannot be reached or used, or has tables of a newer version.
-        """
+    def _set_clock(self, moment: float, now: float) -> None:
+        self._clock_offset = moment - now
+
+    def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
+        if rows:  # lines instead of arrays, of which psycopg would check each character; no value has a line end
+            lines = ["\n".join(map(_to_line, column)) for column in zip(*rows, strict=True)]
+            db.execute(_INSERT, (self._id, era, *lines))
+
+    async def _connect(self) -> None:  # does not wait for an unavailable server
         self._is_open = True
         try:
-            await self._run_in_thread(self._open)
+            await self._run_in_thread(partial(self._commit_jobs, []))
         except ServerUnavailableError as gone:
             raise self._make_lost_error(gone, 0.0) from gone.__cause__
 
-    async def close(self) -> None:
-        """Disconnect. Idempotent."""
+    async def _disconnect(self) -> None:
         self._is_open = False
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with anyio.CancelScope(shield=True):
-                await self._run_in_thread(connection.close)
-
-    def _open(self) -> None:
-        try:
-            self._ensure_connected()
-        except Exception as error:  # noqa: BLE001 - translated
-            raise self._translate_error(error) from self._redact_cause(error)
+        await super()._disconnect()
 
     # Reconnecting.
 
@@ -190,12 +237,11 @@ class PostgresConnection(GroupCommitter):
         text = f"the journal {self.display_name} cannot be reached{waiting}: {error}"
         if waited:
             text += ". It keeps the ended runs; start again when it can be reached"
-        return FleetJournalError(text, path=self.display_name)
+        return self._make_error(text)
 
     # Notifications.
 
-    async def wait_for_change(self, seconds: float) -> bool:
-        """See `GroupCommitter`. Sends nothing: the server notifies."""
+    async def _wait_for_commit(self, seconds: float) -> bool:  # sends nothing: the server notifies
         with anyio.move_on_after(seconds):
             while not self._is_changed:
                 try:
@@ -244,7 +290,8 @@ class PostgresConnection(GroupCommitter):
             translated = self._translate_error(error)
             if translated is error:
                 raise
-            raise translated from self._redact_cause(error)
+            has_secret = any(secret in repr(error) for secret in self._server.secrets)
+            raise translated from None if has_secret else error
 
     def _commit(self, connection: Connection[Any], jobs: list[CommitJob]) -> None:
         access = max(job.access for job in jobs)
@@ -252,7 +299,7 @@ class PostgresConnection(GroupCommitter):
         try:
             if access is AccessLevel.STATEMENT:
                 for job in jobs:
-                    job.value = job.work(_PostgresTransaction(connection, None))
+                    job.value = job.work(_PostgresTransaction(connection))
             else:
                 self._commit_transaction(connection, jobs, access, stamp)
             self._unconfirmed = None
@@ -265,9 +312,12 @@ class PostgresConnection(GroupCommitter):
     def _commit_transaction(
         self, connection: Connection[Any], jobs: list[CommitJob], access: AccessLevel, stamp: str
     ) -> None:
-        # Statements whose results are not needed at once are sent with the next one: half as many round trips.
-        with _make_pipeline(connection) as pipeline:
-            transaction = _PostgresTransaction(connection, pipeline)
+        from psycopg import Pipeline
+
+        transaction = _PostgresTransaction(connection)
+        # Statements whose results are not needed at once are sent with the next one: half as many round trips. libpq
+        # before 14 does not support it.
+        with connection.pipeline() if Pipeline.is_supported() else nullcontext():
             connection.execute("BEGIN")
             if access > AccessLevel.READ:
                 connection.execute(_WRITE_STAMP, (self._id, stamp))
@@ -315,14 +365,14 @@ class PostgresConnection(GroupCommitter):
 
     def _ensure_connected(self) -> Connection[Any]:
         if not self._is_open:
-            raise FleetJournalError(f"the journal {self.display_name} is closed", path=self.display_name)
+            raise self._make_error(f"the journal {self.display_name} is closed")
         if self._connection is not None and (self._connection.closed or self._connection.broken):
             self._drop()
         if self._connection is None:
             name = os.environ.get("PGAPPNAME", "pilothouse")
             connection = self._server.connect(RESPONSE_SECONDS, application_name=name)
             try:
-                self._check_tables(connection)
+                self._prepare_connection(connection)
                 connection.add_notify_handler(lambda found: self._on_notification(found.pid, connection))
             except BaseException:
                 connection.close()
@@ -331,13 +381,12 @@ class PostgresConnection(GroupCommitter):
             self._is_changed = True  # what was notified meanwhile is not known
         return self._connection
 
-    def _check_tables(self, connection: Connection[Any]) -> None:
-        version = self._server.ensure_tables(connection, _CREATE_OWN_TABLES + self._tables, "fleet", self._schema)
+    def _prepare_connection(self, connection: Connection[Any]) -> None:
+        version = self._server.ensure_tables(connection, _CREATE_ALL_TABLES, "fleet", self._schema)
         for statement in _PREPARE_SESSION.split(";\n"):
             connection.execute(self._server.format(statement))
         if version != FORMAT_VERSION:
-            text = describe_version(self.display_name, version, FORMAT_VERSION)
-            raise FleetJournalError(text, path=self.display_name)
+            raise self._make_error(describe_version(self.display_name, version, FORMAT_VERSION))
 
     # Failures.
 
@@ -358,127 +407,4 @@ class PostgresConnection(GroupCommitter):
         if has_no_state or state.startswith(_TRANSIENT_STATES):
             self._drop()  # after a failover, the next connection leads to another server
             return ServerUnavailableError(text)
-        return FleetJournalError(f"the journal {self.display_name} cannot be used: {text}", path=self.display_name)
-
-    def _redact_cause(self, error: Exception) -> Exception | None:
-        return None if any(secret in repr(error) for secret in self._server.secrets) else error
-
-
-class _PostgresTransaction:
-    """Statements in one transaction; each has a `?` for each value."""
-
-    def __init__(self, connection: Connection[Any], pipeline: Pipeline | None) -> None:
-        self._connection = connection
-        self._pipeline = pipeline
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        return _LazyResult(self._connection.execute(_translate_placeholders(statement), values), self._pipeline)
-
-    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
-        if values:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(_translate_placeholders(statement), values)
-        return None
-
-
-class _LazyResult:
-    """The result of a statement; waits for it on first use."""
-
-    def __init__(self, cursor: Cursor[Any], pipeline: Pipeline | None) -> None:
-        self._cursor = cursor
-        self._pipeline = pipeline
-
-    @property
-    def rowcount(self) -> int:
-        if self._pipeline is not None:
-            self._pipeline.sync()
-        return self._cursor.rowcount
-
-    def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
-
-    def fetchone(self) -> Any:
-        return self._cursor.fetchone()
-
-
-def _make_pipeline(connection: Connection[Any]) -> AbstractContextManager[Pipeline | None]:
-    from psycopg import Pipeline
-
-    return connection.pipeline() if Pipeline.is_supported() else nullcontext()  # libpq before 14 does not support it
-
-
-@lru_cache(maxsize=256)
-def _translate_placeholders(statement: str) -> bytes:
-    return statement.replace("?", "%s").encode("ascii")
-
-
-SCHEMA = "pilothouse_fleet"
-
-
-class PostgresJournal(SqlJournal):
-    """A journal in PostgreSQL 12 or newer. Needs the extra `postgres`. Works on asyncio and trio.
-
-    The tables are created on first use, in their own schema; several processes may do so at the same time. All leases
-    and due times follow the clock of the server. When the server goes away, calls wait and retry while attempts go on.
-
-    Args:
-        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. libpq's
-            variables (`PGPASSWORD`, `PGSERVICE`, …) supply missing parts. Only the host and database are ever shown.
-        schema: the schema for the tables.
-        lease_seconds: seconds without a heartbeat until others take over this worker's runs.
-        reconnect_timeout: seconds to wait for a server that is gone, before the fleet ends with `FleetJournalError`.
-            The server must be available when the fleet is entered.
-
-    Raises:
-        UsageError: the schema is not a plain name, or `reconnect_timeout` is below 0.
-    """
-
-    clock = "extract(epoch FROM clock_timestamp())::float8"
-    server_start = "extract(epoch FROM pg_postmaster_start_time())::float8"
-    join_function = "string_agg"
-    for_update = "FOR UPDATE"
-    skip_locked = "FOR UPDATE SKIP LOCKED"
-
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        schema: str = SCHEMA,
-        lease_seconds: float = LEASE_SECONDS,
-        reconnect_timeout: float = RECONNECT_SECONDS,
-    ) -> None:
-        connection = PostgresConnection(
-            conninfo,
-            schema,
-            CREATE_TABLES.format(integer="bigint", bytes="bytea"),
-            reconnect_timeout,
-        )
-        super().__init__(connection, lease_seconds, identify_globally())
-        self._display_name = connection.display_name
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._display_name!r})"
-
-    def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
-        db.execute(DELETE_OLD_STAMPS)
-        return super()._sign_in(db, now, policy)
-
-    def _set_clock(self, moment: float, now: float) -> None:
-        self._clock_offset = moment - now
-
-    def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
-        if rows:  # lines instead of arrays, of which psycopg would check each character; no value has a line end
-            lines = ["\n".join(map(_to_line, column)) for column in zip(*rows, strict=True)]
-            db.execute(_INSERT, (self._id, era, *lines))
-
-
-_LINES = "string_to_array(?, chr(10))"
-_INSERT = (
-    f"INSERT INTO run ({INSERTED_COLUMNS}) SELECT number::bigint, key, digest, convert_to(prompt, 'UTF8'), "
-    f"convert_to(settings, 'UTF8'), priority::bigint, created::float8, {INSERTED_VALUES} "
-    f"FROM unnest({', '.join([_LINES] * 7)}) AS new (number, key, digest, prompt, settings, priority, created)"
-)
-
-
-def _to_line(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+        return self._make_error(f"the journal {self.display_name} cannot be used: {text}")

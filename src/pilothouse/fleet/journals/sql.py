@@ -30,7 +30,7 @@ from pilothouse.fleet.journals.base import (
     describe_key_conflict,
     is_gone,
 )
-from pilothouse.fleet.journals.transactions import AccessLevel, GroupCommitter, SqlTransaction
+from pilothouse.fleet.journals.transactions import AccessLevel, GroupCommitter, SqlTransaction, in_transaction
 from pilothouse.fleet.limits import (
     MAX_DEATHS_NEAR_LAST,
     NO_LIMITS,
@@ -44,7 +44,7 @@ from pilothouse.fleet.limits import (
 from pilothouse.fleet.run import FleetStatus, Run, RunState, digest_prompt, has_all_messages
 from pilothouse.messages import decode, encode
 
-# ruff: noqa: S608 - every part of a statement is a constant of this file; values are parameters
+# ruff: noqa: D102, S608 - `Journal` says what each call does; every part of a statement is a constant of this file
 
 log = logging.getLogger("pilothouse.fleet")
 
@@ -127,19 +127,11 @@ class WorkerRow(NamedTuple):
     """A row of the worker table."""
 
     id: str
-    host: str
-    pid_namespace: str
-    pid: int
-    user: str
+    process: ProcessIdentity
     last_seen: float
     lease_seconds: float
     wants_all: int
     gap: float
-
-    @property
-    def process(self) -> ProcessIdentity:
-        """The identity of the worker's process."""
-        return ProcessIdentity(self.host, self.pid_namespace, self.pid, self.user)
 
 
 CREATE_TABLES = """
@@ -194,7 +186,7 @@ _WRITE = (
     "WHERE number = ?"
 )
 _WRITE_EACH = _WRITE.format("?")
-_IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ?"
+_IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ? RETURNING number"
 _WRITE_END = _WRITE.format("(SELECT ended + 1 FROM totals)") + _IS_HELD
 _WRITE_BACK = _WRITE.format("NULL") + _IS_HELD
 _HEARTBEAT = (
@@ -216,14 +208,8 @@ PEER_SECONDS = 0.5
 """How often a worker looks whether other processes of its machine are still there."""
 
 
-class SqlJournal:
-    """A journal in database tables.
-
-    Args:
-        connection: the connection to the database.
-        lease_seconds: seconds without a heartbeat until this worker counts as dead.
-        process: identity of this worker's process.
-    """
+class SqlJournal(GroupCommitter):
+    """A journal in database tables."""
 
     is_persistent = True
     index_hint: ClassVar[str] = ""
@@ -239,8 +225,8 @@ class SqlJournal:
     join_function: ClassVar[str]
     """The SQL aggregate that joins texts."""
 
-    def __init__(self, connection: GroupCommitter, lease_seconds: float, process: ProcessIdentity) -> None:
-        self._connection = connection
+    def __init__(self, display_name: str, lease_seconds: float, process: ProcessIdentity) -> None:
+        super().__init__(display_name)
         self._lease_seconds = lease_seconds
         self._process = process
         self._id = ""
@@ -261,15 +247,14 @@ class SqlJournal:
     # Workers.
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
-        """See `Journal`."""
-        await self._connection.open()
+        await self._connect()
         self._id = uuid4().hex
         live_workers.add(self._id)
         try:
-            position = await self._connection.transact(lambda db: self._sign_in(db, now, policy))
+            position = await self.transact(lambda db: self._sign_in(db, now, policy))
         except BaseException:
             live_workers.discard(self._id)
-            await self._connection.close()
+            await self._disconnect()
             raise
         self._is_signed_in = True
         return position
@@ -280,20 +265,19 @@ class SqlJournal:
         Raises:
             FleetJournalError: the journal does not exist or cannot be used.
         """
-        await self._connection.open()
+        await self._connect()
 
     async def close(self) -> None:
-        """See `Journal`."""
         try:
             if self._is_signed_in:
                 self._is_signed_in = False
                 live_workers.discard(self._id)
                 with anyio.move_on_after(SIGN_OUT_SECONDS, shield=True):
-                    await self._connection.transact(self._sign_out)
+                    await self.transact(self._sign_out)
         except FleetJournalError as error:  # its lease expires
             log.warning("this process could not unregister: %s", error)
         finally:
-            await self._connection.close()
+            await self._disconnect()
 
     def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
         moment = self._read_clock(db, now)
@@ -328,8 +312,8 @@ class SqlJournal:
         held = "WHERE state = 'running' AND worker = ?"
         lost = f"UPDATE totals SET lost = lost + (SELECT coalesce(sum(set_aside), 0) FROM run {held})"
         db.execute(lost, (self._id,))  # of attempts whose end was not recorded
-        statement = f"UPDATE run SET state = 'interrupted', worker = NULL {held}"
-        self._connection.is_news |= db.execute(statement, (self._id,)).rowcount > 0
+        statement = f"UPDATE run SET state = 'interrupted', worker = NULL {held} RETURNING number"
+        self.is_news |= bool(db.execute(statement, (self._id,)).fetchall())
         self._remove_worker(db, self._id, wants_all=self._wants_all)
 
     def _remove_worker(self, db: SqlTransaction, name: str, *, wants_all: bool) -> None:
@@ -339,7 +323,7 @@ class SqlJournal:
 
     def _list_other_workers(self, db: SqlTransaction) -> list[WorkerRow]:
         found = db.execute("SELECT * FROM worker WHERE id <> ?", (self._id,)).fetchall()
-        return [WorkerRow(*row) for row in found]
+        return [WorkerRow(row[0], ProcessIdentity(*row[1:5]), *row[5:]) for row in found]
 
     def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
         """Remove dead workers; return the other live ones."""
@@ -381,10 +365,9 @@ class SqlJournal:
         self._write_runs(db, [fail_after_deaths(run, now) for run in deadly], worker_id=None)
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        """See `Journal`."""
-        beat = await self._connection.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
+        beat = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
         if beat is None:
-            beat = await self._connection.transact(lambda db: self._take_over_dead(db, now, policy))
+            beat = await self.transact(lambda db: self._take_over_dead(db, now, policy))
         self._is_alone = beat.live_workers == 1
         self._is_last = self._is_last and self._is_alone
         if beat.is_lost:
@@ -422,9 +405,10 @@ class SqlJournal:
     def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
         if (beat := self._renew_lease(db, now)) is not None:
             return beat  # another worker has done it meanwhile
-        self._connection.is_news = True
+        self.is_news = True
         moment = self._read_clock(db, now)
-        is_lost = not db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id)).rowcount
+        seen = db.execute("UPDATE worker SET seen = ? WHERE id = ? RETURNING id", (moment, self._id)).fetchone()
+        is_lost = seen is None
         if is_lost:  # others have removed this worker
             self._expiry_counts_from = moment + self._lease_seconds
             self._take_over(db, now, policy)  # what it leased before it knew
@@ -444,18 +428,16 @@ class SqlJournal:
         return HeartbeatResult(len(others) + 1, is_lost, cancelled, cost, position)
 
     async def wait_for_change(self) -> None:
-        """See `Journal`."""
-        while not await self._connection.wait_for_change(PEER_SECONDS) and not self._is_peer_gone():
+        while not await self._wait_for_commit(PEER_SECONDS) and not self._is_peer_gone():
             pass
 
     # Adding runs.
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
-        """See `Journal`."""
-        return await self._connection.transact(lambda db: self._add(db, runs), is_short=len(runs) <= MAX_SHORT_RUNS)
+        return await self.transact(lambda db: self._add(db, runs), is_short=len(runs) <= MAX_SHORT_RUNS)
 
     def _add(self, db: SqlTransaction, runs: Sequence[Run]) -> list[Run]:
-        self._connection.is_news = True
+        self.is_news = True
         last = {run.key: run for run in runs}
         digests = dict(self._select_by_keys(db, "key, digest", last))
         known = digests.copy()
@@ -496,16 +478,13 @@ class SqlJournal:
             marks = ", ".join("?" * len(some))
             yield from db.execute(f"SELECT {columns} FROM run WHERE key IN ({marks})", some).fetchall()
 
-    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
-        """See `Journal`."""
+    @in_transaction()
+    def requeue(self, db: SqlTransaction, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
         self._wants_all = self._wants_all or not (failed or keys is not None)
-        await self._connection.transact(lambda db: self._requeue(db, keys, failed=failed))
-
-    def _requeue(self, db: SqlTransaction, keys: Collection[str] | None, *, failed: bool) -> None:
         era = _read_era(db)
         # Workers that begin one after another all request everything; only the first changes what others may lease.
         is_known = keys is None and not failed and db.execute(f"SELECT {_ALL_REQUESTED}").fetchone()[0]
-        self._connection.is_news |= not is_known
+        self.is_news |= not is_known
         if keys is not None:
             self._request(db, keys, era)
         elif failed:
@@ -521,19 +500,15 @@ class SqlJournal:
         statement = f"UPDATE run SET {_REQUEST} WHERE key = ? AND state = 'queued'"
         db.executemany(statement, [(era, self._id, self._id, era, key) for key in keys])
 
-    async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
-        """See `Journal`."""
-        if keys is None:
-            self._wants_all = False
-        await self._connection.transact(lambda db: self._park(db, keys, except_keys))
-
-    def _park(self, db: SqlTransaction, keys: Collection[str] | None, except_keys: Collection[str]) -> None:
+    @in_transaction()
+    def park(self, db: SqlTransaction, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         mine = "wanted = ?" if self._list_other_workers(db) else "wanted <> ?"
         values = (self._id,) if mine == "wanted = ?" else ("",)
         statement = f"UPDATE run SET era = -1 WHERE state = 'queued' AND era <> -1 AND {mine}"
         if keys is not None:
             db.executemany(f"{statement} AND key = ?", [(*values, key) for key in keys if key not in except_keys])
             return
+        self._wants_all = False
         db.execute("UPDATE worker SET wants_all = 0 WHERE id = ?", (self._id,))
         db.execute(statement, values)
         self._request(db, except_keys, _read_era(db))
@@ -541,10 +516,9 @@ class SqlJournal:
     # Leasing and releasing.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        """See `Journal`."""
         is_overall = limits.concurrency is not None or limits.budget_usd is not None
         access = AccessLevel.WRITE if is_overall else AccessLevel.OWN
-        leased = await self._connection.transact(
+        leased = await self.transact(
             lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access, is_short=True
         )
         self._leased |= {run.number: run for run in leased}
@@ -602,11 +576,8 @@ class SqlJournal:
             where = f"era = {era:d} AND {where}"
         return self._select_runs(db, f"{where} ORDER BY {order} LIMIT ? {self.skip_locked}", (count,), index)
 
-    async def next_due(self) -> float | None:
-        """See `Journal`."""
-        return await self._connection.transact(self._next_due, AccessLevel.READ, is_short=True)
-
-    def _next_due(self, db: SqlTransaction) -> float | None:
+    @in_transaction(AccessLevel.READ, is_short=True)
+    def next_due(self, db: SqlTransaction) -> float | None:
         era, _, wants_all = db.execute(_READ_REQUESTS).fetchone()
         wanted = "" if wants_all else f"era = {era:d} AND "
         ready = ("ready_all", _READY_ALL) if wants_all else ("ready", _READY)
@@ -616,18 +587,16 @@ class SqlJournal:
         [due] = db.execute(f"SELECT min(due) FROM {self._from['later']} WHERE {wanted}{_LATER}").fetchone()
         return None if due is None else due - self._clock_offset
 
-    async def save_session_id(self, run: Run) -> None:
-        """See `Journal`."""
+    @in_transaction(AccessLevel.OWN, is_short=True)
+    def save_session_id(self, db: SqlTransaction, run: Run) -> None:
         statement = "UPDATE run SET session_id = ? WHERE number = ? AND worker = ? AND attempts = ?"
-        values = (run.session_id, run.number, self._id, run.attempts)
-        await self._connection.transact(lambda db: db.execute(statement, values), AccessLevel.OWN, is_short=True)
+        db.execute(statement, (run.session_id, run.number, self._id, run.attempts))
 
     async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
-        """See `Journal`."""
         before = self._leased.get(run.number)
         if before is None or before.attempts != run.attempts:
             return False
-        is_ours = await self._connection.transact(lambda db: self._release(db, run, before, lost_usd), is_short=True)
+        is_ours = await self.transact(lambda db: self._release(db, run, before, lost_usd), is_short=True)
         if self._leased.get(run.number) is before:
             del self._leased[run.number]
         return is_ours
@@ -635,9 +604,9 @@ class SqlJournal:
     def _release(self, db: SqlTransaction, run: Run, before: Run, lost_usd: float) -> bool:
         statement = _WRITE_END if run.is_ended else _WRITE_BACK
         values = (*self._encode_run(run, self._id), run.number, self._id, run.attempts)
-        if db.execute(statement, values).rowcount != 1:
+        if db.execute(statement, values).fetchone() is None:
             return False
-        self._connection.is_news = True
+        self.is_news = True
         db.execute(
             "UPDATE totals SET ended = ended + ?, cost = cost + ?, lost = lost + ?, input_tokens = input_tokens + ?, "
             "output_tokens = output_tokens + ?",
@@ -670,12 +639,9 @@ class SqlJournal:
         db.execute("UPDATE totals SET ended = ?", (position,))
         db.executemany(_WRITE_EACH, rows)
 
-    async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
-        """See `Journal`."""
-        return await self._connection.transact(lambda db: self._cancel(db, keys, now))
-
-    def _cancel(self, db: SqlTransaction, keys: Collection[str] | None, now: float) -> list[Run]:
-        self._connection.is_news = True
+    @in_transaction()
+    def cancel(self, db: SqlTransaction, keys: Collection[str] | None, now: float) -> list[Run]:
+        self.is_news = True
         # Queued runs first, then running ones: a run may be leased between the two statements, but not come back.
         waiting = f"state IN ('queued', 'interrupted'){{}} ORDER BY number {self.for_update}"
         running = "UPDATE run SET cancelling = 1 WHERE state = 'running'{}"
@@ -692,11 +658,8 @@ class SqlJournal:
 
     # Reading.
 
-    async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
-        """See `Journal`."""
-        return await self._connection.transact(lambda db: self._list_ended_since(db, position), AccessLevel.READ)
-
-    def _list_ended_since(self, db: SqlTransaction, position: int) -> tuple[list[Run], int]:
+    @in_transaction(AccessLevel.READ)
+    def list_ended_since(self, db: SqlTransaction, position: int) -> tuple[list[Run], int]:
         last = _read_last_position(db)  # before the rows: runs that end in between are returned next time
         rows = db.execute(
             f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? "
@@ -705,22 +668,21 @@ class SqlJournal:
         ).fetchall()
         return [self._decode_row(row[1:]) for row in rows], rows[-1][0] if len(rows) == PAGE_SIZE else last
 
-    async def status(self) -> FleetStatus:
-        """See `Journal`."""
-        return await self._connection.transact(_read_status, AccessLevel.READ)
+    @in_transaction(AccessLevel.READ)
+    def status(self, db: SqlTransaction) -> FleetStatus:
+        counts = dict(db.execute("SELECT state, count(*) FROM run GROUP BY state").fetchall())
+        cost, lost, given, taken = db.execute("SELECT cost, lost, input_tokens, output_tokens FROM totals").fetchone()
+        return FleetStatus(**counts, cost_usd=cost, lost_usd=lost, input_tokens=given, output_tokens=taken)
 
-    async def get(self, key: str) -> Run | None:
-        """See `Journal`."""
-        found = await self._connection.transact(lambda db: self._select_runs(db, "key = ?", (key,)), AccessLevel.READ)
+    @in_transaction(AccessLevel.READ)
+    def get(self, db: SqlTransaction, key: str) -> Run | None:
+        found = self._select_runs(db, "key = ?", (key,))
         return found[0] if found else None
 
-    async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
-        """See `Journal`."""
+    @in_transaction(AccessLevel.READ)
+    def rows(self, db: SqlTransaction, state: RunState | None, after: int, limit: int) -> list[Run]:
         where, values = ("", ()) if state is None else ("state = ? AND", (state,))
-        where = f"{where} number > ? ORDER BY number LIMIT ?"
-        return await self._connection.transact(
-            lambda db: self._select_runs(db, where, (*values, after, limit)), AccessLevel.READ
-        )
+        return self._select_runs(db, f"{where} number > ? ORDER BY number LIMIT ?", (*values, after, limit))
 
     def _select_runs(self, db: SqlTransaction, where: str, values: tuple[Any, ...], index: str = "") -> list[Run]:
         table = self._from[index] if index else "run"
@@ -753,9 +715,3 @@ def _read_last_position(db: SqlTransaction) -> int:
 def _read_era(db: SqlTransaction) -> int:
     [era] = db.execute("SELECT era FROM totals").fetchone()
     return era
-
-
-def _read_status(db: SqlTransaction) -> FleetStatus:
-    counts = dict(db.execute("SELECT state, count(*) FROM run GROUP BY state").fetchall())
-    cost, lost, given, taken = db.execute("SELECT cost, lost, input_tokens, output_tokens FROM totals").fetchone()
-    return FleetStatus(**counts, cost_usd=cost, lost_usd=lost, input_tokens=given, output_tokens=taken)

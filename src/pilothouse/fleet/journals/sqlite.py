@@ -11,14 +11,8 @@ from pathlib import Path
 import anyio
 
 from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_on_host
-from pilothouse.fleet.journals.sql import (
-    CREATE_TABLES,
-    FORMAT_VERSION,
-    LEASE_SECONDS,
-    SqlJournal,
-    WorkerRow,
-)
-from pilothouse.fleet.journals.transactions import CommitJob, GroupCommitter
+from pilothouse.fleet.journals.sql import CREATE_TABLES, FORMAT_VERSION, LEASE_SECONDS, SqlJournal, WorkerRow
+from pilothouse.fleet.journals.transactions import CommitJob
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 
 APPLICATION_ID = 0x50484A31
@@ -35,39 +29,50 @@ class _BusyError(Exception):
     """Another process writes."""
 
 
-class SqliteConnection(GroupCommitter):
-    """One connection to a journal file.
+class SqliteJournal(SqlJournal):
+    """A journal in a file.
 
     Args:
         path: the file; created if missing, readable by this user alone.
+        lease_seconds: seconds without a heartbeat until a worker counts as dead.
     """
 
+    index_hint = "INDEXED BY {}"
+    clock = "(julianday('now') - 2440587.5) * 86400.0"
+    join_function = "group_concat"
     unavailable_errors = (_BusyError,)
+    _connection: sqlite3.Connection | None
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self._connection: sqlite3.Connection | None = None
+    def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.path = Path(path)
+        super().__init__(str(self.path), lease_seconds, identify_on_host())
         self._version_seen = 0
         self._patience = self._patience_set = BUSY_SECONDS
         self._commits = 0  # since the last checkpoint
 
-    async def open(self) -> None:
-        """Open or create the file, and bring tables of an earlier version up to date.
+    async def open_for_reading(self) -> None:
+        """See `SqlJournal`. Does not create a file."""
+        if not self.path.exists():
+            raise self._make_error(f"there is no journal {self.path}")
+        await super().open_for_reading()
 
-        Raises:
-            FleetJournalError: the file is not a journal, has a newer version, or cannot be opened.
-        """
-        self._connection = await self._run_in_thread(self._connect)
+    def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
+        for worker in others:
+            found = worker.process
+            if (found.host, found.user) != (self._process.host, self._process.user):
+                age = max(0.0, moment - worker.last_seen)
+                raise self._make_error(
+                    f"the journal {self.path} is in use by process {found.pid} of {found.user} on {found.host}, "
+                    f"whose last heartbeat was {age:.0f} s ago; a journal in a file is for one user on one machine. "
+                    f"If that process is gone, try again in {max(1.0, worker.lease_seconds - age):.0f} s"
+                )
 
-    async def close(self) -> None:
-        """Close the file. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await self._run_in_thread(connection.close)
+    # The connection.
 
-    async def wait_for_change(self, seconds: float) -> bool:
-        """See `GroupCommitter`."""
+    async def _connect(self) -> None:
+        self._connection = await self._run_in_thread(self._open_file)
+
+    async def _wait_for_commit(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
             while True:
                 await anyio.sleep(LOOK_SECONDS)
@@ -95,17 +100,12 @@ class SqliteConnection(GroupCommitter):
     def _commit_jobs(self, jobs: list[CommitJob]) -> None:
         connection = self._connection
         if connection is None:
-            raise FleetJournalError(f"the journal {self.path} is closed", path=str(self.path))
+            raise self._make_error(f"the journal {self.path} is closed")
         with self._translate_errors():
-            self._begin(connection)
-            try:
+            with connection:  # commits, or rolls back after an error
+                self._begin(connection)
                 for job in jobs:
                     job.value = job.work(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
             for job in jobs:
                 job.is_done = True
             self._commits += 1
@@ -129,9 +129,9 @@ class SqliteConnection(GroupCommitter):
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise FleetJournalError(f"the journal {self.path} cannot be used: {error}", path=str(self.path)) from error
+            raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
 
-    def _connect(self) -> sqlite3.Connection:
+    def _open_file(self) -> sqlite3.Connection:
         with self._translate_errors():
             create_private_file(self.path)  # prompts and answers are private to this user
             try:
@@ -158,41 +158,7 @@ class SqliteConnection(GroupCommitter):
             return connection
 
     def _make_version_error(self, version: int) -> FleetJournalError:
-        return FleetJournalError(describe_version(str(self.path), version, FORMAT_VERSION), path=str(self.path))
+        return self._make_error(describe_version(str(self.path), version, FORMAT_VERSION))
 
     def _make_foreign_error(self) -> FleetJournalError:
-        return FleetJournalError(f"{self.path} is not a journal of a fleet; it was not changed", path=str(self.path))
-
-
-class SqliteJournal(SqlJournal):
-    """A journal in a file.
-
-    Args:
-        path: the file; created if missing, readable by this user alone.
-        lease_seconds: seconds without a heartbeat until a worker counts as dead.
-    """
-
-    index_hint = "INDEXED BY {}"
-    clock = "(julianday('now') - 2440587.5) * 86400.0"
-    join_function = "group_concat"
-
-    def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
-        self.path = Path(path)
-        super().__init__(SqliteConnection(self.path), lease_seconds, identify_on_host())
-
-    async def open_for_reading(self) -> None:
-        """See `SqlJournal`. Does not create a file."""
-        if not self.path.exists():
-            raise FleetJournalError(f"there is no journal {self.path}", path=str(self.path))
-        await super().open_for_reading()
-
-    def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
-        for worker in others:
-            if (worker.host, worker.user) != (self._process.host, self._process.user):
-                age = max(0.0, moment - worker.last_seen)
-                raise FleetJournalError(
-                    f"the journal {self.path} is in use by process {worker.pid} of {worker.user} on {worker.host}, "
-                    f"whose last heartbeat was {age:.0f} s ago; a journal in a file is for one user on one machine. "
-                    f"If that process is gone, try again in {max(1.0, worker.lease_seconds - age):.0f} s",
-                    path=str(self.path),
-                )
+        return self._make_error(f"{self.path} is not a journal of a fleet; it was not changed")

@@ -6,22 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from functools import partial, wraps
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
+from pilothouse.fleet.journals.base import FleetJournalError
+
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class StatementResult(Protocol):
     """The result of a statement."""
-
-    @property
-    def rowcount(self) -> int:
-        """Number of changed rows."""
-        ...
 
     def fetchall(self) -> list[Any]:
         """Return all rows."""
@@ -75,18 +74,20 @@ class CommitJob:
 
 
 class GroupCommitter(ABC):
-    """The transactions of one connection."""
+    """Runs work in transactions on one database connection."""
 
     unavailable_errors: tuple[type[Exception], ...] = ()
     """Errors that are not caused by the jobs."""
     is_news = False
     """A job sets this if other workers should look: its transaction wakes those that wait for a change."""
 
-    def __init__(self) -> None:
+    def __init__(self, display_name: str) -> None:
+        self.display_name = display_name
         self._limiter: anyio.CapacityLimiter | None = None
         self._batch_lock = anyio.Lock()
         self._queue: list[CommitJob] = []
         self._batch: list[CommitJob] = []
+        self._connection: Any = None
 
     async def transact(
         self,
@@ -106,19 +107,16 @@ class GroupCommitter(ABC):
             FleetJournalError: the work failed.
         """
         job = CommitJob(work, access, is_short)
-        if not self._batch_lock.locked() and self._commit_at_once([job]):
-            if job.error is not None:
-                raise job.error
-            return cast("T", job.value)
-        self._queue.append(job)
-        try:
-            with job.scope:
-                async with self._batch_lock:
-                    if not job.is_done:
-                        await self._lead_batch(job)
-        finally:
-            if not job.is_done and job in self._queue:
-                self._queue.remove(job)
+        if self._batch_lock.locked() or not self._commit_at_once([job]):
+            self._queue.append(job)
+            try:
+                with job.scope:
+                    async with self._batch_lock:
+                        if not job.is_done:
+                            await self._lead_batch(job)
+            finally:
+                if not job.is_done and job in self._queue:
+                    self._queue.remove(job)
         if job.error is not None:
             raise job.error
         return cast("T", job.value)
@@ -159,22 +157,42 @@ class GroupCommitter(ABC):
                 if not job.is_done:
                     self._commit_or_split([job])
 
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with anyio.CancelScope(shield=True):
+                await self._run_in_thread(connection.close)
+
+    def _make_error(self, text: str) -> FleetJournalError:
+        return FleetJournalError(text, path=self.display_name)
+
     @abstractmethod
     def _commit_jobs(self, jobs: list[CommitJob]) -> None:
         """Run all jobs in one transaction, in this thread; mark each as done after the commit."""
 
     @abstractmethod
-    async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            FleetJournalError: the database cannot be used.
-        """
+    async def _connect(self) -> None:
+        """Connect, and create missing tables. Raises `FleetJournalError` if the database cannot be used."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """Disconnect. Idempotent."""
-
-    @abstractmethod
-    async def wait_for_change(self, seconds: float) -> bool:
+    async def _wait_for_commit(self, seconds: float) -> bool:
         """Wait until another process has changed the journal; return whether it has, within `seconds`."""
+
+
+def in_transaction(
+    access: AccessLevel = AccessLevel.WRITE, *, is_short: bool = False
+) -> Callable[
+    [Callable[Concatenate[Any, SqlTransaction, P], T]], Callable[Concatenate[Any, P], CoroutineType[Any, Any, T]]
+]:
+    """Make an asynchronous method of one that works in a transaction; arguments as for `GroupCommitter.transact`."""
+
+    def decorate(
+        work: Callable[Concatenate[Any, SqlTransaction, P], T],
+    ) -> Callable[Concatenate[Any, P], CoroutineType[Any, Any, T]]:
+        @wraps(work)
+        async def call(self: GroupCommitter, /, *args: P.args, **named: P.kwargs) -> T:
+            return await self.transact(lambda db: work(self, db, *args, **named), access, is_short=is_short)
+
+        return call
+
+    return decorate

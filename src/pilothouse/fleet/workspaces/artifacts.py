@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -238,9 +239,8 @@ class _BucketTarget:
     """An object storage; connects on first use."""
 
     def __init__(self, connect: Callable[[], ObjectBucket], address: str) -> None:
-        self._connect = connect
+        self._ensure_connected = cache(connect)
         self._address = address
-        self._bucket: ObjectBucket | None = None
 
     def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
         bucket = self._ensure_connected()
@@ -253,11 +253,6 @@ class _BucketTarget:
     def delete(self, name: str) -> None:
         with suppress(Exception):  # the right to write does not imply the right to delete
             self._ensure_connected().delete([name])
-
-    def _ensure_connected(self) -> ObjectBucket:
-        if self._bucket is None:
-            self._bucket = self._connect()
-        return self._bucket
 
 
 def _make_target(

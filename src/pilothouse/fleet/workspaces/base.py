@@ -122,17 +122,7 @@ class DirectoryRecord(Struct, kw_only=True):
 
 
 class LocalWorkspace(ABC):
-    """Directories on this machine, or on a shared disk.
-
-    Args:
-        source: the source of the directories; its path is part of the default root.
-        root: directory of the run directories; None: a directory for this source in pilothouse's cache.
-        keep: which directories are kept when their run has ended.
-        subdirectory: working directory inside the run's directory.
-
-    Raises:
-        UsageError: an unknown `keep`, or a subdirectory that leads out.
-    """
+    """Directories on this machine, or on a shared disk. The path of `source` is part of the default root."""
 
     has_patches = False
 
@@ -169,10 +159,6 @@ class LocalWorkspace(ABC):
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Called after a directory was removed."""
 
-    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
-        """See `Workspace`."""
-        raise UsageError("the changes are known only in a git repository")
-
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """See `Workspace`."""
         await self._check()
@@ -203,27 +189,24 @@ class LocalWorkspace(ABC):
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
         """See `Workspace`."""
         name = make_directory_name(key)
-        path, lock = self._root / name, self._get_admin_path(name, "lock")
+        path = self._root / name
         with _translate_errors("no directory could be made for the run", path):
             try:
-                self._locks[path] = await _acquire_lock(lock, IN_USE_SECONDS)
+                lock = await acquire_lock(self._get_admin_path(name, "lock"), IN_USE_SECONDS)
             except TimeoutError:
                 raise WorkspaceError(
                     f"another process is at work in {path}; give each fleet its own root", path=str(path)
                 ) from None
             try:
                 record = await run_blocking(self._read_record, name)
-                if record is None or not (is_resumed and record.is_ready and await run_blocking(path.is_dir)):
+                is_kept = record is not None and is_resumed and record.is_ready and await run_blocking(path.is_dir)
+                if record is None or not is_kept:
                     record = await self._create(key, name, record)
-                    return self._make_run_directory(path, record, is_new=True)
-                return self._make_run_directory(path, record, is_new=False)
             except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await self._release_lock(path)
+                await release_lock(lock)
                 raise
-
-    def _make_run_directory(self, path: Path, record: DirectoryRecord, *, is_new: bool) -> RunDirectory:
-        return RunDirectory(path, path / (self._subdirectory or ""), is_new, record.facts)
+        self._locks[path] = lock
+        return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, record.facts)
 
     async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
         path = self._root / name
@@ -244,18 +227,13 @@ class LocalWorkspace(ABC):
         """See `Workspace`."""
         try:
             if state in self._removed_states:
-                await self._remove_directory(
-                    run_directory.path.name, DirectoryRecord(key="", facts=dict(run_directory.facts))
-                )
+                record = DirectoryRecord(key="", facts=dict(run_directory.facts))
+                await self._remove_directory(run_directory.path.name, record)
         except (OSError, WorkspaceError) as error:
             log.warning("the directory %s cannot be removed: %s", run_directory.path, error)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._release_lock(run_directory.path)
-
-    async def _release_lock(self, path: Path) -> None:
-        if (lock := self._locks.pop(path, None)) is not None:
-            await run_blocking(_unlock, self._get_admin_path(path.name, "lock"), lock)
+            if (lock := self._locks.pop(run_directory.path, None)) is not None:
+                await release_lock(lock)
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
@@ -295,12 +273,7 @@ def _make_default_root(source: Path) -> Path:
 
 
 def remove_tree(path: Path, check: Callable[[], object]) -> None:
-    """Remove a directory, even a write-protected one; a missing one is not an error.
-
-    Args:
-        path: the directory; if it is a link, only the link is removed.
-        check: called regularly; an exception of it stops the work.
-    """
+    """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -336,43 +309,39 @@ def _restore_permissions(directory: str) -> None:
 
 @asynccontextmanager
 async def hold_lock(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock on a file; the file is removed afterwards.
-
-    Args:
-        path: the file.
-        timeout: seconds to wait for other holders; 0 tries once.
-
-    Raises:
-        TimeoutError: another process still holds it.
-    """
-    stack = await _acquire_lock(path, timeout)
+    """Hold the lock on a file; see `acquire_lock`."""
+    lock = await acquire_lock(path, timeout)
     try:
         yield
     finally:
-        with anyio.CancelScope(shield=True):
-            await run_blocking(_unlock, path, stack)
+        await release_lock(lock)
 
 
-async def _acquire_lock(path: Path, timeout: float) -> ExitStack:
+async def acquire_lock(path: Path, timeout: float) -> ExitStack:
+    """Take the lock on a file until `release_lock`, which removes the file.
+
+    Raises:
+        TimeoutError: another process still holds it after `timeout` seconds.
+    """
+    lock = ExitStack()
     deadline = anyio.current_time() + timeout
     while True:
         try:
-            return await run_blocking(_try_lock, path)
+            await run_blocking(lock.enter_context, lock_file(path, wait=0, on_wait=lambda: None))
         except TimeoutError:
             if anyio.current_time() >= deadline:
                 raise
+        else:
+            lock.push(suppress(OSError))  # Windows cannot remove an open file
+            lock.callback(path.unlink)
+            return lock
         await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
 
 
-def _try_lock(path: Path) -> ExitStack:
-    stack = ExitStack()
-    stack.enter_context(lock_file(path, wait=0, on_wait=lambda: None))
-    return stack
-
-
-def _unlock(path: Path, stack: ExitStack) -> None:
-    with stack, suppress(OSError):  # Windows cannot remove an open file
-        path.unlink()
+async def release_lock(lock: ExitStack) -> None:
+    """Release a lock."""
+    with anyio.CancelScope(shield=True):
+        await run_blocking(lock.close)
 
 
 @contextmanager

@@ -35,23 +35,15 @@ _BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma
 
 CancelCheck = Callable[[], object]
 MemberPath = tuple[str, ...]
+MemberKind = Literal["file", "directory", "link", "hard"]
+_WRITE_ORDER: tuple[MemberKind, ...] = ("directory", "file", "hard", "link")
 
 
 class ArchiveMember(NamedTuple):
-    """One member of an archive.
-
-    Args:
-        path: the names of its directories and its own.
-        kind: a "hard" link names another member.
-        size: size of a file in bytes.
-        executable: whether a file is executable.
-        target: target of a link.
-        modified_at: when a file was last modified, in Unix seconds; None: unknown.
-        source: the library's object for it.
-    """
+    """One member of an archive; a "hard" link names another member. `source` is the library's object for it."""
 
     path: MemberPath
-    kind: Literal["file", "directory", "link", "hard"]
+    kind: MemberKind
     size: int
     executable: bool
     target: str
@@ -60,11 +52,7 @@ class ArchiveMember(NamedTuple):
 
 
 def check_archive(source: Path, check: CancelCheck) -> None:
-    """Check all members of an archive. Blocking.
-
-    Args:
-        source: a tar, compressed or not, or a zip.
-        check: called regularly; an exception of it stops the check.
+    """Check all members of a tar, compressed or not, or a zip. Blocking.
 
     Raises:
         UsageError: the archive cannot be read, leads out of the directory of a run, or is too large.
@@ -77,12 +65,7 @@ def check_archive(source: Path, check: CancelCheck) -> None:
 
 
 def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
-    """Unpack an archive into a new directory. Blocking.
-
-    Args:
-        source: a tar, compressed or not, or a zip.
-        path: the directory.
-        check: called regularly; an exception of it stops the work.
+    """Unpack a tar, compressed or not, or a zip into a new directory. Blocking.
 
     Raises:
         WorkspaceError: the archive cannot be unpacked, or leads out of the directory.
@@ -161,11 +144,7 @@ def _parse_member_name(name: str) -> MemberPath:
 
 
 def _check_members(members: Iterator[ArchiveMember], source: Path, check: CancelCheck) -> list[ArchiveMember]:
-    """Check all members and return them.
-
-    Raises:
-        UsageError: a member leads out of the directory, or there are too many or too large members.
-    """
+    """Check all members and return them."""
     planned: list[ArchiveMember] = []
     size = 0
     try:
@@ -236,27 +215,21 @@ def _write_members(
     members: list[ArchiveMember], path: Path, open_member: Callable[[ArchiveMember], IO[bytes]], check: CancelCheck
 ) -> None:
     left = MAX_BYTES
-    for member in members:
+    for member in sorted(members, key=lambda member: _WRITE_ORDER.index(member.kind)):
         check()
         target = path.joinpath(*member.path)
         if member.kind == "directory":
             target.mkdir(parents=True, exist_ok=True)
-        elif member.kind == "file":
-            target.parent.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if member.kind == "file":
             with open_member(member) as content:
                 left -= _write_file(content, target, member, left, check)
-    for member in members:
-        check()
-        target = path.joinpath(*member.path)
+            continue
+        target.unlink(missing_ok=True)  # an archive may contain a member twice
         if member.kind == "hard":
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)  # an archive may contain a member twice
             target.hardlink_to(path.joinpath(*_parse_member_name(member.target)))
-    for member in members:
-        if member.kind == "link":
-            target = path.joinpath(*member.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
+        else:
             target.symlink_to(member.target)
 
 

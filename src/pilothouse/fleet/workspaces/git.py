@@ -41,11 +41,7 @@ _MAX_EXCLUDE_BYTES = 16 * 1024 * 1024
 
 
 def find_git() -> str:
-    """Return the path of git.
-
-    Raises:
-        UsageError: git is not installed.
-    """
+    """Return the path of git."""
     found = shutil.which("git")
     if found is None:
         raise UsageError("there is no git to run: install it, or put it on PATH")
@@ -54,11 +50,6 @@ def find_git() -> str:
 
 async def run_git(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
     """Run git and return its output. Cancelling kills it.
-
-    Args:
-        *arguments: arguments of git.
-        cwd: its working directory.
-        env: additional environment variables.
 
     Raises:
         WorkspaceError: git failed.
@@ -86,28 +77,19 @@ def _build_environ(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class GitRepository(Struct, frozen=True):
-    """What is needed of a repository to compare a working tree with it, recorded before an agent worked there.
+    """What is needed of a repository to compare a working tree with it, recorded before an agent worked there."""
 
-    Args:
-        directory: the git directory of the working tree.
-        objects: the directory of objects.
-        exclude: path of the list of ignored files, which may not exist.
-        object_format: hash format of objects, such as "sha1".
-        settings: filters and line ends, as `read_content_settings` returns them.
-    """
-
-    directory: Path
+    directory: Path  # of the working tree
     objects: Path
-    exclude: Path
+    exclude: Path  # the list of ignored files, which may not exist
     object_format: str = "sha1"
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()  # see `read_content_settings`
 
 
 async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
     """Read the settings that determine the bytes of a file in a repository: filters and line ends.
 
-    Args:
-        directory: a directory in the repository; call this before an agent can have changed its configuration.
+    Call this before an agent can have changed the configuration of the repository.
     """
     try:
         output = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
@@ -122,12 +104,6 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
 
     Git uses its own temporary repository, which borrows the objects, so the current `.git` of the tree and the
     configuration, attributes and hooks there have no effect. Without changes no file is made.
-
-    Args:
-        path: the working tree.
-        base: the commit.
-        target: the file.
-        repository: the repository of the working tree.
 
     Raises:
         WorkspaceError: the path is no longer a working tree, or the commit does not exist.
@@ -316,11 +292,8 @@ class GitWorktree(LocalWorkspace):
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        # A directory made by an older version has no record of its index; then every file is read.
-        directory = Path(run_directory.facts.get("git_dir", os.devnull))
-        await write_patch(
-            run_directory.path, run_directory.facts["base"], target, replace(self._repository, directory=directory)
-        )
+        repository = replace(self._repository, directory=Path(run_directory.facts["git_dir"]))
+        await write_patch(run_directory.path, run_directory.facts["base"], target, repository)
 
     def _hold_lock(self) -> AbstractAsyncContextManager[None]:
         """Serialize across processes: git itself does not wait for its locks."""
