@@ -393,6 +393,8 @@ MAX_PATHS = 200
 
 # The text between words: the shell's operators (`<&-` is one), `=`, `,` and `:`.
 _WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
+_REMOTE_URL = re.compile(r"(?:https?|ssh|git)://[A-Za-z0-9]")
+_PATH_SEPARATOR = re.compile(r"[:@,+]")
 _EXPANSION = re.compile(r"[$`]")
 _GLOB_CHARS = re.compile(r"[*?\[\]{}]+")
 _COMPUTED = re.compile(r"[$`{]")
@@ -432,13 +434,24 @@ def _judge_bash(command: str, context: RuleContext) -> Decision:
 def _find_outside_word(content: str, command: str, context: RuleContext) -> str | None:
     """Return the first word after the allowed prefix that, as a path, is guarded or outside the working directories."""
     for word in command.split()[len((_get_prefix(content) or "").split()) :]:
-        # `-I/usr/include`: a path may directly follow an option.
-        path = word[word.find("/") :] if word.startswith("-") and "/" in word else word
-        spot = resolve_path(path, context.workplace)
-        climbs = "/.." in path.lstrip("./")  # `..` after a directory, which may be a link
-        if climbs or not is_inside(spot.real, context.workplace) or _is_guarded(spot, context.workplace):
-            return word
+        for path in _find_paths(word):
+            spot = resolve_path(path, context.workplace)
+            climbs = "/.." in path.lstrip("./")  # `..` after a directory, which may be a link
+            if climbs or not is_inside(spot.real, context.workplace) or _is_guarded(spot, context.workplace):
+                return word
     return None
+
+
+def _find_paths(word: str) -> Iterator[str]:
+    """Yield what a program may read as a path: the word, and its parts, as in `-I/usr/include`, `-C..` and `host:x`."""
+    yield word
+    if _REMOTE_URL.match(word):
+        return
+    parts = _PATH_SEPARATOR.split(word)
+    yield from filter(None, parts)
+    for part in parts:
+        if part.startswith("-"):  # a path may directly follow an option
+            yield from (part[at:] for at in map(part.find, "/.") if at > 0)
 
 
 def _format_rule(rule: PermissionRule) -> str:
