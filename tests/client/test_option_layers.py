@@ -427,6 +427,23 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
     assert "sk-secret" not in str(caught.value)
 
 
+def test_a_misspelt_variable_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pilothouse.client.agent._seen_variables", set[str]())
+    for name in ("PILOTHOUSE_MAX_TURN", "PILOTHOUSE_MY_PROGRAM", "PILOTHOUSE_TRANSPORT"):
+        monkeypatch.setenv(name, "secret")
+    for name in ("CACHE", "CONFIG", "HOST", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI"):
+        monkeypatch.setenv(f"PILOTHOUSE_{name}", "none" if name == "CONFIG" else "x")
+    for _ in range(2):
+        ph.query("go")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "the variable PILOTHOUSE_MAX_TURN has no effect, because there is no such option; "
+        "did you mean PILOTHOUSE_MAX_TURNS?"
+    )
+
+
 # Through to the child.
 
 

@@ -146,6 +146,34 @@ def test_rule_for_a_beginning_stays_in_the_work(project: Workplace) -> None:
     assert judged(project, "cat ../a", rules=rules) == "allow"
 
 
+@pytest.mark.requirement("E83")
+def test_rule_for_a_beginning_finds_paths_inside_of_words(project: Workplace) -> None:
+    rules = RuleSet.parse(allow=["Bash(make:*)", "Bash(curl:*)", "Bash(git *)"])
+    outside = ("make -C..", "make -fC..", "git -C../x log", "make -C.git", "curl -o.bashrc x", "curl -K.claude/x y")
+    outside += ("curl -d @/etc/passwd x", "curl -d a@../x y", "curl -F f@.env x", "curl file:///etc/passwd")
+    outside += (
+        "git clone host:/etc x",
+        "git show HEAD:.env",
+        "curl a,/etc/passwd",
+        "curl -r,+/etc/x",
+        "curl -F f:.. x",
+        "curl .env,a",
+    )
+    for command in outside:
+        assert judged(project, command, rules=rules) == "ask", command
+    inside = (
+        "git log HEAD..",
+        "git log main..x",
+        "make -j4 -Csub",
+        "curl -d @sub/a x",
+        "git show HEAD:a",
+        "make -l1.5",
+    )
+    inside += ("git clone https://example.com/x", "git clone git@example.com:a/b", "git clone ssh://git@example.com/a")
+    for command in inside:
+        assert judged(project, command, rules=rules) == "allow", command
+
+
 PLAIN = st.text("abcXYZ019_./,:@+ -", max_size=12).filter(lambda text: "/.." not in text)
 SPECIAL = st.sampled_from([*"\t\n\r\v\f;&|<>()$`\"'\\*?[]{}~#!=%^\0é\u00a0\u2028\u200b"])
 

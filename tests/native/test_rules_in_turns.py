@@ -82,3 +82,42 @@ async def test_searches_do_not_show_what_may_not_be_read(
     )
     assert "open.txt" in result.text
     assert "closed.txt" not in result.text
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux says where an open file is")
+@pytest.mark.parametrize("swapped", [True, False])
+@pytest.mark.parametrize("tool", ["Read", "Write"])
+async def test_a_tool_opens_only_the_path_that_was_judged(
+    scripted_model: ScriptedModel, tool: str, swapped: bool, tmp_path: Path
+) -> None:
+    work, away = tmp_path / "work", tmp_path / "away"
+    for folder in (work / "sub", away):
+        folder.mkdir(parents=True)
+    (work / "sub" / "a").write_text("plain")
+    (away / "a").write_text("hidden")
+
+    def swap(_: ph.PermissionRequest) -> bool:
+        if swapped:
+            (work / "sub").rename(work / "old")
+            (work / "sub").symlink_to(away)
+        return True
+
+    given = {"file_path": "sub/a"} if tool == "Read" else {"file_path": "sub/b", "content": "x"}
+    scripted_model.reply(ToolUse(tool, given))
+    scripted_model.reply("Done.")
+    await ph.query(
+        "Go",
+        env=scripted_model.env(),
+        inherit_env=False,
+        cwd=work,
+        settings={"permissions": {"ask": [tool]}},
+        can_use_tool=swap,
+        transport=ph.NativeTransport(),
+    )
+    [answer] = scripted_model.requests[-1].tool_results
+    assert answer.is_error is swapped
+    assert ("changed after permission was checked" in str(answer.content)) is swapped
+    assert "hidden" not in str(answer.content)
+    assert [path.name for path in away.iterdir()] == ["a"]
+    assert (work / "sub" / "b").exists() is (tool == "Write" and not swapped)

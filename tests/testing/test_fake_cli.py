@@ -133,6 +133,13 @@ def test_several_turns_wait_for_their_prompts():
         assert (out, process.returncode) == (b"", 0)
 
 
+def test_a_prompt_after_the_last_step_is_an_error():
+    ended = run(FakeCLI().text("one"), USER, USER)
+    assert (ended.returncode, types(ended).count("result")) == (1, 1)
+    assert b"the scenario has ended, but another prompt came" in ended.stderr
+    assert run(FakeCLI().text("one"), USER).stderr == b""
+
+
 def test_it_reports_the_lifecycle_of_each_prompt():
     fake = FakeCLI().text("one").text("two")
     reported = written(run(fake, USER, {**USER, "uuid": "u-2"}))

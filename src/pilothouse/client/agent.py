@@ -7,9 +7,10 @@ that contradict each other.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import warnings
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -24,7 +25,14 @@ from pilothouse.client.rate_limits import SharedRateLimits
 from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
-from pilothouse.options.options import NO_OPTIONS, VARIABLE_PREFIX, make_layer, read_environ, restrict_untrusted
+from pilothouse.options.options import (
+    NO_OPTIONS,
+    VARIABLE_PREFIX,
+    VARIABLES,
+    make_layer,
+    read_environ,
+    restrict_untrusted,
+)
 from pilothouse.options.signatures import show_options
 from pilothouse.tracebacks import user_class, user_function
 
@@ -106,6 +114,8 @@ class Agent:
 
     def _layers(self) -> tuple[Options, ...]:
         found = _pilothouse_variables()
+        if not _seen_variables.issuperset(found):
+            _report_misspelt_variables(found)
         variables, file = read_environ(found) if found else NO_OPTIONS, load_config_layer()
         if file is None:
             return variables, _configured, self._options
@@ -304,6 +314,20 @@ def _pilothouse_variables() -> Mapping[str, str]:
     return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it in the meantime
 
 
+def _report_misspelt_variables(names: Iterable[str]) -> None:
+    """Log each variable whose name resembles that of an option's, once in a process. Others may use the prefix too."""
+    for name in set(names) - _seen_variables:
+        _seen_variables.add(name)
+        if name.startswith(VARIABLE_PREFIX) and name not in VARIABLES:
+            from pilothouse.options.unknown_options import find_similar_name
+
+            tails = [variable.removeprefix(VARIABLE_PREFIX) for variable in VARIABLES]
+            meant = find_similar_name(name.removeprefix(VARIABLE_PREFIX), tails, similarity=0.8)
+            if meant is not None:
+                text = "the variable %s has no effect, because there is no such option; did you mean %s?"
+                _log.warning(text, name, VARIABLE_PREFIX + meant)
+
+
 def _validated(options: Any) -> Options:
     if hasattr(options, "build"):  # made by `Options.make()`, whose module is loaded only if used
         options = options.build()
@@ -316,7 +340,10 @@ def _validated(options: Any) -> Options:
     return options
 
 
+_log = logging.getLogger("pilothouse")
 _PREFIX_BYTES = VARIABLE_PREFIX.encode()
+_seen_variables = {"PILOTHOUSE_CACHE"}
+"""Environment variables whose spelling was checked, or needs no check."""
 _configured = NO_OPTIONS
 _default = Agent()
 _context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)

@@ -65,8 +65,11 @@ def decide(
     rules: RuleSet,
     workplace: Workplace,
     read_only: bool,
+    resolved: ResolvedPath | None = None,
 ) -> Decision:
     """Decide on a call of a tool.
+
+    `resolved` is what `resolve_call_path` returned for the call: the tool then opens exactly the path that was judged.
 
     Never raises because of `tool_input`: a call that cannot be judged needs permission. An unknown `mode` is treated as
     "default". An unknown tool may run if it is `read_only`, but not one of an MCP server.
@@ -79,12 +82,23 @@ def decide(
         >>> decide("Bash", {"command": "git add x && curl example.com"}, read_only=False, **settings).behavior
         'ask'
     """
-    matching = RuleContext(rules, workplace, accepts_edits=mode == "acceptEdits", is_planning=mode == "plan")
+    matching = RuleContext(
+        rules, workplace, accepts_edits=mode == "acceptEdits", is_planning=mode == "plan", resolved=resolved
+    )
     try:
         decision = _judge_call(tool_name, tool_input, matching, read_only=read_only)
     except (OSError, ValueError) as error:
         decision = Decision.ask(f"This call cannot be judged: {error}", must_ask=True)
     return _apply_mode(decision, mode)
+
+
+def resolve_call_path(tool_name: str, tool_input: Mapping[str, Any], workplace: Workplace) -> ResolvedPath | None:
+    """Resolve the path of a call of a file tool; None for other tools, and for a path that cannot be resolved."""
+    field = PATH_FIELDS.get(tool_name)
+    try:
+        return None if field is None else resolve_path(_get_text(tool_input, field), workplace)
+    except (OSError, ValueError):
+        return None
 
 
 def make_hidden_filter(rules: RuleSet, workplace: Workplace) -> Callable[[Path], bool] | None:
@@ -192,6 +206,7 @@ class RuleContext(msgspec.Struct, frozen=True):
     workplace: Workplace
     accepts_edits: bool = False  # edits inside the workplace need no rule
     is_planning: bool = False  # no rule allows a change
+    resolved: ResolvedPath | None = None  # the path of this call, if it was resolved before
 
     def find_forbidding(
         self, behavior: Literal["deny", "ask"], tool: str, resolved: ResolvedPath
@@ -393,6 +408,8 @@ MAX_PATHS = 200
 
 # The text between words: the shell's operators (`<&-` is one), `=`, `,` and `:`.
 _WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
+_REMOTE_URL = re.compile(r"(?:https?|ssh|git)://[A-Za-z0-9]")
+_PATH_SEPARATOR = re.compile(r"[:@,+]")
 _EXPANSION = re.compile(r"[$`]")
 _GLOB_CHARS = re.compile(r"[*?\[\]{}]+")
 _COMPUTED = re.compile(r"[$`{]")
@@ -432,13 +449,24 @@ def _judge_bash(command: str, context: RuleContext) -> Decision:
 def _find_outside_word(content: str, command: str, context: RuleContext) -> str | None:
     """Return the first word after the allowed prefix that, as a path, is guarded or outside the working directories."""
     for word in command.split()[len((_get_prefix(content) or "").split()) :]:
-        # `-I/usr/include`: a path may directly follow an option.
-        path = word[word.find("/") :] if word.startswith("-") and "/" in word else word
-        spot = resolve_path(path, context.workplace)
-        climbs = "/.." in path.lstrip("./")  # `..` after a directory, which may be a link
-        if climbs or not is_inside(spot.real, context.workplace) or _is_guarded(spot, context.workplace):
-            return word
+        for path in _find_paths(word):
+            spot = resolve_path(path, context.workplace)
+            climbs = "/.." in path.lstrip("./")  # `..` after a directory, which may be a link
+            if climbs or not is_inside(spot.real, context.workplace) or _is_guarded(spot, context.workplace):
+                return word
     return None
+
+
+def _find_paths(word: str) -> Iterator[str]:
+    """Yield what a program may read as a path: the word, and its parts, as in `-I/usr/include`, `-C..` and `host:x`."""
+    yield word
+    if _REMOTE_URL.match(word):
+        return
+    parts = _PATH_SEPARATOR.split(word)
+    yield from filter(None, parts)
+    for part in parts:
+        if part.startswith("-"):  # a path may directly follow an option
+            yield from (part[at:] for at in map(part.find, "/.") if at > 0)
 
 
 def _format_rule(rule: PermissionRule) -> str:
@@ -606,7 +634,8 @@ def _judge_bash_call(_tool: str, tool_input: Mapping[str, Any], context: RuleCon
 
 def _judge_file_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
     judge = _judge_read if tool == "Read" else _judge_edit
-    return judge(resolve_path(_get_text(tool_input, PATH_FIELDS[tool]), context.workplace), context, tool)
+    resolved = context.resolved or resolve_path(_get_text(tool_input, PATH_FIELDS[tool]), context.workplace)
+    return judge(resolved, context, tool)
 
 
 def _judge_search_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:

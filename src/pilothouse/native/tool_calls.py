@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, cast
 
 import anyio
@@ -20,10 +21,10 @@ from pilothouse.native import frames
 from pilothouse.native.configuration import PERMISSION_MODES
 from pilothouse.native.hooks import HookOutcome
 from pilothouse.native.mcp import McpTool
-from pilothouse.native.permissions import Decision, decide
+from pilothouse.native.permissions import Decision, decide, resolve_call_path
 from pilothouse.native.prompts import NO_APPROVER, STRUCTURED_ACCEPTED, TOOL_NOT_RUN, TOOL_STOPPED
 from pilothouse.native.state import STRUCTURED_TOOL_NAME, SessionState
-from pilothouse.native.tools.base import BuiltinTool, ToolOutput, make_failure
+from pilothouse.native.tools.base import BuiltinTool, ToolOutput, judged_path, make_failure
 from pilothouse.native.tools.session_tools import EXIT_PLAN_MODE, INTERACTIVE_TOOLS
 from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, JsonObject, as_object, join_text
 from pilothouse.transports.concurrency import run_blocking
@@ -45,6 +46,7 @@ class PermissionOutcome(Struct):
     meta: JsonObject | None = None  # for `tool_result_meta`
     contexts: Sequence[str] = ()  # text of hooks for the model
     stop_reason: str | None = None  # why a hook ends the run; None: it goes on
+    real_path: Path | None = None  # the path that was judged, of a call of a file tool
 
 
 class Call(Struct, frozen=True):
@@ -87,17 +89,24 @@ class PermissionChecker:
                 if ruling.is_allowed and call.name == EXIT_PLAN_MODE and state.permission_mode == "plan":
                     await self.set_mode("default")
                 return ruling
+            resolved = await run_blocking(partial(resolve_call_path, call.name, call.input, state.workplace))
             about = {"mode": state.permission_mode, "rules": state.rules, "workplace": state.workplace}
-            judge = partial(decide, call.name, call.input, **about, read_only=call.tool.read_only)
-            found = await run_blocking(judge)  # reads paths on disk
-            if found.behavior == "deny":
-                await self._report_denial(call, found.reason)
-                return _make_denied(call.input, found.reason, "config", reason_type="rule")
-            if hook_outcome.decision == "allow" and not found.must_ask:
-                return _make_allowed(call.input, "hook", reason_type="hook")
-            if found.behavior == "allow" and hook_outcome.decision != "ask":
-                return _make_allowed(call.input, "config", reason_type="rule")
-            return await self._ask_host(call, found)
+            about |= {"read_only": call.tool.read_only, "resolved": resolved}
+            found = await run_blocking(partial(decide, call.name, call.input, **about))  # reads paths on disk
+            ruling = await self._apply_decision(call, found, hook_outcome)
+            if resolved is not None and ruling.tool_input == call.input:  # another input may have another path
+                ruling.real_path = resolved.real
+            return ruling
+
+    async def _apply_decision(self, call: Call, found: Decision, hook_outcome: HookOutcome) -> PermissionOutcome:
+        if found.behavior == "deny":
+            await self._report_denial(call, found.reason)
+            return _make_denied(call.input, found.reason, "config", reason_type="rule")
+        if hook_outcome.decision == "allow" and not found.must_ask:
+            return _make_allowed(call.input, "hook", reason_type="hook")
+        if found.behavior == "allow" and hook_outcome.decision != "ask":
+            return _make_allowed(call.input, "config", reason_type="rule")
+        return await self._ask_host(call, found)
 
     async def _ask_host(self, call: Call, found: Decision) -> PermissionOutcome:
         hooked = await self._run_request_hooks(call, found)
@@ -300,6 +309,7 @@ class ToolCalls:
                 await self._answer(call.id, make_failure(ruling.message), ruling.meta)
             else:
                 self._started.add(call.id)
+                judged_path.set(ruling.real_path)  # for this call: each has its own task
                 await self._run_tool(replace(call, input=ruling.tool_input), ruling.meta)
 
     def _find_problem(self, call: Call) -> str | None:

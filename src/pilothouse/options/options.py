@@ -281,7 +281,7 @@ def read_environ(environ: Mapping[str, str]) -> Options:
     for variable in environ:
         if not variable.startswith(VARIABLE_PREFIX):
             continue
-        option = _VARIABLES.get(variable)
+        option = VARIABLES.get(variable)
         text = environ[variable]
         if option is not None and text:
             layers.append(_make_layer(option.name, _parse_variable(option, variable, text), variable))
@@ -293,7 +293,8 @@ def get_variable_name(name: str) -> str | None:
     return VARIABLE_PREFIX + name.upper() if TABLE[name].value_type.parse is not None else None
 
 
-_VARIABLES = {variable: option for name, option in TABLE.items() if (variable := get_variable_name(name))}
+VARIABLES = {variable: option for name, option in TABLE.items() if (variable := get_variable_name(name))}
+"""The environment variables of options."""
 
 
 def _refuse_in_file(name: str, where: str) -> None:

@@ -1,9 +1,11 @@
 """The error for a name that is not an option: its name in pilothouse, or what to use instead.
 
-Loaded only when such an error is raised.
+Loaded only for such a name.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.table import TABLE
@@ -87,11 +89,17 @@ def make_unknown_option_error(name: str) -> OptionsError:
         )
     if plain in NOT_OPTIONS:
         return OptionsError(f"there is no option {name!r}: {NOT_OPTIONS[plain]}", option=name)
+    close = find_similar_name(plain)
+    hint = f"; did you mean {close!r}?" if close else "; `pilothouse.options.TABLE` lists them"
+    return OptionsError(f"unknown option {name!r}{hint}", option=name)
+
+
+def find_similar_name(name: str, names: Iterable[str] = TABLE, *, similarity: float = MIN_SIMILARITY) -> str | None:
+    """Return the one of `names` that resembles `name` most; None if none does."""
     import difflib  # slow to import
 
-    close = difflib.get_close_matches(plain, TABLE, n=1, cutoff=MIN_SIMILARITY)
-    hint = f"; did you mean {close[0]!r}?" if close else "; `pilothouse.options.TABLE` lists them"
-    return OptionsError(f"unknown option {name!r}{hint}", option=name)
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=similarity)
+    return close[0] if close else None
 
 
 def _describe_difference(known: str, name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, cast
 # Frames in which the CLI puts the uuids of the user messages that they answer.
 MARKED_TYPES = ("result", "assistant")
 UUID_FIELDS = ("user_message_uuid", "user_message_uuids")
+UNANSWERED = "FakeCLI: the scenario has ended, but another prompt came; add a text(…) for each prompt, or forever()\n"
 
 
 class FakeChild:
@@ -242,6 +243,17 @@ class FakeChild:
         """Cancel the control request that was sent last."""
         self.emit({"type": "control_cancel_request", "request_id": self.asked})
 
+    def finish(self) -> NoReturn:
+        """Wait for the end of stdin and exit, as the real CLI does. A prompt that nothing answers is an error."""
+        with self._changed:
+            while True:
+                if self.user and any(_fits(frame, "user", None) for frame in self._frames):
+                    self.stderr(UNANSWERED)
+                    self.end(1)
+                if self._eof:
+                    self.end(self.failed)
+                self._changed.wait()
+
     def wait_eof(self) -> None:
         """Wait until stdin has ended."""
         with self._changed:
@@ -294,7 +306,7 @@ class FakeChild:
             getattr(self, verb)(*args, **kwargs)
 
     def run(self) -> NoReturn:
-        """Play the whole scenario, then wait for the end of stdin, as the real CLI does."""
+        """Play the whole scenario, then finish."""
         self.listen_if_reading()
         source = self.scenario.get("source")
         if source:
@@ -305,8 +317,7 @@ class FakeChild:
             self.play(self.scenario["steps"])
             while self.scenario["forever"]:
                 self.play(self.scenario["steps"])
-        self.wait_eof()
-        self.end(self.failed)
+        self.finish()
 
     def listen_if_reading(self) -> None:
         """Start reading, unless the scenario says that the child never reads."""

@@ -88,9 +88,10 @@ class FakeCLI:
     """A scripted child in place of `claude`: `cli=fake.path`.
 
     Verbs add steps and return the fake, so that a scenario reads from left to right. The child plays them in order,
-    waits for the end of its stdin and exits: with 1 if the last result was an error, else with 0. Meanwhile it
-    responds to `initialize`, `interrupt`, `set_model` and `set_permission_mode` by itself, and to other control
-    requests with an error, unless a step waits for them. Without `--input-format stream-json` the prompt is the last
+    waits for the end of its stdin and exits: with 1 if the last result was an error, else with 0. If another prompt
+    comes after the last step, the child writes so to stderr and exits with 1. Meanwhile it responds to `initialize`,
+    `interrupt`, `set_model` and `set_permission_mode` by itself, and to other control requests with an error, unless a
+    step waits for them. Without `--input-format stream-json` the prompt is the last
     argument and stdin is not read. `--version` prints `version`, and is not recorded.
 
     The files are removed by `close`, at the end of a `with` block, or with the object.

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -149,6 +150,10 @@ def run_in_thread(function: Callable[[ToolInput, Workplace], ToolOutput]) -> Too
         return await to_thread.run_sync(function, tool_input, workplace)
 
     return run
+
+
+judged_path: ContextVar[Path | None] = ContextVar("judged_path", default=None)
+"""The path, without links, on which permission was decided for the running call of a file tool."""
 
 
 class BuiltinToolError(Exception):

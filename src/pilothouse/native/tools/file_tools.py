@@ -29,6 +29,7 @@ from pilothouse.native.tools.base import (
     ToolOutput,
     Workplace,
     format_size,
+    judged_path,
     make_property,
     make_schema,
     run_in_thread,
@@ -75,12 +76,27 @@ def open_regular(path: Path, given: str) -> int:
             )
     # Without O_NONBLOCK, opening a FIFO blocks until there is a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    _require_judged(descriptor, judged_path.get())
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or real == os.devnull:
         return descriptor
     os.close(descriptor)
     kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file (a device, FIFO or socket)"
     raise BuiltinToolError(f"{given} is {kind}")
+
+
+def _require_judged(descriptor: int, real: Path | None) -> None:
+    """Close and refuse what is not the path that was judged: a directory or link was replaced meanwhile.
+
+    Only Linux says where an open file is.
+    """
+    try:
+        found = real and Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:
+        return
+    if found != real:
+        os.close(descriptor)
+        raise BuiltinToolError(f"The path changed after permission was checked: it was {real}, and is {found}")
 
 
 def read_file(path: Path, given: str, max_bytes: int = MAX_LOADED_BYTES) -> bytes:
@@ -147,20 +163,35 @@ def require_regular_file(path: Path) -> None:
 def write_file(path: Path, data: bytes) -> None:
     """Write a file atomically: readers see the old bytes or the new ones. Keeps permissions and owner."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    real = judged_path.get()
+    folder = os.open(path.parent, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+    _require_judged(folder, None if real is None else real.parent)
     try:
-        old = path.stat()
+        _write_in_folder(folder, path.name, data)
+    finally:
+        os.close(folder)
+
+
+def _write_in_folder(folder: int, name: str, data: bytes) -> None:
+    """Write a file in an open directory, wherever its path leads by now."""
+    try:
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         old = None
-    if old is not None and (old.st_nlink > 1 or not os.access(path.parent, os.W_OK | os.X_OK)):
-        with path.open("r+b") as file:  # other names of the same file must get the change, too
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise BuiltinToolError(f"{name} is not a regular file any more")
+    if old is not None and (old.st_nlink > 1 or not os.access(".", os.W_OK | os.X_OK, dir_fd=folder)):
+        # Other names of the same file must get the change, too.
+        with os.fdopen(os.open(name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder), "r+b") as file:
             file.write(data)
             file.truncate()
         return
-    if old is not None and not os.access(path, os.W_OK):
-        raise PermissionError(13, "Permission denied", str(path))
-    name = path.with_name(f".{path.name[:64]}.{uuid.uuid4().hex[:8]}")
+    if old is not None and not os.access(name, os.W_OK, dir_fd=folder):
+        raise PermissionError(13, "Permission denied", name)
+    new = f".{name[:64]}.{uuid.uuid4().hex[:8]}"
     # Never readable for more users than the old file, not even for a moment.
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
+    mode = 0o666 if old is None else 0o600
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -168,10 +199,10 @@ def write_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
             if old is not None:
                 _copy_permissions(file.fileno(), old)
-        name.replace(path)
+        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            name.unlink()
+            os.unlink(new, dir_fd=folder)
         raise
 
 
