@@ -173,6 +173,37 @@ async def test_a_thread_goes_on_in_another_process(served_cli: ServedCli, script
     assert "ahoy1" not in str(scripted_model.requests[2].messages)
 
 
+async def test_children_that_start_at_once_are_counted(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.on("hello", [Text("I look."), bash("touch a")])
+    threads = Threads(served_cli.agent(tools=["Bash"]), max_sessions=2)
+    statuses: list[int] = []
+
+    async def run(url: str, thread: str) -> None:
+        async with httpx2.AsyncClient(timeout=90) as client:
+            response = await client.post(f"{url}/agui", json=run_input(thread, HELLO))
+            statuses.append(response.status_code)
+
+    with served(agui_route("/agui", threads)) as url:
+        async with anyio.create_task_group() as tasks:
+            for at in range(5):
+                tasks.start_soon(run, url, f"t{at}")
+        assert sorted(statuses) == [200, 200, 503, 503, 503]
+
+
+async def test_the_first_of_two_answers_to_an_ask_holds(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([bash("touch a")], results))
+    with served(agui_route("/agui", served_cli.agent(tools=["Bash"]))) as url:
+        first = await post(f"{url}/agui", run_input("t", HELLO))
+        [interrupt] = first[-1]["outcome"]["interrupts"]
+        resume = [
+            {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": approved}}
+            for approved in (False, True)
+        ]
+        second = await post(f"{url}/agui", run_input("t", HELLO, resume=resume))
+        assert second[-1]["outcome"] == {"type": "success"}
+        assert not (served_cli.cwd / "a").exists()
+
+
 @pytest.mark.parametrize("is_silent", [pytest.param(True, marks=pytest.mark.matrix), False])
 async def test_a_client_that_leaves_stops_the_turn(
     served_cli: ServedCli, scripted_model: ScriptedModel, is_silent: bool
@@ -206,6 +237,7 @@ async def test_what_is_refused(served_cli: ServedCli) -> None:
                 ("{}", "application/json", 400),
                 ('{"threadId": "t", "runId": "r", "messages": []}', "application/json", 400),
                 ('{"threadId": "t", "runId": "r", "messages": [1]}', "application/json", 400),
+                ('{"threadId": "\\ud800", "runId": "r", "messages": []}', "application/json", 400),
             ):
                 got = await client.post(f"{url}/agui", content=body, headers={"content-type": kind})
                 assert (got.status_code, "error" in got.json()) == (status, True)

@@ -488,6 +488,75 @@ def test_bodies_that_are_none(connect: Connect) -> None:
         assert (answer.status, told["type"], told["error"]["type"]) == (400, "error", "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/messages", {"tool_choice": {"type": []}}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": {}}]}]}),
+        ("/v1/messages/count_tokens", {"tool_choice": {"type": {}}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "file", "file": 1}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": True}]}),
+    ],
+)
+def test_values_of_another_type_are_refused(connect: Connect, path: str, more: dict[str, Any]) -> None:
+    clients = connect()
+    body = {"model": "sonnet", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], **more}
+    connection = http.client.HTTPConnection("127.0.0.1", clients.server.port, timeout=LIMIT)
+    connection.request("POST", path, json.dumps(body), {"x-api-key": TOKEN})
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    assert (answer.status, told["error"]["type"]) == (400, "invalid_request_error")
+    assert clients.told.made == []
+
+
+def test_a_result_with_a_type_that_is_no_text_is_json(connect: Connect) -> None:
+    clients = connect("Fine.")
+    call: Any = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result: Any = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": {}}]}
+    answer = clients.anthropic.messages.create(
+        model="sonnet",
+        max_tokens=64_000,
+        messages=[
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ],
+    )
+    assert answer.content[0].text == "Fine."
+    assert "{}" in clients.told.prompt()
+
+
+def test_an_unforeseen_failure_has_the_form_of_the_vendor(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: EndpointModels, name: str) -> str:
+        raise RuntimeError("/secret/place")
+
+    clients = connect()
+    monkeypatch.setattr(EndpointModels, "check", fail)
+    with pytest.raises(openai.InternalServerError) as openai_error:
+        clients.chat()
+    with pytest.raises(anthropic.InternalServerError) as anthropic_error:
+        clients.message()
+    assert openai_error.value.type == "server_error"
+    assert anthropic_error.value.type == "api_error"
+    assert "/secret" not in f"{openai_error.value} {anthropic_error.value}"
+    assert "/secret/place" in caplog.text
+
+
+def test_a_client_that_leaves_in_its_request_is_no_failure(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    clients = connect("Next.")
+    connection = http.client.HTTPConnection("127.0.0.1", clients.server.port, timeout=LIMIT)
+    connection.putrequest("POST", "/v1/messages")
+    connection.putheader("x-api-key", TOKEN)
+    connection.putheader("content-length", "1000")
+    connection.endheaders(b'{"model":')
+    connection.close()
+    assert clients.chat().choices[0].message.content == "Next."
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_tokens(connect: Connect) -> None:
     clients = connect("Hi.")
     for wrong in ("", "other"):

@@ -50,6 +50,22 @@ async def test_a_chat_asks_and_goes_on_in_the_same_message(
     assert second[-1]["type"] == "finish"
 
 
+async def test_what_is_refused(served_cli: ServedCli) -> None:
+    with served(vercel_route("/chat", served_cli.agent(), resumable=True)) as url:
+        async with httpx2.AsyncClient() as client:
+            for body, status in (
+                ({"id": "c", "messages": [{"role": "user", "parts": 1}]}, 400),
+                ({"id": "c", "messages": [{"role": "assistant", "parts": True}]}, 409),
+                ({"id": "c", "messages": [1]}, 400),
+                ({"messages": [user("go")]}, 400),
+            ):
+                got = await client.post(f"{url}/chat", json=body)
+                assert (got.status_code, "error" in got.json()) == (status, True)
+            assert (await client.get(f"{url}/chat/c/stream")).status_code == 204
+            assert (await client.get(f"{url}/chats/c/stream")).status_code == 404  # of the application
+            assert (await client.post(f"{url}/chats", json={})).status_code == 404
+
+
 async def read_first_text(client: httpx2.AsyncClient, url: str) -> None:
     """Send a prompt and leave at the first text."""
     async with client.stream("POST", url, json={"id": "c", "messages": [user("go")]}) as response:

@@ -272,7 +272,8 @@ def _has_results(content: Any) -> bool:
 
 
 def _get_type(part: Any) -> Any:
-    return cast("Mapping[str, Any]", part).get("type") if isinstance(part, Mapping) else None
+    kind = cast("Mapping[str, Any]", part).get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _get_first(part: Mapping[str, Any], keys: Sequence[str]) -> Any:

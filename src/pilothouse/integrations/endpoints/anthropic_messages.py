@@ -107,7 +107,7 @@ def _read_choice(choice: JsonBody) -> Any:
     kind = choice.get("type", "auto")
     if kind == "tool":
         return {"tool_name": choice.get("name")}
-    if kind not in _CHOICES:
+    if not isinstance(kind, str) or kind not in _CHOICES:
         raise make_invalid("tool_choice", "expected auto, any, tool or none")
     return _CHOICES[kind]
 

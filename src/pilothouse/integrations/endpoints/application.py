@@ -167,6 +167,8 @@ class EndpointRoutes:
 
     def make(self, path: str, method: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
         """Make the route of a handler; its errors are in the form of the dialect."""
+        from starlette.requests import ClientDisconnect
+        from starlette.responses import Response
         from starlette.routing import Route
 
         async def endpoint(request: Request) -> Response:
@@ -177,6 +179,11 @@ class EndpointRoutes:
                 return self._make_error_response(error)
             except UsageError as error:
                 return self._make_error_response(cast("EndpointError", make_endpoint_error(error)))
+            except ClientDisconnect:  # in the middle of its request
+                return Response(status_code=400)
+            except Exception:
+                log.exception("a request of an endpoint could not be read")
+                return self._make_error_response(make_hidden_error())
 
         return Route(path, endpoint, methods=[method])
 

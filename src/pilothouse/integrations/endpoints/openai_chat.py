@@ -161,6 +161,8 @@ def _read_message(at: int, message: JsonBody) -> JsonBody:
         if not isinstance(parts, str | list):
             raise make_invalid(f"{where}.content", "expected text or parts")
         return {"role": role, "content": parts}
+    if not isinstance(parts, str | list | None):
+        raise make_invalid(f"{where}.content", "expected text or parts")
     said = [{"type": "text", "text": parts}] if isinstance(parts, str) else list(cast("list[JsonBody]", parts or []))
     if isinstance(message.get("refusal"), str):
         said.append({"type": "text", "text": message["refusal"]})
@@ -179,7 +181,7 @@ def _read_part(where: str, part: Any) -> JsonBody:
             image = found.get("image_url")
             return {"type": "image", "image": cast("JsonBody", image).get("url") if isinstance(image, dict) else image}
         case "file":
-            return read_file(cast("JsonBody", found.get("file") or {}))
+            return read_file(read_field(found, "file", dict, {}))
         case kind:
             raise make_invalid(where, f"a part of type {kind!r} is not supported; text, images and files are")
 

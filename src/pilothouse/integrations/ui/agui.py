@@ -289,9 +289,8 @@ def _answer(turn: Turn, resume: Sequence[Mapping[str, Any]]) -> None:
     waiting = {ask.id: ask for ask in turn.asks}
     for entry in resume:
         ask = waiting.get(str(entry.get("interruptId")))
-        if ask is None:  # settled elsewhere, or too late: the events that follow say how
-            continue
-        settle(ask, entry.get("payload") if entry.get("status") == "resolved" else None, by="AG-UI")
+        if ask is not None:
+            settle(ask, entry.get("payload") if entry.get("status") == "resolved" else None, by="AG-UI")
 
 
 async def _stream(thread: Thread, turn: Turn, body: Mapping[str, Any]) -> AsyncGenerator[Event]:

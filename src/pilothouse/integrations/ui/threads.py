@@ -11,13 +11,14 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
 
 from pilothouse.client import Agent, Query, Session
-from pilothouse.errors import PilothouseError, ProcessError, SessionNotFoundError, UsageError
-from pilothouse.events import Finished, PermissionAsked, PermissionSettled, QueryEvent, ToolCallStarted
+from pilothouse.errors import AskSettledError, PilothouseError, ProcessError, SessionNotFoundError, UsageError
+from pilothouse.events import Finished, PermissionAsked, PermissionSettled, QueryEvent
 from pilothouse.permissions import Ask, Asks
 from pilothouse.tools import Tool, ToolContext, ToolError
 
@@ -194,6 +195,7 @@ class Thread:
         id: as the front end names it.
         session_id: id of the session, the same in every process.
         session: runs it now; None while no child is needed.
+        is_starting: whether a child is being started.
         turn: the last turn.
         client_calls: calls that wait for a result of the front end, by id.
         lock: held while the thread gets a prompt or answers.
@@ -204,6 +206,7 @@ class Thread:
         self.id = thread_id
         self.session_id = str(uuid.uuid5(_NAMESPACE, f"{len(owner)}:{owner}:{thread_id}"))
         self.session: Session | None = None
+        self.is_starting = False
         self.turn: Turn | None = None
         self.client_calls: dict[str, ClientCall] = {}
         self.lock = anyio.Lock()
@@ -246,7 +249,14 @@ class Thread:
         return turn
 
     async def _start_session(self, tools: Sequence[Mapping[str, Any]], has_history: bool) -> Session:
-        await self._threads.make_room(self)
+        self.is_starting = True
+        try:
+            await self._threads.make_room(self)
+            return await self._start_child(tools, has_history)
+        finally:
+            self.is_starting = False
+
+    async def _start_child(self, tools: Sequence[Mapping[str, Any]], has_history: bool) -> Session:
         settings = self._threads.make_settings([self._make_tool(tool) for tool in tools])
         ways = ("resume", "session_id") if has_history else ("session_id", "resume")
         for is_last, way in enumerate(ways):
@@ -276,11 +286,6 @@ class Thread:
             description=str(tool.get("description") or tool.get("name")),
             schema=schema,
         )
-
-    def is_client_call(self, event: ToolCallStarted) -> bool:
-        """Whether the front end runs this call."""
-        name = event.name.removeprefix(CLIENT_TOOL_PREFIX)
-        return name != event.name and any(f"'name', {name!r}" in tool for tool in self._tools)
 
     async def leave(self) -> None:
         """Note that a request has ended; the child ends after a while without another one."""
@@ -367,10 +372,11 @@ class Threads:
         Raises:
             FrontEndError: none is idle.
         """
-        running = [each for each in self._threads.values() if each.session is not None and each is not thread]
-        if len(running) < self._max_sessions:
+        others = [each for each in self._threads.values() if each is not thread]
+        if sum(each.session is not None or each.is_starting for each in others) < self._max_sessions:
             return
-        idle = sorted((each for each in running if not each.is_busy), key=lambda each: each.used_at)
+        unused = [each for each in others if each.session is not None and not (each.is_busy or each.lock.locked())]
+        idle = sorted(unused, key=lambda each: each.used_at)
         if not idle:
             raise FrontEndError(f"all {self._max_sessions} sessions are busy; try again later", code="limit")
         await idle[0].close()
@@ -408,6 +414,8 @@ class Threads:
 def settle(ask: Ask, answer: Any, *, by: str = "front end") -> None:
     """Settle an ask with what a front end sent. What is not a clear yes is a no.
 
+    An ask that was settled elsewhere, or too late, stays as it is: the events of the turn say how.
+
     Args:
         ask: the ask.
         answer: True or False, or an object: `approved` with `editedArgs`, `always` and `reason`; `answers` for
@@ -417,6 +425,11 @@ def settle(ask: Ask, answer: Any, *, by: str = "front end") -> None:
     Raises:
         UsageError: the answer does not fit; the ask waits on.
     """
+    with suppress(AskSettledError):
+        _settle(ask, answer, by)
+
+
+def _settle(ask: Ask, answer: Any, by: str) -> None:
     given = cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else {"approved": answer}
     if ask.kind == "question" and given.get("answers"):
         return ask.answer(given["answers"], by=by)

@@ -6,6 +6,7 @@ the next request of the chat answers and reads on in the same message.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -190,8 +191,12 @@ def vercel_route(
             return Response(status_code=204)
         return EventStream(stream.read(turn), STREAM_HEADERS)
 
-    methods = ["POST", "GET", "DELETE"] if resumable else ["POST"]
-    return Route(path.rstrip("/") + "{rest:path}" if resumable else path, endpoint, methods=methods)
+    if not resumable:
+        return Route(path, endpoint, methods=["POST"])
+    route = Route(path.rstrip("/") + "{rest:path}", endpoint, methods=["POST", "GET", "DELETE"])
+    # Not the paths of the application that begin with the same letters.
+    route.path_regex = re.compile(route.path_regex.pattern.replace("(?P<rest>.*)", "(?P<rest>(/.*)?)"))
+    return route
 
 
 async def _begin(thread: Thread, body: Mapping[str, Any]) -> tuple[Turn, str]:
@@ -216,7 +221,7 @@ async def _begin(thread: Thread, body: Mapping[str, Any]) -> tuple[Turn, str]:
 def _read_answers(message: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was decided, by ask: approvals of the message, and `answers` of the body."""
     found: dict[str, Any] = {}
-    for part in cast("list[Any]", message.get("parts") or []):
+    for part in _list_parts(message):
         match part:
             case {"state": "approval-responded", "approval": {"id": str(ask_id), **approval}}:
                 found[ask_id] = {"approved": approval.get("approved"), "reason": approval.get("reason")}
@@ -226,9 +231,16 @@ def _read_answers(message: Mapping[str, Any], body: Mapping[str, Any]) -> dict[s
     return {**found, **cast("dict[str, Any]", answers if isinstance(answers, dict) else {})}
 
 
+def _list_parts(message: Mapping[str, Any]) -> list[Any]:
+    parts: Any = message.get("parts") or []
+    if not isinstance(parts, list):
+        raise FrontEndError("messages: expected a list of parts in the last message")
+    return cast("list[Any]", parts)
+
+
 def _read_parts(message: Mapping[str, Any]) -> list[Any]:
     blocks: list[Any] = []
-    for part in cast("list[Any]", message.get("parts") or []):
+    for part in _list_parts(message):
         match part:
             case {"type": "text", "text": str(text)} if text.strip():
                 blocks.append({"type": "text", "text": text})
