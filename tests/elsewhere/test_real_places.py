@@ -287,7 +287,7 @@ async def test_a_pool_keeps_children_ready(
         return made[-1]
 
     async with ph.Pool(transport=make, max_live=2, booted=booted) as pool:
-        agent = ph.Agent(**{**settings, "transport": pool})
+        agent = ph.Agent(ph.Options(**settings), transport=pool)
         await agent.prewarm(2)
         async with agent.session() as session:
             assert (await session.query("one")).text == "ONE"
