@@ -31,6 +31,8 @@ async def resume_in_one_cycle(
 ) -> asyncio.Task[None]:
     """Run `work` until it waits, then call `on_data` in a task that has just read; returns in the same cycle."""
     reader, write_end = pipe
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     task, seen = asyncio.create_task(work()), asyncio.get_running_loop().create_future()
 
     async def read() -> None:
@@ -44,6 +46,7 @@ async def resume_in_one_cycle(
     os.write(write_end, b"x")
     await seen
     await reading
+    assert errors == []
     return task
 
 
