@@ -186,7 +186,7 @@ class Simulation:
             FleetObservers(),
         )
         owner.simulation = self
-        owner._clock = self.clock  # processes of one time of the day
+        owner.now = self.clock.now  # processes of one time of the day
         with anyio.CancelScope() as scope:
             await owner.open()
             self.schedulers[journal.worker] = owner, limiter, scope, journal

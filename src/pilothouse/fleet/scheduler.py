@@ -131,7 +131,7 @@ class Scheduler:
         self._run_policy = run_policy
         self._agent = agent
         self._observers = observers
-        self._clock = UnixClock()
+        self.now = UnixClock().now
         self._wake_event = anyio.Event()
         self._change_event = anyio.Event()
         self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
@@ -146,10 +146,6 @@ class Scheduler:
         self._live_workers = 1
         self._lease_seconds = inf
         self.active: dict[str, RunningAttempt] = {}
-
-    def now(self) -> float:
-        """Return the time, in Unix seconds."""
-        return self._clock.now()
 
     async def open(self) -> None:
         """Open the journal and send the first heartbeat."""

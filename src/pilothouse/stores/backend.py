@@ -273,11 +273,7 @@ def hash_texts(digest: str, texts: Iterable[str | bytes]) -> str:
 
 
 def check_entries(key: TranscriptKey, record: TranscriptRecord, texts: Sequence[str | bytes]) -> None:
-    """Check that the entries are those that were written.
-
-    Raises:
-        StoreError: entries are missing or were changed.
-    """
+    """Raise `StoreError` if entries are missing or were changed."""
     last = parse_last(record)
     fault = ""
     if len(texts) != record.entry_count:
@@ -380,11 +376,7 @@ def check_write_allowed(key: TranscriptKey, state: LeaseState, lease: Lease | No
 
 
 def check_lease_free(key: TranscriptKey, state: LeaseState, owner: str | None) -> None:
-    """Check that no other owner holds a lease.
-
-    Raises:
-        SessionLeasedError: another owner holds it; the error has its name and the remaining time.
-    """
+    """Raise `SessionLeasedError`, with its name and the remaining time, if another owner holds a lease."""
     if state.is_held and state.owner != owner:
         raise SessionLeasedError(
             f"session {key.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if "
@@ -396,11 +388,7 @@ def check_lease_free(key: TranscriptKey, state: LeaseState, owner: str | None) -
 
 
 def check_lease_current(key: TranscriptKey, state: LeaseState, lease: Lease) -> None:
-    """Check that a lease is the newest of its session.
-
-    Raises:
-        LeaseLostError: a newer one exists, it was released, or it belongs to another session.
-    """
+    """Raise `LeaseLostError` if a lease is not the newest of its session, or was released."""
     if lease.transcript != key.main or lease.token != state.token or lease.owner != state.owner:
         taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was released"
         raise LeaseLostError(

@@ -294,11 +294,7 @@ class SessionRecord:
 
 
 def parse_record(key: TranscriptKey, data: bytes) -> SessionRecord:
-    """Decode a record.
-
-    Raises:
-        StoreError: the record is damaged, or written by a newer pilothouse.
-    """
+    """Decode a record; raise `StoreError` if it is damaged, or written by a newer pilothouse."""
     try:
         first, second, *lines = data.decode("ascii").split("\n")
         listed, logs = read_entry(first), read_entry(second)

@@ -93,7 +93,7 @@ class _RedisKeys:
         self.summaries = f"{base}summaries"
 
     def list_record_commands(self, key: TranscriptKey) -> list[Command]:
-        """Return the commands that read what `_parse_record` takes."""
+        """Return the commands whose replies are `_RecordReplies`."""
         listed = [self.subpaths, key.subpath] if key.subpath else [self.sessions, key.session]
         summary: Command = ["HGET", self.summaries, key.session]
         return [["HMGET", self.meta, "count", "last"], summary, ["LLEN", self.entries], ["HEXISTS", *listed]]

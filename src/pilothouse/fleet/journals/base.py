@@ -276,9 +276,11 @@ class MemoryJournal:
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
-        for name in ("cost_usd", "input_tokens", "output_tokens"):
-            self._totals[name] += getattr(run, name) - getattr(there, name)
-        self._totals["lost_usd"] += lost_usd
+        totals = self._totals
+        totals["cost_usd"] += run.cost_usd - there.cost_usd
+        totals["input_tokens"] += run.input_tokens - there.input_tokens
+        totals["output_tokens"] += run.output_tokens - there.output_tokens
+        totals["lost_usd"] += lost_usd
         del self._reserved_usd[run.key]
         if run.state == "interrupted":
             run = apply_interruption(run, self._policy, run.started or 0.0)

@@ -260,19 +260,17 @@ class PostgresJournal(SqlJournal):
             await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)
-        async with self._batch_lock:  # no transaction uses the connection
-            if self._connection is connection:
-                self._collect_notifications(connection)
-
-    def _collect_notifications(self, connection: Connection[Any]) -> None:
         import psycopg
 
-        try:
-            connection.pgconn.consume_input()
-            while (found := connection.pgconn.notifies()) is not None:
-                self._on_notification(found.be_pid, connection)
-        except psycopg.Error as error:
-            raise ServerUnavailableError from error
+        async with self._batch_lock:  # no transaction uses the connection
+            if self._connection is not connection:
+                return
+            try:
+                connection.pgconn.consume_input()
+                while (found := connection.pgconn.notifies()) is not None:
+                    self._on_notification(found.be_pid, connection)
+            except psycopg.Error as error:
+                raise ServerUnavailableError from error
 
     def _on_notification(self, sender: int, connection: Connection[Any]) -> None:
         if sender != connection.info.backend_pid:

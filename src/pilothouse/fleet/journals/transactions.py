@@ -83,7 +83,7 @@ class GroupCommitter(ABC):
 
     def __init__(self, display_name: str) -> None:
         self.display_name = display_name
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiter = anyio.CapacityLimiter(1)
         self._batch_lock = anyio.Lock()
         self._queue: list[CommitJob] = []
         self._batch: list[CommitJob] = []
@@ -139,8 +139,6 @@ class GroupCommitter(ABC):
             await self._run_in_thread(partial(self._commit_or_split, self._batch))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(1)
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     def _commit_or_split(self, jobs: list[CommitJob]) -> None:
