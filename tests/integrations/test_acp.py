@@ -157,6 +157,7 @@ async def test_what_is_refused(served_cli: ServedCli, editor: Editor) -> None:
         (-32602, "session/set_config_option", {"sessionId": session, "configId": "model", "value": "gpt"}),
         (-32602, "session/set_config_option", {"sessionId": session, "configId": "colour", "value": "red"}),
         (-32602, "session/list", {"cursor": "x"}),
+        (-32602, "session/list", {"cursor": "9" * 5000}),
         (-32602, "session/list", {"cwd": "x"}),
         (-32602, "authenticate", {"methodId": "x"}),
         (-32601, "session/dance", {}),
@@ -333,10 +334,10 @@ asyncio.run(main())
 
 def test_what_a_program_prints_does_not_reach_the_editor() -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 7}}
-    sent = f"not JSON\n[]\n{json.dumps(asked)}\n"
+    sent = f"not JSON\n[]\n{'[' * 50_000}\n{json.dumps(asked)}\n"
     done = subprocess.run([sys.executable, "-c", PRINTER], input=sent, capture_output=True, text=True, timeout=60)
     *refused, first, last = done.stdout.splitlines()
-    assert [json.loads(line)["error"]["code"] for line in refused] == [-32700, -32600]
+    assert [json.loads(line)["error"]["code"] for line in refused] == [-32700, -32600, -32700]
     assert json.loads(first)["result"]["protocolVersion"] == 1
     assert last == "end"
     assert done.stderr.count("noise") >= 2

@@ -250,6 +250,16 @@ async def test_minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(asked) == count
 
 
+async def test_minutes_are_above_zero() -> None:
+    def decide(ask: Ask) -> None:
+        for minutes in (0, -1, float("nan")):
+            with pytest.raises(UsageError, match="minutes: expected a number above 0"):
+                ask.allow(minutes=minutes)
+        ask.deny()
+
+    assert (await handle(Asks(on_ask=decide), BASH, Scope()))["behavior"] == "deny"
+
+
 async def test_what_cannot_be_allowed_for_longer_says_so() -> None:
     def do(ask: Ask) -> None:
         with pytest.raises(UsageError, match="a person has to decide each one"):

@@ -63,6 +63,11 @@ def test_transcripts_and_usage_of_the_real_cli(
         "/v1/transcripts?limit=0",
         "/v1/transcripts?limit=x",
         "/v1/transcripts?limit=9999",
+        "/v1/transcripts?offset=-1",
+        f"/v1/transcripts?offset={10**26}",
+        f"/v1/transcripts/{name}?offset={10**26}",
+        f"/v1/transcripts?offset={'9' * 5000}",
+        f"/v1/fleet?after={10**26}",
         "/v1/usage?since=x",
     ):
         assert get(path)[0] == 400

@@ -47,6 +47,8 @@ MAX_ITEMS = 200
 """Maximum number of items of one response."""
 MAX_MESSAGES = 5000
 """Maximum number of messages of one response."""
+MAX_PLACE = 10**12
+"""Maximum number of items before the first one of a response."""
 MAX_PROMPT_CHARS = 500
 """Characters of the prompt of a run."""
 MAX_TEXT_CHARS = 2000
@@ -227,8 +229,11 @@ def _read_number(request: Request, name: str, default: int, *, most: int = MAX_I
     given = request.query_params.get(name)
     if given is None:
         return default
-    if not given.isascii() or not given.isdigit() or (name == "limit" and not 1 <= int(given) <= most):
-        raise RefusedRequestError("bad_request", f"{name}: expected a number, for limit 1 to {most}, got {given!a}")
+    least, most = (1, most) if name == "limit" else (0, MAX_PLACE)
+    is_number = given.isascii() and given.isdigit() and len(given) <= len(str(MAX_PLACE))
+    if not is_number or not least <= int(given) <= most:
+        message = f"{name}: expected a number from {least} to {most}, got {given[:80]!a}"
+        raise RefusedRequestError("bad_request", message)
     return int(given)
 
 

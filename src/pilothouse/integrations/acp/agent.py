@@ -36,6 +36,8 @@ from pilothouse.transcripts import SessionInfo, get_session_info, get_session_me
 
 PAGE = 50
 """Conversations in one response of `session/list`."""
+MAX_CURSOR = 12
+"""Digits of a place in `session/list`."""
 CLOSE_SECONDS = 2.0
 """For what is still to be sent when the editor has left."""
 MAX_CHILDREN = 8
@@ -134,7 +136,7 @@ class _JsonLines:
                 if line.isspace():
                     continue
                 message = json.loads(line)
-            except ValueError:  # not JSON, not UTF-8, or too long
+            except (ValueError, RecursionError):  # not JSON, not UTF-8, too long, or too deep
                 await self._refuse(RequestError.parse_error())
                 continue
             if isinstance(message, dict):
@@ -282,7 +284,7 @@ class AcpAgent:
         with _translate_errors():
             if cwd is not None:
                 _check_directory(cwd)
-            if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+            if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_CURSOR):
                 raise UsageError(f"cursor: expected that of an earlier response, got {cursor!r:.80}")
             offset = int(cursor or 0)
             found = list(await self._run(self._conversations.list_newest, cwd, offset, PAGE + 1))
