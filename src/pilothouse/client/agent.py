@@ -342,7 +342,8 @@ def _validated(options: Any) -> Options:
 
 _log = logging.getLogger("pilothouse")
 _PREFIX_BYTES = VARIABLE_PREFIX.encode()
-_seen_variables = {"PILOTHOUSE_CACHE"}
+_OTHER_VARIABLES = ("CACHE", "CONFIG", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI")
+_seen_variables = {VARIABLE_PREFIX + name for name in _OTHER_VARIABLES}
 """Environment variables whose spelling was checked, or needs no check."""
 _configured = NO_OPTIONS
 _default = Agent()
