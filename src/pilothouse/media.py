@@ -82,15 +82,18 @@ def read_source(source: str | os.PathLike[str] | bytes) -> bytes:
     """Return bytes as they are, or read the file at a path.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or `source` is neither a path nor bytes.
     """
     if isinstance(source, bytes):
         return source
+    if not isinstance(source, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance] - a number is a file
+        raise UsageError(f"expected a path or bytes, got {type(source).__name__}")
     try:
         with open(source, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
             return file.read()
-    except OSError as error:
-        raise UsageError(f"cannot read {os.fspath(source)!r}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {os.fspath(source)!r}: {why}") from error
 
 
 def to_base64(data: bytes) -> str:

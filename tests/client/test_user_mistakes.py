@@ -10,7 +10,7 @@ import pytest
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.options import PolicyWarning
-from pilothouse.testing import FakeCLI, frames
+from pilothouse.testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 
@@ -156,3 +156,18 @@ def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_misspelt_tool_is_named() -> None:
     with pytest.warns(PolicyWarning, match="there is no tool 'Bassh'.* 'Bash'"):
         ph.Agent(allowed_tools=["Bassh"])
+
+
+@pytest.mark.parametrize("make", [ph.image, ph.document])
+@pytest.mark.parametrize(("source", "text"), [(0, "expected a path or bytes, got int"), ("a\0b", "null byte")])
+def test_a_source_that_is_no_path(make: Any, source: Any, text: str) -> None:
+    with pytest.raises(ph.UsageError, match=text):
+        make(source)
+
+
+@pytest.mark.anyio
+async def test_a_transport_object_for_a_second_query() -> None:
+    agent = ph.Agent(transport=mock_transport("Hello"))
+    assert (await agent.query("one")).text == "Hello"
+    with pytest.raises(ph.UsageError, match="give `transport` a callable that makes one"):
+        await agent.query("two")

@@ -428,9 +428,7 @@ class PooledTransport(Transport):
         Raises:
             PilothouseError: the child could not be started.
         """
-        if self._closed:
-            raise anyio.ClosedResourceError
-        self._mark_started()
+        self._mark_started(is_closed=self._closed)
         got, self._is_counted = await self._pool.acquire(invocation)
         if isinstance(got, WarmChild):
             self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id

@@ -71,9 +71,7 @@ class NativeTransport(InProcessTransport):
                 transport was started before.
             CLIStartError: the working directory does not exist.
         """
-        if self._is_closed:
-            raise anyio.ClosedResourceError
-        self._mark_started()
+        self._mark_started(is_closed=self._is_closed)
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
         if self._api.has_own_client and await run_blocking(find_spec, "anthropic") is None:

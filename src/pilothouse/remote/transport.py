@@ -25,7 +25,7 @@ from pilothouse.remote.address import HostAddress
 from pilothouse.remote.connection import RemoteConnection
 from pilothouse.remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
 from pilothouse.remote.messages import LINK_VERSION, Close, Detach, LaunchMessage, Start, encode_item
-from pilothouse.transports.base import ExitInfo, Health, HealthState, Transport
+from pilothouse.transports.base import STARTED_BEFORE, ExitInfo, Health, HealthState, Transport
 from pilothouse.transports.stderr import StderrLog
 
 DETACH_SECONDS: Final = 5.0
@@ -137,10 +137,10 @@ class WebSocketTransport(Transport):
             UsageError: a key would be sent unencrypted; the settings are too large for a message; the transport was
                 started before.
         """
+        if self._started:
+            raise UsageError(STARTED_BEFORE)
         if self._closed is not None:
             raise anyio.ClosedResourceError
-        if self._started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         launch = make_launch_message(invocation)
         self._check_secrets(invocation)
         encode_item(Start(LINK_VERSION, self._connection.client, launch))  # raises now if it is too large

@@ -33,6 +33,7 @@ from pilothouse.stores.stored_sessions import import_file
 from pilothouse.transcripts.paths import MAX_KEY_CHARS, find_file, is_session_id, project_key
 from pilothouse.transcripts.session_info import list_sessions
 from pilothouse.transports import Health, Transport
+from pilothouse.transports.base import STARTED_BEFORE
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
 from pilothouse.transports.wrapper import TransportWrapper
@@ -99,10 +100,10 @@ class MirroredTransport(TransportWrapper):
             StoreError: the store failed.
             PilothouseError: the process could not be started.
         """
+        if self._was_started:
+            raise UsageError(STARTED_BEFORE)
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._was_started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._was_started = True
         try:
             await self.inner.start(await self._prepare(invocation))

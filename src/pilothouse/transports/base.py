@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
+import anyio
 from msgspec import Struct
 
 from pilothouse.errors import UsageError
@@ -50,6 +51,10 @@ class ExitInfo(Struct, frozen=True):
     error: Any = None
 
 
+STARTED_BEFORE = (
+    "a transport serves one connection, and this one was started before: "
+    "give `transport` a callable that makes one for each query or session"
+)
 _NON_WAITING = {"send": "try_send", "end_input": "try_end_input"}
 
 
@@ -58,14 +63,17 @@ class Transport(ABC):
 
     _was_started = False
 
-    def _mark_started(self) -> None:
+    def _mark_started(self, *, is_closed: bool) -> None:
         """Mark as started; for `start`.
 
         Raises:
             UsageError: it was started before.
+            anyio.ClosedResourceError: it was closed before.
         """
         if self._was_started:
-            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+            raise UsageError(STARTED_BEFORE)
+        if is_closed:
+            raise anyio.ClosedResourceError
         self._was_started = True
 
     @abstractmethod

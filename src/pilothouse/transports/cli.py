@@ -117,11 +117,9 @@ class CliTransport(Transport):
             CLIStartError: the executable could not be started; the message gives the reason and what to do.
             UsageError: this transport was started before, or `user` does not exist.
         """
-        if self._closed is not None:
-            raise anyio.ClosedResourceError
         if sys.platform == "win32":
             raise CLIStartError("pilothouse starts the CLI on Linux and macOS only; on Windows, use it inside WSL")
-        self._mark_started()
+        self._mark_started(is_closed=self._closed is not None)
         self._invocation = invocation
         reason = "unknown system error"
         try:

@@ -108,9 +108,7 @@ class MemoryTransport(InProcessTransport):
 
     async def start(self, invocation: Invocation) -> None:
         """Start; raises `start_error` if one was given."""
-        if self._is_closed:
-            raise anyio.ClosedResourceError
-        self._mark_started()
+        self._mark_started(is_closed=self._is_closed)
         await checkpoint()
         if self._start_error is not None:
             raise self._start_error

@@ -226,9 +226,7 @@ class RecordingTransport(TransportWrapper):
             CassetteError: the file cannot be written; nothing was started.
             PilothouseError: what the inner transport raises; the file is unchanged.
         """
-        if self._closing is not None:
-            raise anyio.ClosedResourceError
-        self._mark_started()
+        self._mark_started(is_closed=self._closing is not None)
         self._invocation = invocation
         self._recorder.connections += 1
         self._number = self._recorder.connections

@@ -177,9 +177,7 @@ class ReplayTransport(Transport):
             CassetteError: the file cannot be read.
             ReplayMismatch: the CLI was started differently in the recording.
         """
-        if self._closed:
-            raise anyio.ClosedResourceError
-        self._mark_started()
+        self._mark_started(is_closed=self._closed)
         self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
         self._playback = await run_blocking(self._player.start, invocation)
         self._clock_mark = (anyio.current_time(), 0.0)
