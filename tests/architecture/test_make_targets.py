@@ -60,7 +60,7 @@ def test_make_runs_the_tests_and_the_linters(tmp_path: Path) -> None:
     assert "[ray]" not in would_run("test") + check
     for part in (
         "PILOTHOUSE_REQUIRE_RAY=1",
-        "-m pytest -n auto",
+        "-m pytest -n $((",
         "-m matrix",
         "-m tests.mutate",
         "-m elsewhere",
