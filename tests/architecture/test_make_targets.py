@@ -54,13 +54,13 @@ def test_make_runs_the_tests_and_the_linters(tmp_path: Path) -> None:
     check = would_run("check")
     for tool in ("ruff format --check", "ruff check", "lint-imports", "pyright"):
         assert f".venv/bin/{tool}\n" in check
-    assert "-m pytest -n auto" in would_run("test")
+    assert "-m pytest -n $(($(getconf _NPROCESSORS_ONLN) + 1))" in would_run("test")
     matrix = would_run("test-matrix")
     assert "install -e '.[ray]'" in matrix
     assert "[ray]" not in would_run("test") + check
     for part in (
         "PILOTHOUSE_REQUIRE_RAY=1",
-        "-m pytest -n auto",
+        "-m pytest -n $(($(getconf _NPROCESSORS_ONLN) + 1))",
         "-m matrix",
         "-m tests.mutate",
         "-m elsewhere",
