@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from endpoint_server import NONCE, ToldTransports, call_text, speak
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from pydantic import BaseModel
 from pydantic_ai import Agent, ToolOutput
@@ -110,6 +111,13 @@ def test_langchain_cuts_an_answer() -> None:
     answer = model.bind_tools([weather]).invoke("Count")
     assert (answer.text, answer.tool_calls) == ("One ", [])
     assert answer.response_metadata["stop_sequence"] == "two"
+
+
+def test_langchain_shows_no_settings() -> None:
+    model = ChatPilothouse(settings={"api_key": "sk-ant-hidden", "env": {"PASSWORD": "hidden-too"}})
+    shown = f"{model} {model!r} {model.bind_tools([])!r} {dumpd(model)} {model.model_dump()}"  # what tracers get
+    assert "sonnet" in shown
+    assert "hidden" not in shown
 
 
 def test_langchain_fails_with_our_errors() -> None:

@@ -67,7 +67,8 @@ class ChatPilothouse(BaseChatModel):
     """
 
     model: str = DEFAULT_MODEL
-    settings: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
+    # They may contain keys, and LangChain sends the `repr` of a model to its tracers.
+    settings: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True, repr=False)
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
