@@ -342,7 +342,10 @@ def _validated(options: Any) -> Options:
 
 _log = logging.getLogger("pilothouse")
 _PREFIX_BYTES = VARIABLE_PREFIX.encode()
-_seen_variables = {"PILOTHOUSE_CACHE"}
+_seen_variables = {
+    VARIABLE_PREFIX + name
+    for name in ("CACHE", "CONFIG", "HOST", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI", "REQUIRE_RAY")
+}
 """Environment variables whose spelling was checked, or needs no check."""
 _configured = NO_OPTIONS
 _default = Agent()
