@@ -342,7 +342,7 @@ def _validated(options: Any) -> Options:
 
 _log = logging.getLogger("pilothouse")
 _PREFIX_BYTES = VARIABLE_PREFIX.encode()
-_OTHER_VARIABLES = ("CACHE", "CONFIG", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI")
+_OTHER_VARIABLES = ("CACHE", "CONFIG", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI", "REQUIRE_RAY")
 _seen_variables = {VARIABLE_PREFIX + name for name in _OTHER_VARIABLES}
 """Environment variables whose spelling was checked, or needs no check."""
 _configured = NO_OPTIONS
