@@ -267,7 +267,8 @@ class RowContext:
         """A query that is being answered; the answer ends when it is interrupted, if `stops`."""
         if stops:
             endless = FakeCLI().expect("user").emit(frames.init(), frames.assistant("Once upon a time"))
-            endless.expect("control_request", "interrupt").reply({"still_queued": []}).emit(*turn()[-1:])
+            end = frames.result("", terminal_reason="aborted_streaming")
+            endless.expect("control_request", "interrupt").reply({"still_queued": []}).emit(end)
             self.fake = endless
         query = await ph.query(PROMPT, cli=self.fake.path).start()
         if stops:

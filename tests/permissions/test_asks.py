@@ -140,10 +140,16 @@ async def test_after_its_time_the_answer_is_no_and_says_why(caplog: Any) -> None
     assert await handle(asks, FORM, Scope()) == {"action": "cancel"}
 
 
+@pytest.mark.virtual_time
 async def test_a_late_answer_learns_of_the_timeout() -> None:
-    kept: list[Ask] = []
-    asks = Asks(timeout=0.01, on_ask=kept.append)
-    await handle(asks, BASH, Scope())
+    asks, kept = Asks(timeout=10), list[Ask]()
+
+    async def keep() -> None:
+        kept.append(await asks.wait())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep)
+        await handle(asks, BASH, Scope())
     with pytest.raises(AskSettledError, match="Deny by 'timeout'"):
         kept[0].allow()
 
