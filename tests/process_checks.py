@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -45,6 +46,16 @@ def child_pids() -> set[int]:
         except (FileNotFoundError, ProcessLookupError):  # a thread that just ended; its children go to another one
             return {-1}
     return found - {watchdog.shell_pid}
+
+
+def find_processes(variable: str) -> list[int]:
+    """The processes whose environment has this `NAME=VALUE`, whoever started them."""
+    found: list[int] = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            if variable.encode() in (directory / "environ").read_bytes().split(b"\0"):
+                found.append(int(directory.name))
+    return found
 
 
 def open_descriptors() -> set[str]:

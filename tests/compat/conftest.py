@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from process_checks import find_processes
 
 from pilothouse.compat import claude_agent_sdk as sdk
 from pilothouse.testing import ScriptedModel
@@ -42,15 +42,7 @@ class Program:
 
     def processes(self) -> list[int]:
         """Pids of everything that runs with the home of this test."""
-        wanted = f"HOME={self.model.home}".encode()
-        found: list[int] = []
-        for folder in Path("/proc").iterdir():
-            try:
-                if folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return find_processes(f"HOME={self.model.home}")
 
     async def gone(self) -> None:
         """Wait, bounded, until nothing is left of the CLI."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 import pytest
+from process_checks import find_processes
 
 from pilothouse.compat import claude_agent_sdk as sdk
 from pilothouse.compat.claude_agent_sdk._internal import client, message_parser
@@ -131,14 +132,7 @@ class FaultyCli:
         return sdk.ClaudeAgentOptions(cli_path=self.path, env=env, **callbacks)
 
     def pids(self) -> list[int]:
-        found: list[int] = []
-        for folder in Path("/proc").iterdir():
-            try:
-                if folder.name.isdigit() and self.mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return find_processes(self.mark)
 
     async def gone(self) -> None:
         with anyio.fail_after(SOON):

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 import uvicorn
+from process_checks import find_processes
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -37,15 +37,7 @@ class ServedCli:
 
     def processes(self) -> list[int]:
         """Pids of everything that runs with the home of this test."""
-        wanted = f"HOME={self.model.home}".encode()
-        found: list[int] = []
-        for folder in Path("/proc").iterdir():
-            try:
-                if folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return find_processes(f"HOME={self.model.home}")
 
     def wait_gone(self) -> None:
         """Wait, bounded, until nothing is left of the CLI."""
