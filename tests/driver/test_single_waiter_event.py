@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from pilothouse.driver.tasks import SingleWaiterEvent, make_loop_clock
+from pilothouse.driver.tasks import SingleWaiterEvent, find_asyncio_loop
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +50,6 @@ async def test_an_event_may_be_set_without_a_waiter() -> None:
         await wake.wait()
 
 
-async def test_the_clock_is_that_of_the_loop() -> None:
-    clock = make_loop_clock()
-    before, now, after = anyio.current_time(), clock(), anyio.current_time()
-    assert before <= now <= after
+async def test_the_loop_is_known_on_asyncio_only(anyio_backend_name: str) -> None:
+    is_asyncio = anyio_backend_name == "asyncio"
+    assert find_asyncio_loop() is (asyncio.get_running_loop() if is_asyncio else None)

@@ -5,6 +5,7 @@ It does not decide about prompts, results or deadlines.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from pilothouse.driver.failures import oversize_error
 from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask
 from pilothouse.driver.pending_work import PendingPrompts
-from pilothouse.driver.tasks import SingleWaiterEvent, make_loop_clock
+from pilothouse.driver.tasks import SingleWaiterEvent, find_asyncio_loop
 from pilothouse.errors import (
     ControlError,
     ControlTimeout,
@@ -231,6 +232,7 @@ class ControlChannel:
         self._has_output_ended = False
         self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
         self._wait_scope: anyio.CancelScope | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # known while `run` runs; None on trio
         self._clock = anyio.current_time
 
     async def run(self, check: Callable[[], float] = lambda: inf) -> None:
@@ -241,7 +243,9 @@ class ControlChannel:
         Args:
             check: called at each wake-up; returns when to call it again. `check_at` makes that sooner.
         """
-        self._clock = make_loop_clock()
+        self._loop = find_asyncio_loop()
+        if self._loop is not None:
+            self._clock = self._loop.time
         self._start_task(self._read)
         while not self._has_output_ended:
             with anyio.CancelScope(deadline=min(self._expire_requests(), check())) as self._wait_scope:
@@ -347,7 +351,7 @@ class ControlChannel:
         if self._close_error is not None:
             raise self._close_error
         request_id, data = self.connection.request(subtype, body)
-        pending = self._pending[request_id] = PendingRequest(request_id=request_id, subtype=subtype)
+        pending = self._pending[request_id] = PendingRequest(request_id=request_id, subtype=subtype, loop=self._loop)
         if self._is_reader_waiting:
             self._sink.release_reader()
         return pending, data

@@ -70,9 +70,14 @@ class LazyEvent(Struct, eq=False):
         await self._event.wait()
 
 
-class SingleWaiterEvent(Struct, eq=False):
-    """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop."""
+class SingleWaiterEvent(Struct, eq=False, kw_only=True):
+    """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop.
 
+    Attributes:
+        loop: the event loop, if it is known to be of asyncio.
+    """
+
+    loop: asyncio.AbstractEventLoop | None = None
     _is_set: bool = False
     _wake: Callable[[], None] | None = None
 
@@ -86,20 +91,19 @@ class SingleWaiterEvent(Struct, eq=False):
         """Wait until the event is set; returns at once if it is."""
         if self._is_set:
             return
-        if running_trio():
+        if self.loop is None and running_trio():
             event = anyio.Event()
             self._wake = event.set
             await event.wait()
         else:
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = (self.loop or asyncio.get_running_loop()).create_future()
             self._wake = partial(wake_waiter, waiter)
             await waiter
 
 
-def make_loop_clock() -> Callable[[], float]:
-    """Make a function that returns `anyio.current_time()` of the running loop, and only of this loop."""
-    trio = running_trio()
-    return trio.current_time if trio else asyncio.get_running_loop().time
+def find_asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running loop; None on trio."""
+    return None if running_trio() else asyncio.get_running_loop()
 
 
 current_owners: ContextVar[tuple[object, ...]] = ContextVar("current_owners", default=())

@@ -130,21 +130,28 @@ class ReadWatcher:
                 wake_waiter(self.woken.popleft())
 
 
-class DelayedReadCallback:
-    """Calls a function once, some time after a descriptor becomes readable, without a waiting task.
+class ReadCallbacks:
+    """Calls two functions once, when a descriptor becomes readable and some time later, without a waiting task.
 
     Args:
         loop: the loop that runs this task.
         fd: the descriptor; nothing else on this loop may wait for it.
-        seconds: delay from then to the call.
-        callback: the function. The loop keeps a reference to it.
+        on_ready: the first function. The loop keeps a reference to both.
+        seconds: delay from the first call to the second.
+        callback: the second function.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, fd: int, seconds: float, callback: Callable[[], object]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        on_ready: Callable[[], object],
+        seconds: float,
+        callback: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._fd = fd
+        self._call_first = on_ready
         self._seconds = seconds
         self._callback = callback
         self._timer: asyncio.TimerHandle | None = None
@@ -161,4 +168,5 @@ class DelayedReadCallback:
 
     def _on_ready(self) -> None:
         self._loop.remove_reader(self._fd)
+        self._call_first()
         self._timer = self._loop.call_later(self._seconds, self._callback)

@@ -29,7 +29,7 @@ from pilothouse.transports.pipes import PipeReader, PipeWriter, enlarge_pipe, fi
 from pilothouse.transports.watchdog import KILL, signal_group, watchdog
 
 if TYPE_CHECKING:
-    from pilothouse.transports.asyncio_reader import DelayedReadCallback
+    from pilothouse.transports.asyncio_reader import ReadCallbacks
     from pilothouse.transports.isolation import UserAccount
 
 STDOUT_PIPE_BYTES = 256 * 1024
@@ -75,11 +75,14 @@ class ExitWatcher:
     Args:
         pid: an unreaped child.
         use_pidfd: False uses a thread, as on systems without `pidfd_open`.
+
+    Attributes:
+        status: how the process has exited, as the last `poll` saw it; None if it ran.
     """
 
     def __init__(self, pid: int, *, use_pidfd: bool = True) -> None:
         self._pid = pid
-        self._status: ExitStatus | None = None
+        self.status: ExitStatus | None = None
         self._collected: list[ExitStatus] = []
         self._reaped = False
         self._fd = _open_pidfd(pid) if use_pidfd else -1
@@ -88,9 +91,9 @@ class ExitWatcher:
 
     def poll(self) -> ExitStatus | None:
         """Return the status if the process has exited, else None. Does not reap."""
-        if self._status is None:
-            self._status = self._collected[0] if self._collected else _peek_status(self._pid)
-        return self._status
+        if self.status is None:
+            self.status = self._collected[0] if self._collected else _peek_status(self._pid)
+        return self.status
 
     async def wait(self) -> ExitStatus:
         """Wait until the process has exited. Any number of tasks may wait."""
@@ -199,10 +202,15 @@ class ChildProcess:
         self.stdout = stdout
         self.stderr = stderr
         self._exit_watcher = watch
-        self._finish_callback: DelayedReadCallback | None = None
+        self._finish_callback: ReadCallbacks | None = None
         self._owner_pid = os.getpid()
         self._is_released = False
         _live_children.add(self)
+
+    @property
+    def exit_status(self) -> ExitStatus | None:
+        """How it has exited, as far as the event loop has noticed; None while it runs. Makes no system call."""
+        return self._exit_watcher.status
 
     def poll(self) -> ExitStatus | None:
         """Return its exit status; None while it runs."""
@@ -227,7 +235,7 @@ class ChildProcess:
         loop = find_selector_loop()
         if loop is None:
             return False
-        from pilothouse.transports.asyncio_reader import DelayedReadCallback  # loads asyncio, which trio does not need
+        from pilothouse.transports.asyncio_reader import ReadCallbacks  # loads asyncio, which trio does not need
 
         finish = weakref.WeakMethod(self.finish_streams)  # the loop must not keep a child that has no other references
 
@@ -235,7 +243,7 @@ class ChildProcess:
             if (found := finish()) is not None:
                 found()
 
-        self._finish_callback = DelayedReadCallback(loop, self._exit_watcher.fileno(), seconds, call)
+        self._finish_callback = ReadCallbacks(loop, self._exit_watcher.fileno(), self._exit_watcher.poll, seconds, call)
         return True
 
     def signal(self, number: int) -> None:

@@ -337,7 +337,7 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return Health("unhealthy", "closed" if self._closed is not None else "not started")
-        status = child.poll()
+        status = child.exit_status
         if status is not None:
             how = f"by {status.signal}" if status.signal else f"with code {status.code}"
             return Health("unhealthy", f"the child exited {how}")
