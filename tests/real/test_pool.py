@@ -46,6 +46,24 @@ async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, s
     assert pool.idle == 0
 
 
+async def test_to_prewarm_asks_the_api_for_nothing(real_cli: str, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "Hello"
+    plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
+    await ph.query("go", **plain)
+    cold = scripted_model.requests[-1].body
+    before = len(scripted_model.requests), scripted_model.side_requests
+    async with ph.Pool(min_idle=0) as pool:
+        agent = ph.Agent(transport=pool, **plain)
+        await agent.prewarm()
+        assert (len(scripted_model.requests), scripted_model.side_requests) == before
+        [child] = pool._children
+        assert b'"totalTokens"' in child.early_output, "the CLI has prepared its first request"
+        await agent.query("go")
+    warm = scripted_model.requests[-1].body
+    assert [block["text"] for block in warm["system"]][1:] == [block["text"] for block in cold["system"]][1:]
+    assert warm["tools"] == cold["tools"]
+
+
 class City(msgspec.Struct):
     name: str
 

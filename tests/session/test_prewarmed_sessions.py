@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from process_checks import until as wait_until
 from session_cli import Cli, die, hang
 
 import pilothouse as ph
+from pilothouse.driver import warm_child
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer
 
@@ -216,6 +218,56 @@ async def test_a_prewarmed_child_with_an_early_request_is_unusable(cli: Cli) -> 
         for _ in range(4):
             assert (await agent.query("one")).text == "re: one"
         assert len(cli.children) == 5, "no other one is started ahead for such queries"
+
+
+WARM_UP = {"subtype": "get_context_usage", "detail": "summary"}
+
+
+@pytest.mark.parametrize("version", ["2.1.330", "2.1.329", None])
+async def test_the_cli_prepares_what_its_first_answer_needs(cli: Cli, kind: str, version: str | None) -> None:
+    cli.info["claude_code_version"] = version
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm()
+        assert cli.controls == ([WARM_UP] if (kind, version) == ("initialized", "2.1.330") else [])
+        assert (await agent.query("one")).text == "re: one"
+        assert cli.prompts[0] == ["one"]
+
+
+@pytest.mark.parametrize("kind", ["initialized"], indirect=True)
+async def test_a_refused_preparation_does_no_harm(cli: Cli) -> None:
+    cli.answers["get_context_usage"] = "no"
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm()
+        async with agent.query("one") as query:
+            assert (await query).text == "re: one"
+        assert cli.prompts[0] == ["one"]
+
+
+@pytest.mark.parametrize("kind", ["initialized"], indirect=True)
+async def test_a_query_does_not_wait_for_the_preparation(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_child, "WARM_UP_SECONDS", math.inf)
+    cli.silent.add("get_context_usage")
+    async with pool_of(cli, min_idle=0) as pool:
+        agent = ph.Agent(transport=pool)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(agent.prewarm)
+                await until(lambda: cli.controls == [WARM_UP])
+                assert (await agent.query("one")).text == "re: one"
+        assert cli.prompts[0] == ["one"]
+
+
+@pytest.mark.parametrize("kind", ["initialized"], indirect=True)
+async def test_the_preparation_has_a_limit(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_child, "WARM_UP_SECONDS", 0.01)
+    cli.silent.add("get_context_usage")
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        with anyio.fail_after(60):
+            await agent.prewarm()
+        assert pool.idle == 1
 
 
 async def test_a_failed_prewarm_is_reported(cli: Cli) -> None:

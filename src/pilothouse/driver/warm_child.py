@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -24,7 +24,9 @@ from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeBody
 from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
+from pilothouse.protocol.control_frames import request_line
 from pilothouse.transports import Transport
+from pilothouse.transports.versions import parse_version
 
 log = logging.getLogger("pilothouse.pool")
 
@@ -56,6 +58,15 @@ STDERR_LINES = 200
 MAX_EARLY_BYTES = 1024 * 1024
 """A child whose output exceeds this before a query claims it is ended."""
 HANDSHAKE_SECONDS = 60.0
+WARM_UP_ID: Final = "ph_warm_up"
+"""Differs from the ids of a driver, which may read the response."""
+WARM_UP_LINE: Final = request_line(WARM_UP_ID, "get_context_usage", {"detail": "summary"})
+"""Lets the CLI build its system prompt and the schemas of its tools, which would delay the first answer by 50 ms.
+
+The CLI sends nothing to the API for it (2.1.330). Older versions may not know `detail`, and then they would.
+"""
+WARM_UP_VERSION: Final = (2, 1, 330)
+WARM_UP_SECONDS = 2.0
 
 
 def make_pool_key(invocation: Invocation, *, booted: bool = False) -> bytes | None:
@@ -311,13 +322,25 @@ class WarmChild:
         with self._read_scope:
             if self._released.is_set():
                 return
-            if not self._is_booted:
-                await self._request("initialize", self.initialize_line)
+            info = {} if self._is_booted else await self._request("initialize", self.initialize_line)
             self._is_ready = True
-            self._ready_or_failed.set()
+            try:
+                await self._warm_up(info)
+            finally:
+                self._ready_or_failed.set()
             with anyio.move_on_after(self._idle_seconds):
                 while not self.is_claimed:
                     await self._receive()
+
+    async def _warm_up(self, info: Mapping[str, Any]) -> None:
+        """Let the CLI prepare what its first answer needs. A claim may interrupt this, and an error does no harm."""
+        version = parse_version(str(info.get("claude_code_version")))
+        if self._waits_for_claim or version is None or version < WARM_UP_VERSION:
+            return
+        with anyio.move_on_after(WARM_UP_SECONDS):
+            await self.transport.send(WARM_UP_LINE)
+            while WARM_UP_ID.encode() not in self.early_output:
+                await self._receive()
 
     async def _request(self, subtype: str, line: bytes) -> dict[str, Any]:
         with anyio.move_on_after(HANDSHAKE_SECONDS):
