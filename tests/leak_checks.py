@@ -58,6 +58,7 @@ class Left:
         self._files.mkdir()
         self._monkeypatch.setattr(tempfile, "tempdir", str(self._files))
         gc.collect()
+        gc.freeze()  # makes the collection at the end fast
         self._threads = threads()
         self._descriptors = open_descriptors()
         return self
