@@ -58,7 +58,7 @@ def open_transcript(path: StrPath, flags: int = os.O_RDONLY) -> Generator[int]:
     Raises:
         OSError: the path cannot be opened, is not a regular file, or is a link.
     """
-    descriptor = open_file(path, flags)
+    descriptor, _ = open_file(path, flags)
     try:
         yield descriptor
     finally:
@@ -109,14 +109,21 @@ def read_part(descriptor: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_edges(descriptor: int) -> tuple[bytes, bytes]:
-    """Return the start and end of a file; both are all of a short file, otherwise the end starts with a line."""
-    size = os.fstat(descriptor).st_size
-    head = read_part(descriptor, 0, EDGE_BYTES)
-    if size <= EDGE_BYTES:
-        return head, head
-    tail = read_part(descriptor, size - EDGE_BYTES, EDGE_BYTES)
-    return head, tail[tail.find(b"\n") + 1 :]
+def read_edges(path: StrPath) -> tuple[int, bytes, bytes]:
+    """Return the size of a file, and its start and end: both all of a short file, else the end starts with a line.
+
+    Raises:
+        OSError: the path cannot be opened, is not a regular file, or is a link.
+    """
+    descriptor, size = open_file(path)
+    try:
+        head = read_part(descriptor, 0, min(size, EDGE_BYTES))
+        if size <= EDGE_BYTES:
+            return size, head, head
+        tail = read_part(descriptor, size - EDGE_BYTES, EDGE_BYTES)
+    finally:
+        os.close(descriptor)
+    return size, head, tail[tail.find(b"\n") + 1 :]
 
 
 CHAINED_TYPES = frozenset({"user", "assistant", "attachment", "system", "progress"})

@@ -127,8 +127,7 @@ def list_newest_sessions(
     """Return the session files of a directory, or of all, with their sizes; newest first, each session once."""
     found: dict[str, tuple[Path, int]] = {}
     for file in list_newest_files(directory, config_dir, worktrees=worktrees):
-        path = Path(file.path)
-        found.setdefault(path.name, (path, file.size))
+        found.setdefault(file.session_id, (Path(file.path), file.size))
     return list(found.values())
 
 
