@@ -162,8 +162,8 @@ class _TranscriptSearch:
         self, path: Path, session_id: str, agent_id: str | None, on_problem: OnProblem
     ) -> Iterator[SearchHit]:
         try:
-            with open_transcript(path) as descriptor:
-                for number, _, line in read_lines(descriptor, path, on_problem):
+            with open_transcript(path) as file:
+                for number, _, line in read_lines(file, path, on_problem):
                     if b'"user"' not in line and b'"assistant"' not in line:
                         continue
                     if self._literal is None or self._literal.search(line) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -216,8 +215,8 @@ def _read_sidecar(file: SessionFile, name: str) -> _Sidecar:
     if not file.has_folder:
         return _NO_SIDECAR
     try:
-        with open_transcript(get_sidecar_directory(Path(file.path)) / name) as descriptor:
-            return _decode_sidecar(os.read(descriptor, _MAX_SIDECAR_BYTES))
+        with open_transcript(get_sidecar_directory(Path(file.path)) / name) as sidecar:
+            return _decode_sidecar(sidecar.read(_MAX_SIDECAR_BYTES))
     except (OSError, ValueError):
         return _NO_SIDECAR
 
