@@ -51,11 +51,14 @@ class Conversation:
     ) -> None:
         self.problems: list[tuple[TranscriptRow, str]] = []
         self._include_compacted = include_compacted
-        chained = [row for row in rows if row.type in CHAINED_TYPES and row.uuid is not None]
         if up_to is not None:
-            chained = _cut_after(chained, up_to)
-        main = [row for row in chained if sidechain or not (row.is_sidechain or row.team_name)]
-        self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid is not None}
+            rows = _cut_after(rows, up_to)
+        main = [
+            row
+            for row in rows
+            if row.type in CHAINED_TYPES and row.uuid and (sidechain or not (row.is_sidechain or row.team_name))
+        ]
+        self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid}
         self._new_parents: dict[str, str | None] = {}
         self._main = main
         self._dropped: set[str] = set()
@@ -194,7 +197,7 @@ class Conversation:
         return beside, owner
 
 
-def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
+def _cut_after(rows: Sequence[TranscriptRow], key: str) -> Sequence[TranscriptRow]:
     """Return the rows up to one, without later results of calls of the same message."""
     index = next((index for index in range(len(rows) - 1, -1, -1) if rows[index].uuid == key), len(rows) - 1)
     return rows[: index + 1]

@@ -286,7 +286,6 @@ class _MessageFields(Struct, gc=False, rename="camel"):
 
 _decode_message_fields = msgspec.json.Decoder(_MessageFields).decode
 _set_field = msgspec.structs.force_setattr
-_SPOKEN_MESSAGES = (AssistantMessage, UserMessage)
 
 
 def make_message(file: BufferedReader, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
@@ -305,10 +304,22 @@ def make_message(file: BufferedReader, row: TranscriptRow, parent_tool_use_id: s
     # The object was made one line above and is not shared yet; a copy of every message would cost as much as decoding
     # it.
     _set_field(message, "session_id", row.session_id)
-    if isinstance(message, _SPOKEN_MESSAGES):
+    if isinstance(message, UserMessage):
         _set_field(message, "parent_tool_use_id", parent_tool_use_id)
         _set_field(message, "agent_id", row.agent_id)
-        _set_message_fields(message, row, line)
+        _set_field(message, "is_meta", row.is_meta)
+        _set_field(message, "is_compact_summary", row.is_compact_summary)
+        if b'"toolUseResult"' in line:
+            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
+    elif isinstance(message, AssistantMessage):
+        _set_field(message, "parent_tool_use_id", parent_tool_use_id)
+        _set_field(message, "agent_id", row.agent_id)
+        _set_field(message, "request_id", row.request_id)
+        if row.is_api_error_message:
+            beside = _read_message_fields(line)
+            _set_field(message, "is_api_error_message", True)
+            _set_field(message, "api_error_status", beside.api_error_status)
+            _set_field(message, "api_error_type", beside.api_error_type)
     elif isinstance(message, CompactBoundaryMessage):
         compaction = row.compact_metadata or RowCompaction()
         size = (compaction.pre_tokens, compaction.post_tokens)
@@ -317,21 +328,6 @@ def make_message(file: BufferedReader, row: TranscriptRow, parent_tool_use_id: s
         )
         _set_field(message, "logical_parent_uuid", row.logical_parent_uuid)
     return message
-
-
-def _set_message_fields(message: AssistantMessage | UserMessage, row: TranscriptRow, line: bytes) -> None:
-    if isinstance(message, UserMessage):
-        _set_field(message, "is_meta", row.is_meta)
-        _set_field(message, "is_compact_summary", row.is_compact_summary)
-        if b'"toolUseResult"' in line:
-            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
-        return
-    _set_field(message, "request_id", row.request_id)
-    if row.is_api_error_message:
-        beside = _read_message_fields(line)
-        _set_field(message, "is_api_error_message", True)
-        _set_field(message, "api_error_status", beside.api_error_status)
-        _set_field(message, "api_error_type", beside.api_error_type)
 
 
 def _read_message_fields(line: bytes) -> _MessageFields:
