@@ -60,6 +60,11 @@ def test_every_kind_of_content_is_searched(disk: Disk) -> None:
         ("\u0131s \u0130t", "is it", True),
         ("one kiss – or two", "Kiss", True),
         ("one kis – or two", "Kiss", False),
+        ("one kiss", "\u212ai\u017fs", True),
+        ("one kiss", "one k\u0131ss", True),
+        ("half of it", "\ud83d", False),
+        ("漢字で書く", "漢字", True),
+        ("kanji", "漢字", False),
     ],
 )
 @pytest.mark.parametrize("escaped", [False, True])

@@ -33,9 +33,10 @@ EXCERPT_MARGIN = 60
 """Number of characters shown on each side of a match."""
 
 
-# What a line may have as it is or as an escape; and letters that equal other ones than ASCII too when case is ignored.
+# What a line may have as it is or as an escape; ASCII letters that equal others when case is ignored; and those others.
 _ESCAPED = re.compile(r"""[^ -~]|["\\/<>&']""")
 _ESCAPED_OR_VARIED = re.compile(_ESCAPED.pattern + "|[iks]")
+_ESCAPED_OR_ASCII = re.compile("""[\0-\x1f"\\\\/<>&'\u0130\u0131\u017f\u212a]""")
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -153,7 +154,7 @@ class _TranscriptSearch:
         self._pattern = pattern
         self._ignore_case = ignore_case
         self._plain = plain.lower() if ignore_case else plain
-        self._bytes = b"" if _ESCAPED.search(plain) else self._plain.encode()
+        self._bytes = b"" if _ESCAPED_OR_ASCII.search(plain) else self._plain.encode("utf-8", "surrogatepass")
         self._part = max((_ESCAPED_OR_VARIED if ignore_case else _ESCAPED).split(self._plain), key=len).encode()
 
     def search_file(
