@@ -141,7 +141,7 @@ class RowMessage(Struct, gc=False):
     """The metadata of a message. Of a content that is a text, nothing is kept."""
 
     id: str | None = None
-    content: str | list[BlockIds] = ""
+    content: str | tuple[BlockIds, ...] = ""
 
     def __post_init__(self) -> None:
         if self.content.__class__ is str:
