@@ -380,7 +380,7 @@ class _SessionMetadata:
     def find_cost(self) -> float | None:
         """Return the dollars in the last row that counts them, in the tail."""
         for offset in reversed(self._tail_offsets.get("cost-state", ())):
-            row = load_object(_get_line(self._tail, offset)) or {}
+            row = load_object(_find_line(self._tail, offset)[1]) or {}
             cost = row.get("totalCostUSD")
             if row.get("type") == "cost-state" and isinstance(cost, int | float):
                 return float(cost)
@@ -411,14 +411,14 @@ def _read_last_row(line: bytes) -> _LastRow:
 
 def _read_last_rows(head: bytes, tail: bytes) -> tuple[str | None, int | None]:
     """Return the last git branch, and the tokens of the last request of the session itself, with the answer."""
-    place = tail.rfind(_GIT_BRANCH)
-    line = _get_line(tail, place) if place >= 0 else _get_line(head, head.rfind(_GIT_BRANCH))
-    row = _read_last_row(line)
+    start, line = _find_line(tail, tail.rfind(_GIT_BRANCH))
+    row = _read_last_row(line or _find_line(head, head.rfind(_GIT_BRANCH))[1])
     branch = row.git_branch or None
     place = len(tail)
     while (place := tail.rfind(b'"usage":', 0, place)) >= 0:
-        if (other := _get_line(tail, place)) != line:  # mostly both are in the same row
-            line, row = other, _read_last_row(other)
+        if not start <= place < start + len(line):  # mostly both are in the same row
+            start, line = _find_line(tail, place)
+            row = _read_last_row(line)
         message = row.message
         if row.type != "assistant" or row.is_sidechain or message is None or message.model == "<synthetic>":
             continue
@@ -440,18 +440,18 @@ def _find_metadata_rows(part: bytes) -> dict[str, list[int]]:
     return offsets
 
 
-def _get_line(part: bytes, offset: int) -> bytes:
-    """Return the line around an offset; nothing for -1."""
+def _find_line(part: bytes, offset: int) -> tuple[int, bytes]:
+    """Return the start and the content of the line around an offset; nothing for -1."""
     if offset < 0:
-        return b""
+        return 0, b""
     start, stop = part.rfind(b"\n", 0, offset) + 1, part.find(b"\n", offset)
-    return part[start : stop if stop >= 0 else len(part)].strip(b"\0")
+    return start, part[start : stop if stop >= 0 else len(part)].strip(b"\0")
 
 
 def _find_last_text(part: bytes, offsets: Sequence[int], kind: str, key: str) -> str | None:
     """Return the text under `key` in the last row of a kind."""
     for offset in reversed(offsets):
-        line = _get_line(part, offset)
+        _, line = _find_line(part, offset)
         found = _read_text_field(line, kind, key)
         if found is None and (glued := line.rfind(b'{"type":')) > 0:
             found = _read_text_field(line[glued:], kind, key)  # after half a row that a crash has left
