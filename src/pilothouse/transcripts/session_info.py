@@ -468,7 +468,9 @@ def _read_text_field(line: bytes, kind: str, key: str) -> str | None:
 
 def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
     """Shorten a text to one line of at most `length` characters."""
-    line = " ".join(text.split(None, length // 2 + 1))  # more words do not fit
+    line = " ".join(text[: length + length // 2].split())  # a text may be long, and this is mostly enough
+    if len(line) <= length < len(text):
+        line = " ".join(text.split())
     return line if len(line) <= length else line[:length].rstrip() + "…"
 
 
