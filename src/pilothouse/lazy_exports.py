@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -85,9 +85,15 @@ def make_lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], 
     Args:
         package: its full name.
     """
-    modules = read_lazy_names(package)
+
+    @cache
+    def read_names() -> dict[str, str] | None:
+        return read_lazy_names(package)
+
+    def load(name: str) -> Any:
+        return load_name(package, read_names(), name)
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *(modules or ())})
+        return sorted({*vars(sys.modules[package]), *(read_names() or ())})
 
-    return partial(load_name, package, modules), list_names
+    return load, list_names

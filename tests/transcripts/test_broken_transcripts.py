@@ -167,16 +167,14 @@ def test_a_file_that_cannot_be_read_does_not_hide_others(disk: Disk, monkeypatch
 
 def test_a_file_that_shrinks_while_it_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     file = disk.talk("one", "two", "three")
-    real = os.lseek
-    calls: list[int] = []
+    real = lines_module.read_part
 
-    def shrinking(descriptor: int, place: int, how: int) -> int:
-        calls.append(place)
-        if len(calls) == 2:  # the rows were read; now their messages are
-            os.truncate(file.path, 100)
-        return real(descriptor, place, how)
+    def shrinking(*args: Any) -> bytes:
+        os.truncate(file.path, 100)
+        return real(*args)
 
-    monkeypatch.setattr(os, "lseek", shrinking)
+    monkeypatch.setattr(lines_module, "CHUNK_BYTES", 16)  # no row stays in memory
+    monkeypatch.setattr(lines_module, "read_part", shrinking)
     assert get_session_messages(file.id, on_problem=disk.problems.append) == []
     assert {reason for _, reason in disk.reasons} == {"it has changed while it was read"}
 

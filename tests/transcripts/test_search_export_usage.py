@@ -55,6 +55,16 @@ def test_every_kind_of_content_is_searched(disk: Disk) -> None:
         ("back\\slash", "back\\slash", True),
         ("1+1", "1+1", True),
         ("11", "1+1", False),
+        ("one ki\u017fs", "KISS", True),
+        ("one \u212aI\u017fS", "kiss", True),
+        ("\u0131s \u0130t", "is it", True),
+        ("one kiss – or two", "Kiss", True),
+        ("one kis – or two", "Kiss", False),
+        ("one kiss", "\u212ai\u017fs", True),
+        ("one kiss", "one k\u0131ss", True),
+        ("half of it", "\ud83d", False),
+        ("漢字で書く", "漢字", True),
+        ("kanji", "漢字", False),
     ],
 )
 @pytest.mark.parametrize("escaped", [False, True])
@@ -66,6 +76,13 @@ def test_text_is_found_however_it_was_written(disk: Disk, text: str, pattern: st
             json.dumps(json.loads(file.path.read_text()), separators=(",", ":"), ensure_ascii=True) + "\n"
         )
     assert len(list(search_sessions(pattern))) == found
+
+
+def test_a_word_that_every_line_has_is_found_only_where_it_was_said(disk: Disk) -> None:
+    file = disk.talk("a new Session", "of a user", "about – sessions")
+    assert [hit.line for hit in search_sessions("session")] == [1, 3]
+    assert [hit.line for hit in search_sessions("session", ignore_case=False)] == [3]
+    assert [(hit.line, hit.match, hit.path) for hit in search_sessions("User")] == [(2, "user", str(file.path))]
 
 
 def test_patterns_progress_and_one_directory(disk: Disk, tmp_path: Any) -> None:

@@ -173,9 +173,9 @@ class History:
         path = find_file(session_id, self._cwd, self._config_dir)
         if path is None:
             return False
-        with open_transcript(path) as descriptor:
-            rows = read_conversation(descriptor, path, up_to=up_to)
-            lines = [cast("JsonObject", decode_line(read_part(descriptor, row.offset, row.size))) for row in rows]
+        with open_transcript(path) as file:
+            rows = read_conversation(file, path, up_to=up_to)
+            lines = [cast("JsonObject", decode_line(read_part(file, row))) for row in rows]
         notes = [row for row in _read_metadata(path) if row.get("type") in _METADATA_TYPES]
         self.cost_row = next((row for row in reversed(notes) if row["type"] == "cost-state"), dict[str, Any]())
         for row in lines:

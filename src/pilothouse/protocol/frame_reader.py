@@ -168,7 +168,7 @@ CHECKED_BYTES: Final = 8 * 1024
 """Longest cut object of which each new piece is checked at once: the check reads all of it again."""
 
 _NON_JSON_EVENT_BYTES: Final = 4096
-_MARKS: Final = re.compile(rb'\\.|["{}]', re.DOTALL)
+_MARKS: Final = rb'(?s:\\.)|["{}]'
 _CUT_NUMBER: Final = b"+-.eE"
 """What a number that is cut may end with. The decoder does not see that more may follow."""
 
@@ -218,7 +218,7 @@ class CutObject:
         """Add a piece. Returns whether the object is whole now."""
         self.text += line
         at = self._scanned
-        for mark in _MARKS.finditer(self.text, at):
+        for mark in re.compile(_MARKS).finditer(self.text, at):
             at = mark.end()
             match mark.group():
                 case b'"':

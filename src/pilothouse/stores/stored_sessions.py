@@ -41,6 +41,7 @@ from pilothouse.transcripts import (
 from pilothouse.transcripts import project_key as key_of
 from pilothouse.transcripts.paths import StrPath, get_sidecar_directory, is_session_id, project_key, require_file
 from pilothouse.transcripts.rows import (
+    PADDING,
     OnProblem,
     TranscriptProblem,
     ignore_problem,
@@ -176,9 +177,9 @@ def _read_batches(path: Path, batch_size: int, on_problem: OnProblem) -> Iterato
 
 
 def _read_entries(path: Path, on_problem: OnProblem) -> Iterator[tuple[Entry, int]]:
-    with open_transcript(path) as descriptor:
-        for number, _, line in read_lines(descriptor, path, on_problem):
-            stripped = line.strip(b"\0 \t\r")
+    with open_transcript(path) as file:
+        for number, _, line in read_lines(file, path, on_problem):
+            stripped = line.strip(PADDING)
             entry = load_object(stripped) if stripped else None
             if entry is not None:
                 yield entry, len(stripped)

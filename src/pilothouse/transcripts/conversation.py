@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Iterator, Mapping, Sequence
+from io import BufferedReader
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -48,13 +51,15 @@ class Conversation:
     ) -> None:
         self.problems: list[tuple[TranscriptRow, str]] = []
         self._include_compacted = include_compacted
-        chained = [row for row in rows if row.type in CHAINED_TYPES and row.uuid is not None]
         if up_to is not None:
-            chained = _cut_after(chained, up_to)
-        main = [row for row in chained if sidechain or not (row.is_sidechain or row.team_name)]
-        self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid is not None}
-        self._parents = {key: row.parent_uuid for key, row in self._by_uuid.items()}
-        self._order = {row.uuid: index for index, row in enumerate(main)}
+            rows = _cut_after(rows, up_to)
+        main = [
+            row
+            for row in rows
+            if row.type in CHAINED_TYPES and row.uuid and (sidechain or not (row.is_sidechain or row.team_name))
+        ]
+        self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid}
+        self._new_parents: dict[str, str | None] = {}
         self._main = main
         self._dropped: set[str] = set()
         if not include_compacted:
@@ -72,8 +77,7 @@ class Conversation:
         kept, anchor = self._list_preserved(boundary)
         if any(key not in self._by_uuid for key in kept):
             kept = []
-        start = self._order[boundary.uuid]
-        gone = {key for key in self._by_uuid if self._order[key] < start} - set(kept)
+        gone = {key for key, row in self._by_uuid.items() if row.number < boundary.number} - set(kept)
         self._dropped = gone
         for key in gone:
             del self._by_uuid[key]
@@ -87,12 +91,11 @@ class Conversation:
             key
             for key, row in self._by_uuid.items()
             if key not in own
-            and (self._parents[key] == anchor or (row.type in SPOKEN_TYPES and self._parents[key] in dropped))
+            and (row.parent_uuid == anchor or (row.type in SPOKEN_TYPES and row.parent_uuid in dropped))
         ]
         for before, key in zip([anchor, *preserved], preserved, strict=False):
-            self._parents[key] = before
-        for key in followers:
-            self._parents[key] = preserved[-1]
+            self._new_parents[key] = before
+        self._new_parents |= dict.fromkeys(followers, preserved[-1])
 
     def _list_preserved(self, boundary: TranscriptRow) -> tuple[list[str], str | None]:
         metadata = boundary.compact_metadata
@@ -109,21 +112,19 @@ class Conversation:
             keys[key] = None
             if key == stretch.head_uuid:
                 return list(keys)[::-1], stretch.anchor_uuid
-            key = self._parents[key]
+            key = self._by_uuid[key].parent_uuid
         return [], None
 
     def _walk_to_root(self, leaf: str | None) -> list[TranscriptRow]:
-        way: list[TranscriptRow] = []
-        seen: set[str] = set()
+        way: dict[str, TranscriptRow] = {}
         row = self._by_uuid.get(leaf) if leaf is not None else None
         while row is not None and row.uuid is not None:
-            seen.add(row.uuid)
-            way.append(row)
-            row = self._find_parent(row, seen)
-        return way[::-1]
+            way[row.uuid] = row
+            row = self._find_parent(row, way)
+        return list(way.values())[::-1]
 
-    def _find_parent(self, row: TranscriptRow, seen: set[str]) -> TranscriptRow | None:
-        parent = self._parents[row.uuid or ""]
+    def _find_parent(self, row: TranscriptRow, seen: Container[str]) -> TranscriptRow | None:
+        parent = self._new_parents.get(row.uuid or "", row.parent_uuid)
         if parent is None and self._include_compacted and row.is_boundary:
             parent = row.logical_parent_uuid
         if parent is None:
@@ -132,17 +133,14 @@ class Conversation:
             self.problems.append((row, "its predecessors turn in a circle"))
             return None
         found = self._by_uuid.get(parent)
-        if found is None and not (row.is_boundary or self._is_first(row)):
+        if found is None and not (row.is_boundary or row is self._main[0]):
             if parent not in self._dropped:
                 self.problems.append((row, f"its predecessor {parent[:40]} is missing; the row before it is taken"))
             found = self._find_row_before(row, seen)
         return found
 
-    def _is_first(self, row: TranscriptRow) -> bool:
-        return self._order[row.uuid] == 0
-
-    def _find_row_before(self, row: TranscriptRow, seen: set[str]) -> TranscriptRow | None:
-        for index in range(self._order[row.uuid] - 1, -1, -1):
+    def _find_row_before(self, row: TranscriptRow, seen: Container[str]) -> TranscriptRow | None:
+        for index in range(bisect_left(self._main, row.number, key=attrgetter("number")) - 1, -1, -1):
             candidate = self._main[index]
             if candidate.uuid in self._by_uuid and candidate.uuid not in seen:
                 return candidate
@@ -150,6 +148,8 @@ class Conversation:
 
     def _add_parallel_rows(self, chain: list[TranscriptRow]) -> list[TranscriptRow]:
         """Add rows that ran in parallel: other blocks of a message in the chain, and results of its calls."""
+        if len(chain) == len(self._by_uuid):
+            return chain
         on_way = {row.uuid for row in chain}
         last = {_get_message_id(row): index for index, row in enumerate(chain) if _get_message_id(row) is not None}
         beside, owner = self._find_parallel_rows(on_way, last)
@@ -169,7 +169,7 @@ class Conversation:
             while index < len(chain) and key in {owner.get(call) for call in chain[index].get_call_ids("tool_result")}:
                 answers.append(chain[index])
                 index += 1
-            complete += sorted(answers, key=lambda answer: self._order[answer.uuid])
+            complete += sorted(answers, key=attrgetter("number"))
         return complete
 
     def _find_parallel_rows(
@@ -197,7 +197,7 @@ class Conversation:
         return beside, owner
 
 
-def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
+def _cut_after(rows: Sequence[TranscriptRow], key: str) -> Sequence[TranscriptRow]:
     """Return the rows up to one, without later results of calls of the same message."""
     index = next((index for index in range(len(rows) - 1, -1, -1) if rows[index].uuid == key), len(rows) - 1)
     return rows[: index + 1]
@@ -205,14 +205,13 @@ def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
 
 def _find_leaf(rows: Sequence[TranscriptRow], known: Mapping[str, TranscriptRow]) -> str | None:
     """Return the last row of the conversation; None: the session was rewound to nothing, or is empty."""
-    leaf: str | None = None
-    for row in rows:
+    for row in reversed(rows):
         if row.type in CHAINED_TYPES:
             if row.uuid in known:
-                leaf = row.uuid
+                return row.uuid
         elif row.type == "last-prompt" and row.explicit and (row.leaf_uuid is None or row.leaf_uuid in known):
-            leaf = row.leaf_uuid
-    return leaf
+            return row.leaf_uuid
+    return None
 
 
 def _get_message_id(row: TranscriptRow) -> str | None:
@@ -326,8 +325,8 @@ _decode_subagent_info = msgspec.json.Decoder(SubagentInfo).decode
 def read_subagent_info(path: Path) -> SubagentInfo:
     """Read the metadata file beside a sub-agent's transcript; empty if it is missing or broken."""
     try:
-        with open_transcript(path.with_name(path.name[: -len(_AGENT_SUFFIX)] + ".meta.json")) as descriptor:
-            return _decode_subagent_info(os.read(descriptor, _MAX_INFO_BYTES))
+        with open_transcript(path.with_name(path.name[: -len(_AGENT_SUFFIX)] + ".meta.json")) as file:
+            return _decode_subagent_info(file.read(_MAX_INFO_BYTES))
     except (OSError, ValueError):
         return SubagentInfo()
 
@@ -364,21 +363,21 @@ def _read_messages(
     agent: SubagentInfo | None = None,
 ) -> list[Message]:
     try:
-        with open_transcript(path) as descriptor:
+        with open_transcript(path) as file:
             rows = read_conversation(
-                descriptor, path, on_problem, include_compacted=include_compacted, sidechain=agent is not None
+                file, path, on_problem, include_compacted=include_compacted, sidechain=agent is not None
             )
             visible = [row for row in rows if row.is_visible or row.type in more]
             stop = None if limit is None or limit <= 0 else max(offset, 0) + limit
             parent = agent.tool_use_id if agent is not None else None
-            return list(_decode_messages(descriptor, path, visible[max(offset, 0) : stop], parent, on_problem))
+            return list(_decode_messages(file, path, visible[max(offset, 0) : stop], parent, on_problem))
     except OSError as error:
         on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
         return []
 
 
 def read_conversation(
-    descriptor: int,
+    file: BufferedReader,
     path: Path,
     on_problem: OnProblem = ignore_problem,
     *,
@@ -387,7 +386,7 @@ def read_conversation(
     up_to: str | None = None,
 ) -> list[TranscriptRow]:
     """Return the rows of the conversation in an open file, in order; report problems."""
-    rows = list(read_rows(descriptor, path, on_problem))
+    rows = list(read_rows(file, path, on_problem))
     found = Conversation(rows, include_compacted=include_compacted, sidechain=sidechain, up_to=up_to)
     for row, reason in found.problems:
         on_problem(TranscriptProblem(str(path), row.number, reason))
@@ -395,10 +394,10 @@ def read_conversation(
 
 
 def _decode_messages(
-    descriptor: int, path: Path, rows: list[TranscriptRow], parent: str | None, on_problem: OnProblem
+    file: BufferedReader, path: Path, rows: list[TranscriptRow], parent: str | None, on_problem: OnProblem
 ) -> Iterator[Message]:
     for row in rows:
-        message = make_message(descriptor, row, parent)
+        message = make_message(file, row, parent)
         if message is None:
             on_problem(TranscriptProblem(str(path), row.number, "it has changed while it was read"))
         else:

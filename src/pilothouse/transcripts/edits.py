@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from msgspec import Struct
 from pilothouse.errors import UsageError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transcripts.conversation import Conversation
-from pilothouse.transcripts.paths import SUFFIX, StrPath, get_sidecar_directory, require_file
+from pilothouse.transcripts.paths import SUFFIX, StrPath, get_sidecar_directory, open_file, require_file
 from pilothouse.transcripts.rows import (
     OnProblem,
     TranscriptProblem,
@@ -151,8 +152,8 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
             separate, because the next row begins on a new line.
     """
     line = encode_json(row) + b"\n"
-    with open_transcript(path, os.O_RDWR | os.O_APPEND) as descriptor:
-        size = os.fstat(descriptor).st_size
+    descriptor, size = open_file(path, os.O_RDWR | os.O_APPEND)
+    try:
         if size == 0:
             raise FileNotFoundError(2, "the transcript is empty", str(path))
         os.lseek(descriptor, size - 1, os.SEEK_SET)
@@ -162,6 +163,8 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
             written = os.write(descriptor, line)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
     if written != len(line):
         raise OSError(28, "no space left on device: the row is not whole", str(path))
 
@@ -244,8 +247,8 @@ def fork_session(
         OSError: the fork cannot be written; then there is no fork.
     """
     path = require_file(session_id, directory, config_dir)
-    with open_transcript(path) as descriptor:
-        rows = list(read_rows(descriptor, path, on_problem))
+    with open_transcript(path) as file:
+        rows = list(read_rows(file, path, on_problem))
         if up_to_message_id is not None and not any(row.uuid == up_to_message_id for row in rows):
             raise UsageError(f"there is no message {up_to_message_id[:80]!r} in session {session_id}")
         found = Conversation(rows, up_to=up_to_message_id)
@@ -258,9 +261,7 @@ def fork_session(
         new_id = str(uuid4())
         fork = _ForkRows(path.stem, new_id, rows, taken)
         target = path.with_name(new_id + SUFFIX)
-        lines = chain(
-            fork.iterate_inherited_rows(descriptor), fork.iterate_lines(descriptor), [fork.make_title_row(title)]
-        )
+        lines = chain(fork.iterate_inherited_rows(file), fork.iterate_lines(file), [fork.make_title_row(title)])
         _write_new_file(target, (encode_json(line) + b"\n" for line in lines))
     return ForkSessionResult(new_id, str(target), sum(row.is_visible for row in taken))
 
@@ -284,17 +285,17 @@ class _ForkRows:
     def make_title_row(self, title: str) -> dict[str, Any]:
         return {"type": "custom-title", "customTitle": title, "sessionId": self._id}
 
-    def iterate_inherited_rows(self, descriptor: int) -> Iterator[dict[str, Any]]:
+    def iterate_inherited_rows(self, file: BufferedReader) -> Iterator[dict[str, Any]]:
         for row in self._inherited:
-            data = load_object(read_part(descriptor, row.offset, row.size))
+            data = load_object(read_part(file, row))
             if data is not None and data.get("sessionId") == self._origin:
                 changed = {key: self._ids.get(data[key]) for key in ("afterUuid",) if data.get(key) is not None}
                 yield {**data, **changed, "sessionId": self._id}
 
-    def iterate_lines(self, descriptor: int) -> Iterator[dict[str, Any]]:
+    def iterate_lines(self, file: BufferedReader) -> Iterator[dict[str, Any]]:
         parent: str | None = None
         for row in self._chain:
-            data = load_object(read_part(descriptor, row.offset, row.size))
+            data = load_object(read_part(file, row))
             if data is None or row.uuid is None:
                 continue  # the file was changed meanwhile
             kept = {key: value for key, value in data.items() if key not in _REMOVED_FIELDS}

@@ -6,9 +6,11 @@ import os
 import re
 import stat
 import unicodedata
-from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from pilothouse.errors import SessionNotFoundError, UsageError
 
@@ -123,7 +125,7 @@ def _belongs_to_project(folder: Path, key: str) -> bool:
     """Whether a session in the folder was started in a directory with this key."""
     for entry in list_session_entries(folder):
         try:
-            descriptor = open_file(Path(entry.path))
+            descriptor, _ = open_file(entry.path)
         except OSError:
             continue
         try:
@@ -174,10 +176,11 @@ def find_worktree_project_directories(
     return found
 
 
-class SessionFile(NamedTuple):
-    """A session file: path, last write in Unix seconds, size in bytes, and whether a folder lies beside it."""
+class SessionFile(Struct, frozen=True, gc=False):
+    """A session file: path, id, last write in Unix seconds, size in bytes, and whether a folder lies beside it."""
 
     path: str
+    session_id: str
     modified: float
     size: int
     has_folder: bool
@@ -192,11 +195,13 @@ def list_newest_files(
         entries = _list_entries(folder)
         names = {entry.name for entry in entries}
         for entry in filter(_is_session, entries):
-            with suppress(OSError):  # deleted meanwhile
+            try:
                 status = entry.stat(follow_symlinks=False)
-                has_folder = entry.name[: -len(SUFFIX)] in names
-                found.append(SessionFile(entry.path, status.st_mtime, status.st_size, has_folder))
-    return sorted(found, key=lambda file: file.modified, reverse=True)
+            except OSError:  # deleted meanwhile
+                continue
+            session_id = entry.name[: -len(SUFFIX)]
+            found.append(SessionFile(entry.path, session_id, status.st_mtime, status.st_size, session_id in names))
+    return sorted(found, key=attrgetter("modified"), reverse=True)
 
 
 def list_working_trees(directory: StrPath) -> list[str]:
@@ -279,14 +284,15 @@ def get_sidecar_directory(path: Path) -> Path:
     return path.with_suffix("")
 
 
-def open_file(path: StrPath, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, never through a link.
+def open_file(path: StrPath, flags: int = os.O_RDONLY) -> tuple[int, int]:
+    """Open a regular file, never through a link; return its descriptor and its size.
 
     Raises:
         OSError: the path cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | _SAFE_OPEN_FLAGS)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise OSError(f"not a regular file: {os.fspath(path)}")
-    return descriptor
+    return descriptor, status.st_size

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -19,10 +19,12 @@ from pilothouse.messages.json_lines import decode_line
 from pilothouse.messages.system_subtypes import CompactMetadata
 from pilothouse.transcripts.paths import StrPath, open_file
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
 """Number of bytes per read."""
 MAX_LINE_BYTES = 256 << 20
 """Maximum bytes of a line; a longer one is reported and skipped, so that memory stays bounded."""
+PADDING = b"\0 \t\r\n"
+"""What may stand around a row: whitespace, and zeros in place of what a crash has lost."""
 EDGE_BYTES = 1 << 16
 """Bytes at each end of a file that contain what a list shows: the CLI repeats titles and tags within them."""
 
@@ -51,72 +53,67 @@ def ignore_problem(problem: TranscriptProblem) -> None:
     """Ignore the problem."""
 
 
-@contextmanager
-def open_transcript(path: StrPath, flags: int = os.O_RDONLY) -> Generator[int]:
-    """Open a transcript file and yield its descriptor.
+def open_transcript(path: StrPath) -> BufferedReader:
+    """Open a transcript file for reading.
 
     Raises:
         OSError: the path cannot be opened, is not a regular file, or is a link.
     """
-    descriptor = open_file(path, flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    descriptor, _ = open_file(path)
+    return BufferedReader(FileIO(descriptor), CHUNK_BYTES)
 
 
-def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the current lines of a file: number from 1, byte offset, content without the newline.
+def read_lines(
+    file: BufferedReader, path: Path, on_problem: OnProblem = ignore_problem
+) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the current lines of a file: number from 1, byte offset, content with its newline.
 
     Lines appended meanwhile are not read. The last line may be incomplete: it has no newline yet.
     """
-    left = os.fstat(descriptor).st_size
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    number, offset, size = 1, 0, 0
-    pieces: list[bytes] = []
-    while left > 0:
-        chunk = os.read(descriptor, min(CHUNK_BYTES, left))
-        if not chunk:
-            break  # the file was truncated
-        left -= len(chunk)
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            size += len(piece)
-            if size > MAX_LINE_BYTES:
-                on_problem(TranscriptProblem(str(path), number, f"a line of {size} bytes is too long"))
-            elif pieces:
-                yield number, offset, b"".join((*pieces, piece))
-            else:
-                yield number, offset, piece
-            pieces.clear()
-            offset, number, size = offset + size + 1, number + 1, 0
-        size += len(rest)
-        if size > MAX_LINE_BYTES:
-            pieces.clear()
-        elif rest:
-            pieces.append(rest)
-    if pieces:
-        yield number, offset, b"".join(pieces)
+    size = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    number = offset = 0
+    while offset < size and (line := file.readline(min(size - offset, MAX_LINE_BYTES + 1))):
+        number += 1
+        if len(line) <= MAX_LINE_BYTES or line.endswith(b"\n"):
+            yield number, offset, line
+            offset += len(line)
+            continue
+        on_problem(TranscriptProblem(str(path), number, f"a line of more than {MAX_LINE_BYTES} bytes is too long"))
+        while line and not line.endswith(b"\n"):
+            line = file.readline(CHUNK_BYTES)
+        offset = file.tell()
 
 
-def read_part(descriptor: int, offset: int, size: int) -> bytes:
-    """Read some bytes of a file; fewer if it ends before."""
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    parts: list[bytes] = []
-    while size > 0 and (part := os.read(descriptor, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+def read_part(file: BufferedReader, row: TranscriptRow) -> bytes:
+    """Read a row again; less of it if the file has become shorter."""
+    file.seek(row.offset)
+    return file.read(row.size)
 
 
-def read_edges(descriptor: int) -> tuple[bytes, bytes]:
-    """Return the start and end of a file; both are all of a short file, otherwise the end starts with a line."""
-    size = os.fstat(descriptor).st_size
-    head = read_part(descriptor, 0, EDGE_BYTES)
-    if size <= EDGE_BYTES:
-        return head, head
-    tail = read_part(descriptor, size - EDGE_BYTES, EDGE_BYTES)
-    return head, tail[tail.find(b"\n") + 1 :]
+def read_edges(path: StrPath) -> tuple[int, bytes, bytes]:
+    """Return the size of a file, and its start and end: both all of a short file, else the end starts with a line.
+
+    Raises:
+        OSError: the path cannot be opened, is not a regular file, or is a link.
+    """
+    descriptor, size = open_file(path)
+    try:
+        head = _read_bytes(descriptor, min(size, EDGE_BYTES))
+        if size <= EDGE_BYTES:
+            return size, head, head
+        os.lseek(descriptor, size - EDGE_BYTES, os.SEEK_SET)
+        tail = _read_bytes(descriptor, EDGE_BYTES)
+    finally:
+        os.close(descriptor)
+    return size, head, tail[tail.find(b"\n") + 1 :]
+
+
+def _read_bytes(descriptor: int, size: int) -> bytes:
+    part = os.read(descriptor, size)
+    while len(part) < size and (more := os.read(descriptor, size - len(part))):
+        part += more
+    return part
 
 
 CHAINED_TYPES = frozenset({"user", "assistant", "attachment", "system", "progress"})
@@ -141,10 +138,14 @@ class BlockIds(Struct, gc=False):
 
 
 class RowMessage(Struct, gc=False):
-    """The metadata of a message."""
+    """The metadata of a message. Of a content that is a text, nothing is kept."""
 
     id: str | None = None
-    content: str | list[BlockIds] = ""
+    content: str | tuple[BlockIds, ...] = ""
+
+    def __post_init__(self) -> None:
+        if self.content.__class__ is str:
+            self.content = ""
 
 
 class PreservedMessages(Struct, gc=False, rename="camel"):
@@ -248,20 +249,19 @@ def load_object(line: bytes) -> dict[str, Any] | None:
     return cast("dict[str, Any]", data) if isinstance(data, dict) else None
 
 
-def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[TranscriptRow]:
+def read_rows(file: BufferedReader, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[TranscriptRow]:
     """Yield the current rows of a file. Other lines are reported and skipped."""
-    for number, offset, line in read_lines(descriptor, path, on_problem):
-        stripped = line.strip(b"\0 \t\r")
+    for number, start, line in read_lines(file, path, on_problem):
+        begun = line.lstrip(PADDING)
+        offset, stripped = start + len(line) - len(begun), begun.rstrip(PADDING)
         if not stripped:
             continue
         row = decode_row(stripped)
         if isinstance(row, str):
             on_problem(TranscriptProblem(str(path), number, row))
-            offset, stripped, row = _find_glued_row(offset, line)
+            offset, stripped, row = _find_glued_row(offset, stripped)
             if row is None:
                 continue
-        else:
-            offset += line.find(stripped[:1])
         row.number, row.offset, row.size = number, offset, len(stripped)
         yield row
 
@@ -288,15 +288,15 @@ _decode_message_fields = msgspec.json.Decoder(_MessageFields).decode
 _set_field = msgspec.structs.force_setattr
 
 
-def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
+def make_message(file: BufferedReader, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
     """Decode the message of a row; None if it can no longer be read.
 
     Args:
-        descriptor: descriptor of its file.
+        file: its file.
         row: the row.
         parent_tool_use_id: the call that started its sub-agent.
     """
-    line = read_part(descriptor, row.offset, row.size)
+    line = read_part(file, row)
     try:
         message = decode(line)
     except (LineDecodeError, MessageParseError):
@@ -304,10 +304,22 @@ def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | 
     # The object was made one line above and is not shared yet; a copy of every message would cost as much as decoding
     # it.
     _set_field(message, "session_id", row.session_id)
-    if isinstance(message, AssistantMessage | UserMessage):
+    if isinstance(message, UserMessage):
         _set_field(message, "parent_tool_use_id", parent_tool_use_id)
         _set_field(message, "agent_id", row.agent_id)
-        _set_message_fields(message, row, line)
+        _set_field(message, "is_meta", row.is_meta)
+        _set_field(message, "is_compact_summary", row.is_compact_summary)
+        if b'"toolUseResult"' in line:
+            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
+    elif isinstance(message, AssistantMessage):
+        _set_field(message, "parent_tool_use_id", parent_tool_use_id)
+        _set_field(message, "agent_id", row.agent_id)
+        _set_field(message, "request_id", row.request_id)
+        if row.is_api_error_message:
+            beside = _read_message_fields(line)
+            _set_field(message, "is_api_error_message", True)
+            _set_field(message, "api_error_status", beside.api_error_status)
+            _set_field(message, "api_error_type", beside.api_error_type)
     elif isinstance(message, CompactBoundaryMessage):
         compaction = row.compact_metadata or RowCompaction()
         size = (compaction.pre_tokens, compaction.post_tokens)
@@ -316,21 +328,6 @@ def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | 
         )
         _set_field(message, "logical_parent_uuid", row.logical_parent_uuid)
     return message
-
-
-def _set_message_fields(message: AssistantMessage | UserMessage, row: TranscriptRow, line: bytes) -> None:
-    if isinstance(message, UserMessage):
-        _set_field(message, "is_meta", row.is_meta)
-        _set_field(message, "is_compact_summary", row.is_compact_summary)
-        if b'"toolUseResult"' in line:
-            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
-        return
-    _set_field(message, "request_id", row.request_id)
-    if row.is_api_error_message:
-        beside = _read_message_fields(line)
-        _set_field(message, "is_api_error_message", True)
-        _set_field(message, "api_error_status", beside.api_error_status)
-        _set_field(message, "api_error_type", beside.api_error_type)
 
 
 def _read_message_fields(line: bytes) -> _MessageFields:

@@ -33,12 +33,10 @@ EXCERPT_MARGIN = 60
 """Number of characters shown on each side of a match."""
 
 
-# Non-ASCII letters that equal an ASCII letter when case is ignored, as characters and as escapes.
-_CASE_VARIANTS = {
-    "i": "(?:i|\u0130|\u0131|\\\\u013[01])",
-    "k": "(?:k|\u212a|\\\\u212a)",
-    "s": "(?:s|\u017f|\\\\u017f)",
-}
+# What a line may have as it is or as an escape; ASCII letters that equal others when case is ignored; and those others.
+_ESCAPED = re.compile(r"""[^ -~]|["\\/<>&']""")
+_ESCAPED_OR_VARIED = re.compile(_ESCAPED.pattern + "|[iks]")
+_ESCAPED_OR_ASCII = re.compile("""[\0-\x1f"\\\\/<>&'\u0130\u0131\u017f\u212a]""")
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -97,7 +95,8 @@ def search_sessions(
     Raises:
         UsageError: the pattern is empty, or is not a valid regular expression.
     """
-    search = _TranscriptSearch(_compile_pattern(pattern, regex, ignore_case), _find_literal(pattern, regex))
+    plain = pattern if isinstance(pattern, str) and not regex else ""
+    search = _TranscriptSearch(_compile_pattern(pattern, regex, ignore_case), plain, ignore_case)
     return _iterate_hits(search, directory, include_worktrees, include_subagents, config_dir, on_progress, on_problem)
 
 
@@ -127,8 +126,7 @@ def list_newest_sessions(
     """Return the session files of a directory, or of all, with their sizes; newest first, each session once."""
     found: dict[str, tuple[Path, int]] = {}
     for file in list_newest_files(directory, config_dir, worktrees=worktrees):
-        path = Path(file.path)
-        found.setdefault(path.name, (path, file.size))
+        found.setdefault(file.session_id, (Path(file.path), file.size))
     return list(found.values())
 
 
@@ -143,34 +141,44 @@ def _compile_pattern(pattern: str | re.Pattern[str], regex: bool, ignore_case: b
         raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
-def _find_literal(pattern: str | re.Pattern[str], regex: bool) -> re.Pattern[bytes] | None:
-    """Return a pattern that the bytes of a matching line must contain, or None; decoding a line costs far more."""
-    if isinstance(pattern, re.Pattern) or regex:
-        return None
-    # Other characters may be escaped.
-    if not pattern.isascii() or not pattern.isprintable() or set("\"\\/<>&'") & set(pattern):
-        return None
-    plain = "".join(_CASE_VARIANTS.get(char.lower(), re.escape(char)) for char in pattern)
-    return re.compile(plain.encode(), re.IGNORECASE)
-
-
 class _TranscriptSearch:
-    def __init__(self, pattern: re.Pattern[str], literal: re.Pattern[bytes] | None) -> None:
+    """A search for a pattern. Decoding a line, and ignoring case in other than ASCII text, cost far more than the rest.
+
+    Args:
+        pattern: what is searched for.
+        plain: the same as a text; empty: it is none.
+        ignore_case: whether to ignore the case of the text.
+    """
+
+    def __init__(self, pattern: re.Pattern[str], plain: str, ignore_case: bool) -> None:
         self._pattern = pattern
-        self._literal = literal
+        self._ignore_case = ignore_case
+        self._plain = plain.lower() if ignore_case else plain
+        self._bytes = b"" if _ESCAPED_OR_ASCII.search(plain) else self._plain.encode("utf-8", "surrogatepass")
+        self._part = max((_ESCAPED_OR_VARIED if ignore_case else _ESCAPED).split(self._plain), key=len).encode()
 
     def search_file(
         self, path: Path, session_id: str, agent_id: str | None, on_problem: OnProblem
     ) -> Iterator[SearchHit]:
         try:
-            with open_transcript(path) as descriptor:
-                for number, _, line in read_lines(descriptor, path, on_problem):
-                    if b'"user"' not in line and b'"assistant"' not in line:
-                        continue
-                    if self._literal is None or self._literal.search(line) is not None:
+            with open_transcript(path) as file:
+                for number, _, line in read_lines(file, path, on_problem):
+                    if self._may_match(line) and (b'"user"' in line or b'"assistant"' in line):
                         yield from self._search_line(line, number, path, session_id, agent_id, on_problem)
         except OSError as error:
             on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
+
+    def _may_match(self, line: bytes) -> bool:
+        if self._ignore_case:
+            line = line.lower()
+        return self._part in line and (self._bytes in line or not line.isascii() or b"\\u" in line)
+
+    def _search_text(self, text: str) -> tuple[int, int] | None:
+        if self._plain and self._plain.isascii() and text.isascii():
+            start = (text.lower() if self._ignore_case else text).find(self._plain)
+            return None if start < 0 else (start, start + len(self._plain))
+        found = self._pattern.search(text)
+        return None if found is None else found.span()
 
     def _search_line(
         self, line: bytes, number: int, path: Path, session_id: str, agent_id: str | None, on_problem: OnProblem
@@ -189,7 +197,7 @@ class _TranscriptSearch:
             return
         reported: set[HitLocation] = set()
         for where, text in _iterate_searchable_texts(message):
-            found = self._pattern.search(text) if where not in reported else None
+            found = self._search_text(text) if where not in reported else None
             if found is not None:
                 reported.add(where)
                 yield SearchHit(
@@ -198,8 +206,8 @@ class _TranscriptSearch:
                     line=number,
                     uuid=row.uuid,
                     where=where,
-                    excerpt=_make_excerpt(text, found.start(), found.end()),
-                    match=found[0],
+                    excerpt=_make_excerpt(text, *found),
+                    match=text[slice(*found)],
                     timestamp=row.timestamp,
                     agent_id=agent_id,
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError
+from pilothouse.messages import Usage
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.transcripts.paths import (
-    SUFFIX,
     SessionFile,
     StrPath,
     find_file,
@@ -28,6 +27,7 @@ from pilothouse.transcripts.paths import (
 from pilothouse.transcripts.rows import (
     OnProblem,
     TranscriptProblem,
+    decode_struct,
     ignore_problem,
     load_object,
     open_transcript,
@@ -40,13 +40,12 @@ _MAX_SIDECAR_BYTES = 1 << 16
 
 # Prefixes of text that was not typed by a person.
 _WRAPPED_TEXT = re.compile(r"(?:\s*<[a-z][\w-]*[\s>]|\[Request interrupted by user[^\]]*\])")
-_COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
+_TYPED_TEXT = re.compile(r"<(command-name|bash-input)>(.*?)</\1>", re.DOTALL)
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
-_BASH_INPUT = re.compile(r"<bash-input>(.*?)</bash-input>", re.DOTALL)
 _CUT_TEXT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.){1,400})')
 
 
-class SessionInfo(Struct, frozen=True, kw_only=True):
+class SessionInfo(Struct, frozen=True, kw_only=True, gc=False):
     """Information on a session, from the start and end of its file.
 
     Args:
@@ -119,12 +118,11 @@ def list_sessions(
     for file in list_newest_files(directory, config_dir, worktrees=include_worktrees):
         if wanted is not None and len(infos) >= wanted:
             break
-        session_id = os.path.basename(file.path)[: -len(SUFFIX)]  # noqa: PTH119 - there may be thousands
-        if session_id in seen:
+        if file.session_id in seen:
             continue
-        info = _read_info(file, session_id, on_problem)
+        info = _read_info(file, on_problem)
         if info is not None and not directory_filter.excludes(info.cwd):
-            seen.add(session_id)
+            seen.add(file.session_id)
             infos.append(info)
     return infos[max(offset, 0) :]
 
@@ -155,15 +153,13 @@ def read_session_info(path: Path, on_problem: OnProblem = ignore_problem) -> Ses
     except OSError as error:
         on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
         return None
-    file = SessionFile(str(path), status.st_mtime, status.st_size, get_sidecar_directory(path).exists())
-    return _read_info(file, path.stem, on_problem)
+    file = SessionFile(str(path), path.stem, status.st_mtime, status.st_size, get_sidecar_directory(path).exists())
+    return _read_info(file, on_problem)
 
 
-def _read_info(file: SessionFile, session_id: str, on_problem: OnProblem) -> SessionInfo | None:
+def _read_info(file: SessionFile, on_problem: OnProblem) -> SessionInfo | None:
     try:
-        with open_transcript(file.path) as descriptor:
-            size = os.fstat(descriptor).st_size
-            head, tail = read_edges(descriptor)
+        size, head, tail = read_edges(file.path)
     except OSError as error:
         on_problem(TranscriptProblem(file.path, 0, error.strerror or str(error)))
         return None
@@ -181,8 +177,9 @@ def _read_info(file: SessionFile, session_id: str, on_problem: OnProblem) -> Ses
     summary = title or ai_title or last_prompt or notes.find_in_tail("summary", "summary") or begin.prompt
     if not summary:
         return None
+    git_branch, context_tokens = _read_last_rows(head, tail)
     return SessionInfo(
-        session_id=session_id,
+        session_id=file.session_id,
         summary=summary,
         last_modified=int(file.modified * 1000),
         file_size=size,
@@ -190,15 +187,15 @@ def _read_info(file: SessionFile, session_id: str, on_problem: OnProblem) -> Ses
         ai_title=ai_title or None,
         first_prompt=begin.prompt or None,
         last_prompt=last_prompt or None,
-        git_branch=notes.find_text("gitBranch") or None,
+        git_branch=git_branch,
         cwd=notes.find_in_tail("relocated", "relocatedCwd") or begin.cwd,
         tag=notes.find_anywhere("tag", "tag") or None,
         created_at=begin.created_at,
         entrypoint=begin.entrypoint,
         path=file.path,
-        archived=_read_archived(file, {head, tail}),
+        archived=_read_archived(file, head, tail),
         cost_usd=notes.find_cost(),
-        context_tokens=_count_context(tail),
+        context_tokens=context_tokens,
     )
 
 
@@ -218,19 +215,19 @@ def _read_sidecar(file: SessionFile, name: str) -> _Sidecar:
     if not file.has_folder:
         return _NO_SIDECAR
     try:
-        with open_transcript(get_sidecar_directory(Path(file.path)) / name) as descriptor:
-            return _decode_sidecar(os.read(descriptor, _MAX_SIDECAR_BYTES))
+        with open_transcript(get_sidecar_directory(Path(file.path)) / name) as sidecar:
+            return _decode_sidecar(sidecar.read(_MAX_SIDECAR_BYTES))
     except (OSError, ValueError):
         return _NO_SIDECAR
 
 
-def _read_archived(file: SessionFile, parts: set[bytes]) -> bool | None:
+def _read_archived(file: SessionFile, head: bytes, tail: bytes) -> bool | None:
     """Return whether a session is archived: a prompt that came later brings it back."""
     mark = _read_sidecar(file, "archived.json")
     since = parse_milliseconds(mark.at)
     if since is None or not mark.archived:
         return None if since is None else mark.archived
-    return not any(_is_prompt_after(since, line) for part in parts for line in part.split(b"\n"))
+    return not any(_is_prompt_after(since, line) for part in {head, tail} for line in part.split(b"\n"))
 
 
 def _is_prompt_after(since: int, line: bytes) -> bool:
@@ -340,13 +337,13 @@ class _FileHead:
 
 def extract_prompt(text: str) -> tuple[str, str]:
     """Return what a person typed, shortened: a prompt and a slash command; both empty for other texts."""
-    command = _COMMAND_NAME.search(text)
-    if command is not None:
-        arguments = _COMMAND_ARGUMENTS.search(text)
-        return "", shorten_line(f"{command[1]} {arguments[1].strip() if arguments else ''}".strip())
-    if found := _BASH_INPUT.search(text):
-        return shorten_line(f"! {found[1].strip()}"), ""
-    return ("" if _WRAPPED_TEXT.match(text) else shorten_line(text)), ""
+    typed = _TYPED_TEXT.search(text)
+    if typed is None:
+        return ("" if _WRAPPED_TEXT.match(text) else shorten_line(text)), ""
+    if typed[1] == "bash-input":
+        return shorten_line(f"! {typed[2].strip()}"), ""
+    arguments = _COMMAND_ARGUMENTS.search(text)
+    return "", shorten_line(f"{typed[2]} {arguments[1].strip() if arguments else ''}".strip())
 
 
 class _SessionMetadata:
@@ -380,57 +377,56 @@ class _SessionMetadata:
         found = self.find_in_tail(kind, key)
         return self.find_in_head(kind, key) if found is None else found
 
-    def find_text(self, key: str) -> str | None:
-        """Return the last text under a key, in any row."""
-        mark = f'"{key}":"'.encode()
-        for part in (self._tail, self._head):
-            found = _find_last_text(part, [part.rfind(mark)], None, key)
-            if found is not None:
-                return found
-        return None
-
     def find_cost(self) -> float | None:
         """Return the dollars in the last row that counts them, in the tail."""
         for offset in reversed(self._tail_offsets.get("cost-state", ())):
-            row = load_object(_get_line(self._tail, offset)) or {}
+            row = load_object(_find_line(self._tail, offset)[1]) or {}
             cost = row.get("totalCostUSD")
             if row.get("type") == "cost-state" and isinstance(cost, int | float):
                 return float(cost)
         return None
 
 
-class _CountedMessage(Struct):
+class _LastMessage(Struct):
     model: str = ""
-    usage: dict[str, Any] | None = None
+    usage: Usage | None = None
 
 
-class _CountedRow(Struct, rename="camel"):
-    """A row that may say how many tokens a request had."""
+class _LastRow(Struct, rename="camel"):
+    """A row at the end of a file, with the fields that a list needs."""
 
     type: str = ""
     is_sidechain: bool = False
-    message: _CountedMessage | None = None
+    git_branch: str | None = None
+    message: _LastMessage | None = None
 
 
-_decode_counted_row = msgspec.json.Decoder(_CountedRow).decode
-_CONTEXT_FIELDS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_decode_last_row = msgspec.json.Decoder(_LastRow).decode
 
 
-def _count_context(tail: bytes) -> int | None:
-    """Return the tokens of the last request of the session itself, with the answer."""
-    offset = len(tail)
-    while (offset := tail.rfind(b'"usage":', 0, offset)) >= 0:
-        try:
-            row = _decode_counted_row(_get_line(tail, offset))
-        except (ValueError, RecursionError):
-            continue
+def _read_last_row(line: bytes) -> _LastRow:
+    row = decode_struct(_decode_last_row, _LastRow, line)
+    return _LastRow() if isinstance(row, str) else row
+
+
+def _read_last_rows(head: bytes, tail: bytes) -> tuple[str | None, int | None]:
+    """Return the last git branch, and the tokens of the last request of the session itself, with the answer."""
+    start, line = _find_line(tail, tail.rfind(_GIT_BRANCH))
+    row = _read_last_row(line or _find_line(head, head.rfind(_GIT_BRANCH))[1])
+    branch = row.git_branch or None
+    place = len(tail)
+    while (place := tail.rfind(b'"usage":', 0, place)) >= 0:
+        if not start <= place < start + len(line):  # mostly both are in the same row
+            start, line = _find_line(tail, place)
+            row = _read_last_row(line)
         message = row.message
         if row.type != "assistant" or row.is_sidechain or message is None or message.model == "<synthetic>":
             continue
-        counts = [(message.usage or {}).get(name) for name in _CONTEXT_FIELDS]
-        return sum(count for count in counts if isinstance(count, int))
-    return None
+        return branch, message.usage.total_tokens if message.usage is not None else 0
+    return branch, None
 
+
+_GIT_BRANCH = b'"gitBranch":"'
 
 # Metadata rows may match anywhere in a line: inside a message, a match only looks like such a row.
 _METADATA_ROW = re.compile(rb'"type": ?"(ai-title|cost-state|custom-title|last-prompt|relocated|summary|tag)"')
@@ -444,35 +440,37 @@ def _find_metadata_rows(part: bytes) -> dict[str, list[int]]:
     return offsets
 
 
-def _get_line(part: bytes, offset: int) -> bytes:
-    """Return the line around an offset."""
+def _find_line(part: bytes, offset: int) -> tuple[int, bytes]:
+    """Return the start and the content of the line around an offset; nothing for -1."""
+    if offset < 0:
+        return 0, b""
     start, stop = part.rfind(b"\n", 0, offset) + 1, part.find(b"\n", offset)
-    return part[start : stop if stop >= 0 else len(part)].strip(b"\0")
+    return start, part[start : stop if stop >= 0 else len(part)].strip(b"\0")
 
 
-def _find_last_text(part: bytes, offsets: Sequence[int], kind: str | None, key: str) -> str | None:
+def _find_last_text(part: bytes, offsets: Sequence[int], kind: str, key: str) -> str | None:
     """Return the text under `key` in the last row of a kind."""
     for offset in reversed(offsets):
-        if offset < 0:
-            continue
-        line = _get_line(part, offset)
+        _, line = _find_line(part, offset)
         found = _read_text_field(line, kind, key)
-        if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:
+        if found is None and (glued := line.rfind(b'{"type":')) > 0:
             found = _read_text_field(line[glued:], kind, key)  # after half a row that a crash has left
         if found is not None:
             return found
     return None
 
 
-def _read_text_field(line: bytes, kind: str | None, key: str) -> str | None:
+def _read_text_field(line: bytes, kind: str, key: str) -> str | None:
     row = load_object(line)
-    value = row.get(key) if row is not None and kind in (None, row.get("type")) else None
+    value = row.get(key) if row is not None and row.get("type") == kind else None
     return value if isinstance(value, str) else None
 
 
 def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
     """Shorten a text to one line of at most `length` characters."""
-    line = " ".join(text.split())
+    line = " ".join(text[: length + length // 2].split())  # a text may be long, and this is mostly enough
+    if len(line) <= length < len(text):
+        line = " ".join(text.split())
     return line if len(line) <= length else line[:length].rstrip() + "…"
 
 

@@ -14,6 +14,7 @@ from pilothouse.messages import ModelUsage, Usage
 from pilothouse.transcripts.conversation import list_agent_files
 from pilothouse.transcripts.paths import StrPath, require_file
 from pilothouse.transcripts.rows import (
+    PADDING,
     OnProblem,
     TranscriptProblem,
     decode_struct,
@@ -215,10 +216,10 @@ def _read_all(files: list[tuple[Path, int]], on_progress: OnProgress | None, on_
 
 def _read_file(path: Path, into: _FileUsage, on_problem: OnProblem) -> None:
     try:
-        with open_transcript(path) as descriptor:
-            for number, _, line in read_lines(descriptor, path, on_problem):
+        with open_transcript(path) as file:
+            for number, _, line in read_lines(file, path, on_problem):
                 if b'"usage":' in line or b'"cost-state"' in line:
-                    row = decode_struct(_decode_usage_row, _UsageRow, line.strip(b"\0 \t\r"))
+                    row = decode_struct(_decode_usage_row, _UsageRow, line.strip(PADDING))
                     if isinstance(row, str):
                         on_problem(TranscriptProblem(str(path), number, "not readable as a row"))
                     else:
