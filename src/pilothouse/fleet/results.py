@@ -88,16 +88,20 @@ class ResultBuffer:
                 return None
             self._changed_event = anyio.Event()
             await self._changed_event.wait()
-        self._space_event.set()
         run = self.ready.popleft()
+        if self._free >= self._look_ahead // 4:  # a journal adds several runs together
+            self._space_event.set()
         self._on_taken()
         return run
+
+    @property
+    def _free(self) -> int:
+        return self._look_ahead - len(self.ready) - len(self.pending_keys)
 
     async def wait_for_space(self) -> int:
         """Wait until runs may be added; return how many. 0: the buffer is closed."""
         while not self.is_closed:
-            free = self._look_ahead - len(self.ready) - len(self.pending_keys)
-            if free > 0:
+            if (free := self._free) > 0:
                 return free
             self._space_event = anyio.Event()
             await self._space_event.wait()
