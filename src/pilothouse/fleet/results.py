@@ -25,6 +25,7 @@ from pilothouse.fleet.run import Run
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options
 from pilothouse.tracebacks import user_class
+from pilothouse.transports.concurrency import LoopCondition
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
@@ -68,8 +69,8 @@ class ResultBuffer:
         self._look_ahead = look_ahead
         self._on_taken = on_taken
         self._error: Exception | None = None
-        self._changed_event = anyio.Event()
-        self._space_event = anyio.Event()
+        self._changed = LoopCondition()
+        self._space = LoopCondition()
 
     @property
     def is_finished(self) -> bool:
@@ -78,21 +79,19 @@ class ResultBuffer:
 
     async def next(self) -> Run | None:
         """Return the next run; None: there are no more. After all ready runs, it raises the error passed to `fail`."""
-        while not self.ready:
-            if self._error is not None:
-                error, self._error = self._error, None
-                self.is_closed = self.is_parked = True  # started runs go on
-                self._space_event.set()
-                raise error
-            if self.is_finished:
-                return None
-            self._changed_event = anyio.Event()
-            await self._changed_event.wait()
-        run = self.ready.popleft()
-        if self._free >= self._look_ahead // 4:  # a journal adds several runs together
-            self._space_event.set()
-        self._on_taken()
-        return run
+        await self._changed.wait_until(lambda: bool(self.ready or self._error) or self.is_finished)
+        if self.ready:
+            run = self.ready.popleft()
+            if self._free >= self._look_ahead // 4:  # a journal adds several runs together
+                self._space.notify_all()
+            self._on_taken()
+            return run
+        if self._error is not None:
+            error, self._error = self._error, None
+            self.is_closed = self.is_parked = True  # started runs go on
+            self._space.notify_all()
+            raise error
+        return None
 
     @property
     def _free(self) -> int:
@@ -100,41 +99,37 @@ class ResultBuffer:
 
     async def wait_for_space(self) -> int:
         """Wait until runs may be added; return how many. 0: the buffer is closed."""
-        while not self.is_closed:
-            if (free := self._free) > 0:
-                return free
-            self._space_event = anyio.Event()
-            await self._space_event.wait()
-        return 0
+        await self._space.wait_until(lambda: self.is_closed or self._free > 0)
+        return 0 if self.is_closed else self._free
 
     def put(self, run: Run) -> None:
         """Add a run that has ended."""
         self.pending_keys.discard(run.key)
         if not self.is_closed:
             self.ready.append(run)
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def discard(self, key: str) -> None:
         """Stop waiting for a run."""
         self.pending_keys.discard(key)
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def mark_filled(self) -> None:
         """Mark that there are no more items."""
         self.is_filled = True
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
         """Raise `error` to the reader after all ready runs."""
         if self._error is None and not self.is_finished:
             self._error = error
-            self._changed_event.set()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Close the buffer: its reader has left."""
         self.is_closed = True
-        self._changed_event.set()
-        self._space_event.set()
+        self._changed.notify_all()
+        self._space.notify_all()
         self._on_taken()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -189,11 +190,9 @@ class WorkspaceRunner:
         try:
             await self._set_directory(attempt, run_directory)
             outcome, state = await self._run_and_save(attempt, run_directory)
-        except Exception as error:
-            await self._workspace.release(run_directory, attempt.state_after(error))
-            raise
         except BaseException as error:
-            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+            is_cancelled = not isinstance(error, Exception)
+            with anyio.move_on_after(RELEASE_SECONDS if is_cancelled else inf, shield=is_cancelled):
                 await self._workspace.release(run_directory, attempt.state_after(error))
             raise
         await self._workspace.release(run_directory, state)
@@ -202,7 +201,8 @@ class WorkspaceRunner:
     async def _set_directory(self, attempt: Attempt, run_directory: RunDirectory) -> None:
         own = attempt.settings.get("cwd")
         cwd = run_directory.cwd if own is None else run_directory.path / own
-        inside, is_there = await run_blocking(_inspect_directory, cwd, run_directory.path)
+        whole = run_directory.path
+        inside, is_there = await run_blocking(lambda: (cwd.resolve().is_relative_to(whole.resolve()), cwd.is_dir()))
         if own is not None and (Path(own).is_absolute() or not inside):
             raise UsageError(
                 f"run {attempt.key!r} has its own cwd {str(own)!r} and a workspace as well: such a cwd is a path inside"
@@ -239,11 +239,6 @@ class WorkspaceRunner:
             log.warning("the artefacts of run %r are not saved: %s", attempt.key, error)
             return error if isinstance(error, ArtifactsError) else ArtifactsError(str(error))
         return None
-
-
-def _inspect_directory(cwd: Path, path: Path) -> tuple[bool, bool]:
-    """Return whether `cwd` is inside `path` after resolving links, and whether it is a directory."""
-    return cwd.resolve().is_relative_to(path.resolve()), cwd.is_dir()
 
 
 async def _get_no_run(key: str) -> Run | None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_globally
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_process
 from pilothouse.fleet.journals.sql import (
     CREATE_TABLES,
     FORMAT_VERSION,
@@ -160,7 +160,7 @@ class PostgresJournal(SqlJournal):
         self._server = PostgresServer("PostgresJournal", conninfo, schema, _ADVICE, FleetJournalError)
         if not reconnect_timeout >= 0:
             raise UsageError(f"PostgresJournal: reconnect_timeout is a number of seconds, not {reconnect_timeout!r}")
-        super().__init__(self._server.display_name, lease_seconds, identify_globally())
+        super().__init__(self._server.display_name, lease_seconds, identify_process(is_global=True))
         self._schema = schema
         self._reconnect_timeout = reconnect_timeout
         self._is_open = False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_on_host
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_process
 from pilothouse.fleet.journals.sql import CREATE_TABLES, FORMAT_VERSION, LEASE_SECONDS, SqlJournal, WorkerRow
 from pilothouse.fleet.journals.transactions import CommitJob
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
@@ -45,7 +45,7 @@ class SqliteJournal(SqlJournal):
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.path = Path(path)
-        super().__init__(str(self.path), lease_seconds, identify_on_host())
+        super().__init__(str(self.path), lease_seconds, identify_process(is_global=False))
         self._version_seen = 0
         self._patience = self._patience_set = BUSY_SECONDS
         self._commits = 0  # since the last checkpoint

@@ -19,28 +19,23 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+# ruff: noqa: D102 - as in the database interface of Python
+
+
 class StatementResult(Protocol):
     """The result of a statement."""
 
-    def fetchall(self) -> list[Any]:
-        """Return all rows."""
-        ...
+    def fetchall(self) -> list[Any]: ...
 
-    def fetchone(self) -> Any:
-        """Return the next row, or None."""
-        ...
+    def fetchone(self) -> Any: ...
 
 
 class SqlTransaction(Protocol):
     """A transaction; statements have a `?` for each value."""
 
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        """Execute one statement."""
-        ...
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult: ...
 
-    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
-        """Execute one statement for each row of values."""
-        ...
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object: ...
 
 
 class AccessLevel(IntEnum):
