@@ -148,6 +148,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     budget_usd: float | None = None
     run_budget_usd: float | None = None
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether a lease depends on what the other processes execute and have spent."""
+        return self.concurrency is not None or self.budget_usd is not None
+
 
 NO_LIMITS = Limits()
 

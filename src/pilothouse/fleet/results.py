@@ -50,6 +50,8 @@ class RunArguments(TypedDict, total=False):
     priority: int
 
 
+BATCH_SIZE = 500
+"""Maximum number of items that are added to a journal together."""
 _END = object()
 _CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # the next item is available without waiting
 
@@ -100,7 +102,7 @@ class ResultBuffer:
     async def wait_for_space(self) -> int:
         """Wait until runs may be added; return how many. 0: the buffer is closed."""
         await self._space.wait_until(lambda: self.is_closed or self._free > 0)
-        return 0 if self.is_closed else self._free
+        return 0 if self.is_closed else min(self._free, BATCH_SIZE)
 
     def put(self, run: Run) -> None:
         """Add a run that has ended."""
@@ -216,7 +218,7 @@ class RunSubscribers:
         self._wake = wake
         self._buffers: list[ResultBuffer] = []
         self._buffers_by_key: dict[str, list[ResultBuffer]] = {}
-        self._output_types: dict[str, Any] = {}
+        self.output_types: dict[str, Any] = {}
         self._has_left_worker_loop = False
         self.unclaimed_runs: dict[str, Run | None] = {}
         """Runs without a reader, kept until `wait` asks for them, as no journal keeps them; None: not ended yet."""
@@ -234,7 +236,7 @@ class RunSubscribers:
     def expect(self, key: str, buffer: ResultBuffer | None, output_type: Any) -> None:
         """Make `buffer` wait for a run, and set the type of its output."""
         if output_type is not None:
-            self._output_types[key] = output_type
+            self.output_types[key] = output_type
         if buffer is not None and key not in buffer.pending_keys:
             buffer.pending_keys.add(key)
             self._buffers_by_key.setdefault(key, []).append(buffer)
@@ -247,15 +249,11 @@ class RunSubscribers:
         waiting.remove(buffer)
         if not waiting:
             del self._buffers_by_key[key]
-            self._output_types.pop(key, None)
-
-    def get_output_type(self, key: str) -> Any:
-        """Return the output type of a run; None: not set."""
-        return self._output_types.get(key)
+            self.output_types.pop(key, None)
 
     def deliver(self, run: Run, *, is_own: bool = False) -> None:
         """Deliver an ended run to its readers; `is_own`: this process executed it."""
-        run = decode_output(run, self._output_types.pop(run.key, None))
+        run = decode_output(run, self.output_types.pop(run.key, None))
         waiting = self._buffers_by_key.pop(run.key, [])
         for buffer in waiting:
             buffer.put(run)

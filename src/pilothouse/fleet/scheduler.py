@@ -341,7 +341,7 @@ class Scheduler:
         except OptionsError as error:
             return None, error
         settings = dict(run.settings)
-        if (output_type := self.subscribers.get_output_type(run.key)) is not None:
+        if (output_type := self.subscribers.output_types.get(run.key)) is not None:
             settings.pop("json_schema", None)  # made from this type, for processes that do not know it
         active.attempt = Attempt(
             run.key,

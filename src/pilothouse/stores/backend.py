@@ -123,11 +123,6 @@ class LeaseState(NamedTuple):
     token: int = 0
     seconds_left: float = 0.0  # by the store's clock; zero or less: expired
 
-    @property
-    def is_held(self) -> bool:
-        """Whether an unexpired lease exists."""
-        return self.owner is not None and self.seconds_left > 0
-
 
 class StoredState(NamedTuple):
     """What a backend has read for a change: the lease of the session, the record, and known uuids of the request."""
@@ -362,7 +357,7 @@ def check_write_allowed(key: TranscriptKey, state: LeaseState, lease: Lease | No
 
 def check_lease_free(key: TranscriptKey, state: LeaseState, owner: str | None) -> None:
     """Raise `SessionLeasedError`, with its name and the remaining time, if another owner holds a lease."""
-    if state.is_held and state.owner != owner:
+    if state.owner not in (None, owner) and state.seconds_left > 0:
         raise SessionLeasedError(
             f"session {key.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if "
             "it is renewed. Close it there, or wait.",

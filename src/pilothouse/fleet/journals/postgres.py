@@ -144,6 +144,7 @@ class PostgresJournal(SqlJournal):
     clock = "extract(epoch FROM clock_timestamp())::float8"
     server_start = "extract(epoch FROM pg_postmaster_start_time())::float8"
     join_function = "string_agg"
+    is_remote = True
     for_update = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
     unavailable_errors = (ServerUnavailableError,)
@@ -174,9 +175,6 @@ class PostgresJournal(SqlJournal):
     def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
         db.execute(DELETE_OLD_STAMPS)
         return super()._sign_in(db, now, policy)
-
-    def _set_clock(self, moment: float, now: float) -> None:
-        self._clock_offset = moment - now
 
     def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
         if rows:  # lines instead of arrays, of which psycopg would check each character; no value has a line end

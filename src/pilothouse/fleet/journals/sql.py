@@ -11,7 +11,7 @@ all runs. So workers that come and go change no row of a run that they do not ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
@@ -54,8 +54,6 @@ PAGE_SIZE = 200
 """Number of runs that are read at a time; each has an answer."""
 SIGN_OUT_SECONDS = 10.0
 """Timeout for unregistering when the database is gone; otherwise the worker counts as dead, with the same effect."""
-MAX_KEYS_PER_STATEMENT = 500
-"""Maximum number of keys in one statement."""
 MAX_SHORT_RUNS = 32
 """Maximum number of runs that are added without a thread."""
 PROMOTED_PER_LEASE = 500
@@ -224,6 +222,8 @@ class SqlJournal(GroupCommitter):
     """SQL for the time from which the silence of workers counts."""
     join_function: ClassVar[str]
     """The SQL aggregate that joins texts."""
+    is_remote: ClassVar[bool] = False
+    """Whether the database has another clock than this process."""
 
     def __init__(self, display_name: str, lease_seconds: float, process: ProcessIdentity) -> None:
         super().__init__(display_name)
@@ -296,11 +296,8 @@ class SqlJournal(GroupCommitter):
     def _read_clock(self, db: SqlTransaction, now: float) -> float:
         """Return the time by which leases are checked, and set `_clock_offset`."""
         [moment] = db.execute(f"SELECT {self.clock}").fetchone()
-        self._set_clock(moment, now)
+        self._clock_offset = moment - now if self.is_remote else 0.0
         return moment
-
-    def _set_clock(self, moment: float, now: float) -> None:
-        """Note the difference of the clocks."""
 
     def _register(self, db: SqlTransaction, moment: float) -> None:
         # Delete first: an earlier insert may have been committed without a response.
@@ -382,7 +379,7 @@ class SqlJournal(GroupCommitter):
         if found is None:
             return None
         moment, gap, count, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
-        self._set_clock(moment, now)
+        self._clock_offset = moment - now if self.is_remote else 0.0
         if gap > self._lease_seconds / 2:
             # This process, the machine or the database was away. Other workers may have been too; wait for their
             # heartbeats.
@@ -470,13 +467,9 @@ class SqlJournal(GroupCommitter):
         values = [(*row, self._id, era) for row in rows]
         db.executemany(f"INSERT INTO run ({INSERTED_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, {INSERTED_VALUES})", values)
 
-    def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> Iterator[Any]:
-        """Yield the rows with these keys."""
-        left = list(keys)
-        while left:
-            some, left = left[:MAX_KEYS_PER_STATEMENT], left[MAX_KEYS_PER_STATEMENT:]
-            marks = ", ".join("?" * len(some))
-            yield from db.execute(f"SELECT {columns} FROM run WHERE key IN ({marks})", some).fetchall()
+    def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> list[Any]:
+        """Return the rows with these keys, at most a few hundred."""
+        return db.execute(f"SELECT {columns} FROM run WHERE key IN ({', '.join('?' * len(keys))})", [*keys]).fetchall()
 
     @in_transaction()
     def requeue(self, db: SqlTransaction, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
@@ -516,17 +509,14 @@ class SqlJournal(GroupCommitter):
     # Leasing and releasing.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        is_overall = limits.concurrency is not None or limits.budget_usd is not None
-        access = AccessLevel.WRITE if is_overall else AccessLevel.OWN
-        leased = await self.transact(
-            lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access, is_short=True
-        )
+        access = AccessLevel.WRITE if limits.are_shared else AccessLevel.OWN
+        leased = await self.transact(lambda db: self._lease(db, count, now, limits), access, is_short=True)
         self._leased |= {run.number: run for run in leased}
         return leased
 
-    def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits, *, is_overall: bool) -> list[Run]:
+    def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits) -> list[Run]:
         running, set_aside = 0, 0.0
-        if is_overall:
+        if limits.are_shared:
             statement = "SELECT count(*), coalesce(sum(set_aside), 0) FROM run WHERE state = 'running'"
             running, set_aside = db.execute(statement).fetchone()
         era, spent, wants_all = db.execute(_READ_REQUESTS).fetchone()
