@@ -362,8 +362,8 @@ class SqlJournal(GroupCommitter):
         self._write_runs(db, [fail_after_deaths(run, now) for run in deadly], worker_id=None)
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        beat = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
-        if beat is None:
+        beat, is_enough = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
+        if not is_enough:
             beat = await self.transact(lambda db: self._take_over_dead(db, now, policy))
         self._is_alone = beat.live_workers == 1
         self._is_last = self._is_last and self._is_alone
@@ -371,13 +371,13 @@ class SqlJournal(GroupCommitter):
             self._leased.clear()
         return replace(beat, lease_seconds=self._lease_seconds)
 
-    def _renew_lease(self, db: SqlTransaction, now: float) -> HeartbeatResult | None:
-        """Renew the lease in one statement; return None if the full takeover is needed."""
+    def _renew_lease(self, db: SqlTransaction, now: float) -> tuple[HeartbeatResult, bool]:
+        """Renew the lease in one statement; return also whether that is enough: nobody has died."""
         me = self._id
         values = (me, me, self._process.pid, me, self._process.host, self._process.pid_namespace, me)
         found = db.execute(self._heartbeat, values).fetchone()
         if found is None:
-            return None
+            return HeartbeatResult(is_lost=True), False
         moment, gap, count, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
         self._clock_offset = moment - now if self.is_remote else 0.0
         if gap > self._lease_seconds / 2:
@@ -389,24 +389,21 @@ class SqlJournal(GroupCommitter):
             if live_workers.isdisjoint(name):
                 self._peers.append(self._process._replace(pid=int(pid)))
         is_deadly = is_deadly and self._is_last and not self._leased
-        if is_stranded or is_deadly or (silent and moment >= self._expiry_counts_from) or self._is_peer_gone():
-            return None
+        is_silent = silent and moment >= self._expiry_counts_from
         keys = frozenset(cancelled.split("\n")) if cancelled else frozenset[str]()
-        return HeartbeatResult(
-            live_workers=count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due)
-        )
+        beat = HeartbeatResult(count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due))
+        return beat, not (is_stranded or is_deadly or is_silent or self._is_peer_gone())
 
     def _is_peer_gone(self) -> bool:
         return any(is_gone(peer, self._process) for peer in self._peers)
 
     def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        if (beat := self._renew_lease(db, now)) is not None:
+        beat, is_enough = self._renew_lease(db, now)
+        if is_enough:
             return beat  # another worker has done it meanwhile
         self.is_news = True
         moment = self._read_clock(db, now)
-        seen = db.execute("UPDATE worker SET seen = ? WHERE id = ? RETURNING id", (moment, self._id)).fetchone()
-        is_lost = seen is None
-        if is_lost:  # others have removed this worker
+        if beat.is_lost:  # others have removed this worker
             self._expiry_counts_from = moment + self._lease_seconds
             self._take_over(db, now, policy)  # what it leased before it knew
             self._register(db, moment)
@@ -419,10 +416,7 @@ class SqlJournal(GroupCommitter):
         self._is_last = not others and (self._is_last or there > 0)
         if self._is_last:
             self._fail_deadly(db, now)
-        rows = db.execute("SELECT key FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1", (self._id,))
-        cancelled = frozenset(key for (key,) in rows.fetchall())
-        cost, position = db.execute("SELECT cost + lost, ended FROM totals").fetchone()
-        return HeartbeatResult(len(others) + 1, is_lost, cancelled, cost, position)
+        return replace(self._renew_lease(db, now)[0], is_lost=beat.is_lost, is_due=True)
 
     async def wait_for_change(self) -> None:
         while not await self._wait_for_commit(PEER_SECONDS) and not self._is_peer_gone():
