@@ -58,7 +58,7 @@ class CommitJob:
     work: Callable[[SqlTransaction], Any]
     access: AccessLevel
     is_short: bool = False
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    scope: anyio.CancelScope = field(init=False)  # of its caller, once it waits
     value: Any = None
     error: Exception | None = None
     is_done: bool = False
@@ -105,7 +105,7 @@ class GroupCommitter(ABC):
         if self._batch_lock.locked() or not self._commit_at_once([job]):
             self._queue.append(job)
             try:
-                with job.scope:
+                with anyio.CancelScope(shield=True) as job.scope:
                     async with self._batch_lock:
                         if not job.is_done:
                             await self._lead_batch(job)
