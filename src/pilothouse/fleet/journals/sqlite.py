@@ -135,7 +135,7 @@ class SqliteJournal(SqlJournal):
         with self._translate_errors():
             create_private_file(self.path)  # prompts and answers are private to this user
             try:
-                connection = open_database(
+                return open_database(
                     self.path,
                     CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"),
                     application=APPLICATION_ID,
@@ -146,19 +146,11 @@ class SqliteJournal(SqlJournal):
             except SqliteFileError as error:
                 if not error.is_ours:
                     raise self._make_foreign_error() from None
-                raise self._make_version_error(error.version) from None
+                raise self._make_error(describe_version(str(self.path), error.version, FORMAT_VERSION)) from None
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
                     raise
                 raise self._make_foreign_error() from error
-            [version] = connection.execute("PRAGMA user_version").fetchone()
-            if version != FORMAT_VERSION:
-                connection.close()
-                raise self._make_version_error(version)
-            return connection
-
-    def _make_version_error(self, version: int) -> FleetJournalError:
-        return self._make_error(describe_version(str(self.path), version, FORMAT_VERSION))
 
     def _make_foreign_error(self) -> FleetJournalError:
         return self._make_error(f"{self.path} is not a journal of a fleet; it was not changed")
