@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from math import inf
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -243,9 +242,7 @@ class RayRunner:
             await self._stop_actors()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
             await self._stop_actors()
@@ -322,7 +319,7 @@ class RayRunner:
             RemoteError: there has been no actor for `start_timeout`, or at the start none can be started.
             SessionClosedError: the pool was not entered.
         """
-        none_since: float | None = None
+        none_since = inf
         while True:
             if not self._slots:
                 raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
@@ -333,9 +330,14 @@ class RayRunner:
                 slot = min(free, key=lambda one: one.attempt_count)
                 slot.attempt_count += 1
                 return slot
-            if is_start and all(slot.start_error is not None for slot in self._slots):
+            now = anyio.current_time()
+            none_since = inf if ready else min(none_since, now)
+            none_starts = is_start and all(slot.start_error is not None for slot in self._slots)
+            if none_starts or now >= none_since + self._start_timeout:
                 raise self._make_no_actor_error()
-            none_since = await self._wait_for_change(none_since, is_available=bool(ready))
+            due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
+            with anyio.move_on_after(max(0.0, min(due, none_since + self._start_timeout) - now)):
+                await self._changed.wait()
 
     def _release(self, slot: ActorSlot) -> None:
         """Free a place of an actor."""
@@ -383,21 +385,6 @@ class RayRunner:
                 await await_future(RAY_CONNECTION.submit(self._ray.kill, slot.actor))
 
     # Starting actors.
-
-    async def _wait_for_change(self, none_since: float | None, *, is_available: bool) -> float | None:
-        """Wait until an actor has come or gone; return since when there is none.
-
-        Raises:
-            RemoteError: there has been none for `start_timeout`.
-        """
-        now, left = anyio.current_time(), inf
-        none_since = None if is_available else now if none_since is None else none_since
-        if none_since is not None and (left := none_since + self._start_timeout - now) <= 0:
-            raise self._make_no_actor_error()
-        due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
-        with anyio.move_on_after(min(left, max(0.0, due - now))):
-            await self._changed.wait()
-        return none_since
 
     def _make_no_actor_error(self) -> RemoteError:
         fault = next((slot.start_error for slot in self._slots if slot.start_error is not None), None)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import anyio
@@ -179,9 +178,7 @@ class WorkspaceRunner:
         await self._exit_stack.enter_async_context(make_runner_context(self._runner))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exit_stack.aclose()
 
     async def run(self, attempt: Attempt) -> QueryResult:

@@ -36,6 +36,7 @@ from pilothouse.fleet.runner import Attempt, Runner
 from pilothouse.fleet.submission import RunOptionsPolicy
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
+from pilothouse.transports.concurrency import LoopCondition
 
 log = logging.getLogger("pilothouse.fleet")
 
@@ -62,7 +63,8 @@ class RunningAttempt:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    ended: LoopCondition = field(default_factory=LoopCondition)
+    is_ended: bool = False
     is_cost_known: bool = True
     used_tokens: int = 0
     counted_message_ids: set[str | None] = field(default_factory=set[str | None])
@@ -86,6 +88,8 @@ CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
+SESSION_SECONDS = 0.1
+"""Seconds until the session id of a run is saved: a short run ends before that, and its end contains the id."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -132,6 +136,8 @@ class Scheduler:
         self._position = 0
         self._delivery_lock = anyio.Lock()
         self._own_ends = 0  # since the last heartbeat
+        self._unsaved: list[Run] = []  # with new session ids
+        self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self._is_draining = False
         self._live_workers = 1
@@ -150,6 +156,7 @@ class Scheduler:
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
         async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._save_sessions)
             if self.journal.is_persistent:
                 self._tasks.start_soon(self._keep_alive)
                 self._tasks.start_soon(self._watch_changes)
@@ -285,7 +292,8 @@ class Scheduler:
             self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
             if self.active.get(run.key) is active:
                 del self.active[run.key]
-            active.ended.set()
+            active.is_ended = True
+            active.ended.notify_all()
             self.wake()
         if not is_ours:
             log.warning("run %r was taken over by another process; its result here is discarded", run.key)
@@ -356,8 +364,6 @@ class Scheduler:
         )
         try:
             outcome = await self.runner.run(active.attempt)
-        except FleetJournalError:  # from `_on_message`: nothing can be recorded any more
-            raise
         except Exception as error:
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
@@ -368,7 +374,8 @@ class Scheduler:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            await self.journal.save_session_id(active.run)
+            self._unsaved.append(active.run)
+            self._session_found.notify_all()
         if (
             isinstance(message, AssistantMessage)
             and not self.limiter.is_unlimited
@@ -467,11 +474,11 @@ class Scheduler:
             try:
                 if active.attempt is not None and active.attempt.interrupt is not None:
                     await active.attempt.interrupt()
-                    await active.ended.wait()
+                    await active.ended.wait_until(lambda: active.is_ended)
             except PilothouseError as error:
                 log.info("run %r cannot be interrupted in order: %s", active.run.key, error)
         active.scope.cancel()
-        await active.ended.wait()
+        await active.ended.wait_until(lambda: active.is_ended)
 
     # The journal.
 
@@ -515,6 +522,15 @@ class Scheduler:
             self._own_ends = 0
             if await self._can_start() and (beat.is_due or self._change_event.is_set()):
                 self.wake()
+
+    async def _save_sessions(self) -> None:
+        while True:
+            await self._session_found.wait_until(lambda: bool(self._unsaved))
+            await anyio.sleep(SESSION_SECONDS)
+            unsaved, self._unsaved = self._unsaved, []
+            for run in unsaved:
+                if (active := self.active.get(run.key)) is not None and active.run.attempts == run.attempts:
+                    await self.journal.save_session_id(run)
 
     async def _watch_changes(self) -> None:
         while True:

@@ -19,7 +19,7 @@ APPLICATION_ID = 0x50484A31
 """The `application_id` of journal files."""
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for other processes; one takes milliseconds."""
-COMMITS_PER_CHECKPOINT = 200
+COMMITS_PER_CHECKPOINT = 500
 """A checkpoint waits for the disk, so it happens in the thread, after so many transactions."""
 LOOK_SECONDS = 0.05
 """How often a worker looks whether other processes have changed the file; a look reads shared memory only."""
