@@ -16,7 +16,7 @@ WAL_PAUSE = 0.01
 
 
 class SqliteFileError(Exception):
-    """The file belongs to another program, or to a newer version of this one: `.is_ours`, `.version`."""
+    """The file belongs to another program, or to another version of this one: `.is_ours`, `.version`."""
 
     def __init__(self, version: int, *, is_ours: bool) -> None:
         super().__init__(f"version {version}")
@@ -70,7 +70,7 @@ def prepare_database(
         patience: seconds to wait for other processes that change to the write-ahead log.
 
     Raises:
-        SqliteFileError: the file is not ours, or newer; it is left unchanged.
+        SqliteFileError: the file is not ours, or of another version; it is left unchanged.
         sqlite3.Error: the file cannot be read or written, or is not a database.
     """
     if not _is_new(connection, application, version):
@@ -99,7 +99,7 @@ def _is_new(connection: sqlite3.Connection, application: int, version: int) -> b
     found = connection.execute(query).fetchone()
     if found == (0, 0, 0):
         return True
-    if found[0] != application or found[1] > version:
+    if found[:2] != (application, version):
         raise SqliteFileError(found[1], is_ours=found[0] == application)
     return False
 

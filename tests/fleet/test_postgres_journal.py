@@ -371,7 +371,7 @@ async def test_what_cannot_start_now_costs_the_server_nothing(make_postgres: Mak
         connection.execute("ANALYZE run")
         for _ in range(2):  # the first look marks what the update has left in the indexes
             blocks.clear()
-            assert journal._lease(db, 1, 2.0, NO_LIMITS, is_overall=False) == []
+            assert journal._lease(db, 1, 2.0, NO_LIMITS) == []
             assert journal._renew_lease(db, 2.0) is not None
             assert (next_due(journal, db) is None) == (wait == "parked")
 

@@ -12,7 +12,7 @@ from git_repositories import git, left_in, made_repository, nobody, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory, GitWorktree, Run
-from pilothouse.fleet.workspaces.base import hold_lock, make_directory_name, remove_tree
+from pilothouse.fleet.workspaces.base import acquire_lock, make_directory_name, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -375,13 +375,13 @@ async def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     order: list[str] = []
 
     async def second() -> None:
-        async with hold_lock(tmp_path / "lock", 60):
+        async with await acquire_lock(tmp_path / "lock", 60):
             order.append("second")
 
-    async with anyio.create_task_group() as group, hold_lock(tmp_path / "lock", 0):
+    async with anyio.create_task_group() as group, await acquire_lock(tmp_path / "lock", 0):
         group.start_soon(second)
         with pytest.raises(TimeoutError):
-            async with hold_lock(tmp_path / "lock", 0.05):
+            async with await acquire_lock(tmp_path / "lock", 0.05):
                 raise AssertionError
         order.append("first")
     assert order == ["first", "second"]

@@ -148,7 +148,7 @@ async def test_files_that_cannot_be_the_journal(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "newer")
     connection.execute("PRAGMA user_version=99")
     connection.close()
-    with pytest.raises(UsageError, match="newer pilothouse"):
+    with pytest.raises(UsageError, match="another version of pilothouse"):
         async with opened(tmp_path / "newer"):
             pass
     (tmp_path / "a directory").mkdir()

@@ -183,25 +183,3 @@ async def test_an_entry_that_is_removed_from_a_record(
         head, logs, *lines = path.read_bytes().split(b"\n")
         path.write_bytes(b"\n".join([head, logs.replace(b", 12]", b", 11]"), *lines[:5], *lines[6:]]))
         await _check_is_refused(store)
-
-
-async def test_sessions_of_older_versions_are_read_and_continued(
-    make_sqlite: Callable[[], SqliteStore], tmp_path: Path
-) -> None:
-    """They have no digest: it covers what is added from now on."""
-
-    def run(statement: str) -> None:
-        with closing(sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)) as connection:
-            connection.execute(statement)
-
-    async with make_sqlite() as store:
-        await _fill(store)
-        run("UPDATE transcripts SET last = substr(last, 1, 64)")
-        assert await store.load(KEY) == ENTRIES
-        assert await store.append(KEY, ENTRIES[8:], after=8) == COUNT  # the last batch is still recognised
-        assert await store.append(KEY, [{"type": "x"}], after=COUNT) == COUNT + 1
-        run("UPDATE entries SET body = '{}' WHERE number = 3")
-        assert len(await store.load(KEY) or []) == COUNT + 1
-        run(f"UPDATE entries SET body = '{{}}' WHERE number = {COUNT}")
-        with pytest.raises(StoreError, match="other entries than were written"):
-            await store.load(KEY)

@@ -35,6 +35,7 @@ from pilothouse.fleet.limits import (
 )
 from pilothouse.fleet.observers import FleetObservers, collect_fleet_observers
 from pilothouse.fleet.results import (
+    BATCH_SIZE,
     ItemArguments,
     ItemFunction,
     Items,
@@ -66,8 +67,6 @@ T = TypeVar("T")
 MIN_LOOK_AHEAD = 32
 FINAL_STATUS_SECONDS = 2.0
 """Timeout in seconds for the last status that observers receive at exit; a lost journal is not waited for."""
-ENQUEUE_BATCH_SIZE = 500
-"""Number of list items that are added together when no reader waits."""
 
 
 @user_class
@@ -356,7 +355,7 @@ class Fleet:
         count = 0
 
         async def get_batch_size() -> int:
-            return ENQUEUE_BATCH_SIZE
+            return BATCH_SIZE
 
         async with aclosing(iterate_batches(items, get_batch_size)) as taken:
             async for batch in taken:

@@ -6,7 +6,7 @@ Pure: the time and the random number are arguments.
 from __future__ import annotations
 
 import copy
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -148,6 +148,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     budget_usd: float | None = None
     run_budget_usd: float | None = None
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether a lease depends on what the other processes execute and have spent."""
+        return self.concurrency is not None or self.budget_usd is not None
+
 
 NO_LIMITS = Limits()
 
@@ -260,18 +265,15 @@ class TokenBucket:
     """A token bucket: an amount that is refilled continuously; None: no limit."""
 
     def __init__(self, per_minute: float | None) -> None:
-        self._filled_at: float | None = None
-        self._per_second, self._capacity = self._compute_capacity(per_minute)
-        self._level = self._capacity
-
-    def _compute_capacity(self, per_minute: float | None) -> tuple[float | None, float]:
-        per_second = None if per_minute is None else per_minute / 60
-        return per_second, max(1.0, (per_second or 0) * BURST_SECONDS)
+        self._filled_at = 0.0
+        self._per_second = self._capacity = self._level = inf
+        self.set_rate(per_minute, 0.0)
 
     def set_rate(self, per_minute: float | None, now: float) -> None:
         """Change the amount per minute."""
         self._refill(now)
-        self._per_second, self._capacity = self._compute_capacity(per_minute)
+        self._per_second = inf if per_minute is None else per_minute / 60
+        self._capacity = max(1.0, self._per_second * BURST_SECONDS)
         self._level = min(self._level, self._capacity)
 
     def take(self, amount: float, now: float) -> None:
@@ -281,16 +283,12 @@ class TokenBucket:
 
     def seconds_until(self, amount: float, now: float) -> float:
         """Return the seconds until `amount` is available, or the bucket is full if that is less; 0: available now."""
-        if self._per_second is None:
-            return 0.0
         self._refill(now)
         missing = min(amount, self._capacity) - self._level
         return 0.0 if missing <= 1e-9 else missing / self._per_second
 
     def _refill(self, now: float) -> None:
-        if self._per_second is None:
-            return
-        if self._filled_at is not None and now > self._filled_at:
+        if now > self._filled_at:
             self._level = min(self._capacity, self._level + (now - self._filled_at) * self._per_second)
         self._filled_at = now
 

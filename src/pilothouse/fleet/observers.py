@@ -108,7 +108,7 @@ class AttemptObservers:
 
     def run_context(self) -> AbstractContextManager[None]:
         """Return the context in which the runner works."""
-        return enter_contexts(self._observers)
+        return enter_contexts(self._observers) if self._observers else nullcontext()
 
     def mark_answered(self) -> None:
         """Stop the clock: the runner has returned, and what follows is not part of the attempt."""

@@ -9,7 +9,6 @@ import logging
 import os
 import pickle
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from math import inf
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -29,7 +27,6 @@ from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
 from pilothouse.fleet.limits import validate_count
 from pilothouse.fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
-from pilothouse.options import RetryPolicy
 from pilothouse.transports.concurrency import make_loop_caller
 
 T = TypeVar("T")
@@ -50,32 +47,17 @@ def import_ray() -> Any:
 class RayConnection:
     """The connection to Ray, open while a runner uses it, and the thread for all blocking calls.
 
-    The thread stays the same while connected: processes of a local cluster end with the thread that started them.
+    There is only one thread: processes of a local cluster end with the thread that started them.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: ThreadPoolExecutor | None = None
-        self._pending_calls = 0
+        self._thread = ThreadPoolExecutor(1, "pilothouse-ray")
         self._users = 0
         self._is_owner = False
 
-    def submit(self, call: Callable[[], T]) -> Future[T]:
+    def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
         """Call a function in the thread."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "pilothouse-ray")
-            self._pending_calls += 1
-            future = self._thread.submit(call)
-        future.add_done_callback(self._on_answered)
-        return future
-
-    def _on_answered(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._pending_calls -= 1
-            if not self._pending_calls and not self._users and self._thread is not None:
-                self._thread.shutdown(wait=False)
-                self._thread = None
+        return self._thread.submit(call, *args)
 
     def connect(self, ray: Any, address: str | None) -> None:
         """Connect if needed, and add one user. Call it in the thread."""
@@ -146,8 +128,8 @@ UNAVAILABLE_SECONDS = 60.0
 """Seconds after which an unreachable actor counts as lost; Ray reports lost nodes sooner."""
 RETRY_SECONDS = 0.5
 """Seconds between two calls to an unreachable actor."""
-START_RETRY_POLICY = RetryPolicy(first_delay=1.0, max_delay=30.0, jitter=0.0)
-"""The delay before a failed start of an actor is retried."""
+START_RETRY_SECONDS = 5.0
+"""Seconds until a failed start of an actor is retried."""
 
 
 @dataclass(slots=True, eq=False)
@@ -161,7 +143,6 @@ class ActorSlot:
     attempt_count: int = 0
     retry_at: float = 0.0
     start_error: BaseException | None = None
-    start_failures: int = 0
 
 
 ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
@@ -171,8 +152,6 @@ RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_ta
 
 END_SECONDS = 20.0
 """Seconds for an actor to end an attempt and its process; then the actor is killed."""
-MAX_BEGIN_ATTEMPTS = 5
-"""Number of actors tried for one attempt if each is gone before it begins the attempt."""
 
 
 class RayRunner:
@@ -256,16 +235,14 @@ class RayRunner:
     async def _start_actors(self) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.connect, self._ray, self._address)))
+                await await_future(RAY_CONNECTION.submit(RAY_CONNECTION.connect, self._ray, self._address))
             self._slots = [ActorSlot() for _ in range(self._count)]
-            await self._wait_for_one()
+            self._release(await self._acquire(is_start=True))
         except BaseException:
             await self._stop_actors()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
             await self._stop_actors()
@@ -276,7 +253,7 @@ class RayRunner:
             for slot in slots:
                 slot.is_gone = True
                 await self._kill(slot)
-            await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
+            await await_future(RAY_CONNECTION.submit(RAY_CONNECTION.disconnect, self._ray))
 
     # Attempts.
 
@@ -290,22 +267,20 @@ class RayRunner:
         """
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
-        for _ in range(MAX_BEGIN_ATTEMPTS):
+        while True:
             slot = await self._acquire()
             try:
                 if await self._is_alive(slot):
                     return _decode_answer(await self._run_in_actor(slot, attempt, order), expected)
             finally:
                 self._release(slot)
-        raise WorkerLostError(f"{MAX_BEGIN_ATTEMPTS} actors were gone before they could begin; see the logs of Ray")
 
     async def _is_alive(self, slot: ActorSlot) -> bool:
         """Whether an actor still responds; an idle actor that died has begun nothing, so another one can be tried."""
-        try:
+        with suppress(WorkerLostError):
             await self._call(slot, "ready")
-        except WorkerLostError:
-            return False
-        return True
+            return True
+        return False
 
     async def _run_in_actor(self, slot: ActorSlot, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
         name = uuid4().hex
@@ -337,14 +312,14 @@ class RayRunner:
 
     # Actors and calls.
 
-    async def _acquire(self) -> ActorSlot:
+    async def _acquire(self, *, is_start: bool = False) -> ActorSlot:
         """Take a free place of an actor until `_release`.
 
         Raises:
-            RemoteError: there has been no actor for `start_timeout`.
+            RemoteError: there has been no actor for `start_timeout`, or at the start none can be started.
             SessionClosedError: the pool was not entered.
         """
-        none_since: float | None = None
+        none_since = inf
         while True:
             if not self._slots:
                 raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
@@ -355,7 +330,14 @@ class RayRunner:
                 slot = min(free, key=lambda one: one.attempt_count)
                 slot.attempt_count += 1
                 return slot
-            none_since = await self._wait_for_change(none_since, is_available=bool(ready))
+            now = anyio.current_time()
+            none_since = inf if ready else min(none_since, now)
+            none_starts = is_start and all(slot.start_error is not None for slot in self._slots)
+            if none_starts or now >= none_since + self._start_timeout:
+                raise self._make_no_actor_error()
+            due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
+            with anyio.move_on_after(max(0.0, min(due, none_since + self._start_timeout) - now)):
+                await self._changed.wait()
 
     def _release(self, slot: ActorSlot) -> None:
         """Free a place of an actor."""
@@ -400,34 +382,9 @@ class RayRunner:
     async def _kill(self, slot: ActorSlot) -> None:
         if slot.actor is not None:
             with suppress(self._ray.exceptions.RayError):
-                await await_future(RAY_CONNECTION.submit(partial(self._ray.kill, slot.actor)))
+                await await_future(RAY_CONNECTION.submit(self._ray.kill, slot.actor))
 
     # Starting actors.
-
-    async def _wait_for_one(self) -> None:
-        none_since: float | None = None
-        while True:
-            await self._refresh_slots()
-            if any(slot.is_ready for slot in self._slots):
-                return
-            if all(slot.start_error is not None for slot in self._slots):
-                raise self._make_no_actor_error()
-            none_since = await self._wait_for_change(none_since, is_available=False)
-
-    async def _wait_for_change(self, none_since: float | None, *, is_available: bool) -> float | None:
-        """Wait until an actor has come or gone; return since when there is none.
-
-        Raises:
-            RemoteError: there has been none for `start_timeout`.
-        """
-        now, left = anyio.current_time(), inf
-        none_since = None if is_available else now if none_since is None else none_since
-        if none_since is not None and (left := none_since + self._start_timeout - now) <= 0:
-            raise self._make_no_actor_error()
-        due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
-        with anyio.move_on_after(min(left, max(0.0, due - now))):
-            await self._changed.wait()
-        return none_since
 
     def _make_no_actor_error(self) -> RemoteError:
         fault = next((slot.start_error for slot in self._slots if slot.start_error is not None), None)
@@ -451,16 +408,12 @@ class RayRunner:
 
     async def _start_actor(self, slot: ActorSlot) -> None:
         try:
-            slot.actor, first_word = await await_future(RAY_CONNECTION.submit(self._create_actor))
+            slot.actor, ready_future = await await_future(RAY_CONNECTION.submit(self._create_actor))
         except Exception as error:  # noqa: BLE001 - raised if no actor starts
             self._on_failed(slot, error)
             return
-        slot.ready_future = first_word
-        call = make_loop_caller()
-        first_word.add_done_callback(lambda _: call(self._notify_changed))
-
-    def _notify_changed(self) -> None:
-        self._changed.set()  # the current event: it may have been replaced since the actor was requested
+        slot.ready_future, call = ready_future, make_loop_caller()
+        ready_future.add_done_callback(lambda _: call(lambda: self._changed.set()))  # the event of then
 
     def _create_actor(self) -> tuple[Any, Future[str]]:
         """Create an actor. Runs in the thread of the connection, because it may take a while."""
@@ -475,12 +428,11 @@ class RayRunner:
             text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
             self._on_failed(slot, UsageError(text))
         else:
-            slot.is_ready, slot.start_error, slot.start_failures = True, None, 0
+            slot.is_ready, slot.start_error = True, None
 
     def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
         log.warning("an actor has not started: %s", shorten_error(error))
-        slot.is_gone, slot.start_error, slot.start_failures = True, error, slot.start_failures + 1
-        slot.retry_at = anyio.current_time() + START_RETRY_POLICY.delay(slot.start_failures, 0.0)
+        slot.is_gone, slot.start_error, slot.retry_at = True, error, anyio.current_time() + START_RETRY_SECONDS
 
 
 # Serialization.

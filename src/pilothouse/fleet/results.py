@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Literal, Self, TextIO, TypedDict, TypeVar
 
 import anyio
@@ -25,6 +24,7 @@ from pilothouse.fleet.run import Run
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options
 from pilothouse.tracebacks import user_class
+from pilothouse.transports.concurrency import LoopCondition
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
@@ -49,6 +49,8 @@ class RunArguments(TypedDict, total=False):
     priority: int
 
 
+BATCH_SIZE = 500
+"""Maximum number of items that are added to a journal together."""
 _END = object()
 _CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # the next item is available without waiting
 
@@ -68,8 +70,8 @@ class ResultBuffer:
         self._look_ahead = look_ahead
         self._on_taken = on_taken
         self._error: Exception | None = None
-        self._changed_event = anyio.Event()
-        self._space_event = anyio.Event()
+        self._changed = LoopCondition()
+        self._space = LoopCondition()
 
     @property
     def is_finished(self) -> bool:
@@ -78,59 +80,57 @@ class ResultBuffer:
 
     async def next(self) -> Run | None:
         """Return the next run; None: there are no more. After all ready runs, it raises the error passed to `fail`."""
-        while not self.ready:
-            if self._error is not None:
-                error, self._error = self._error, None
-                self.is_closed = self.is_parked = True  # started runs go on
-                self._space_event.set()
-                raise error
-            if self.is_finished:
-                return None
-            self._changed_event = anyio.Event()
-            await self._changed_event.wait()
-        self._space_event.set()
-        run = self.ready.popleft()
-        self._on_taken()
-        return run
+        await self._changed.wait_until(lambda: bool(self.ready or self._error) or self.is_finished)
+        if self.ready:
+            run = self.ready.popleft()
+            if self._free >= self._look_ahead // 4:  # a journal adds several runs together
+                self._space.notify_all()
+            self._on_taken()
+            return run
+        if self._error is not None:
+            error, self._error = self._error, None
+            self.is_closed = self.is_parked = True  # started runs go on
+            self._space.notify_all()
+            raise error
+        return None
+
+    @property
+    def _free(self) -> int:
+        return self._look_ahead - len(self.ready) - len(self.pending_keys)
 
     async def wait_for_space(self) -> int:
         """Wait until runs may be added; return how many. 0: the buffer is closed."""
-        while not self.is_closed:
-            free = self._look_ahead - len(self.ready) - len(self.pending_keys)
-            if free > 0:
-                return free
-            self._space_event = anyio.Event()
-            await self._space_event.wait()
-        return 0
+        await self._space.wait_until(lambda: self.is_closed or self._free > 0)
+        return 0 if self.is_closed else min(self._free, BATCH_SIZE)
 
     def put(self, run: Run) -> None:
         """Add a run that has ended."""
         self.pending_keys.discard(run.key)
         if not self.is_closed:
             self.ready.append(run)
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def discard(self, key: str) -> None:
         """Stop waiting for a run."""
         self.pending_keys.discard(key)
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def mark_filled(self) -> None:
         """Mark that there are no more items."""
         self.is_filled = True
-        self._changed_event.set()
+        self._changed.notify_all()
 
     def fail(self, error: Exception) -> None:
         """Raise `error` to the reader after all ready runs."""
         if self._error is None and not self.is_finished:
             self._error = error
-            self._changed_event.set()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Close the buffer: its reader has left."""
         self.is_closed = True
-        self._changed_event.set()
-        self._space_event.set()
+        self._changed.notify_all()
+        self._space.notify_all()
         self._on_taken()
 
 
@@ -217,7 +217,7 @@ class RunSubscribers:
         self._wake = wake
         self._buffers: list[ResultBuffer] = []
         self._buffers_by_key: dict[str, list[ResultBuffer]] = {}
-        self._output_types: dict[str, Any] = {}
+        self.output_types: dict[str, Any] = {}
         self._has_left_worker_loop = False
         self.unclaimed_runs: dict[str, Run | None] = {}
         """Runs without a reader, kept until `wait` asks for them, as no journal keeps them; None: not ended yet."""
@@ -235,7 +235,7 @@ class RunSubscribers:
     def expect(self, key: str, buffer: ResultBuffer | None, output_type: Any) -> None:
         """Make `buffer` wait for a run, and set the type of its output."""
         if output_type is not None:
-            self._output_types[key] = output_type
+            self.output_types[key] = output_type
         if buffer is not None and key not in buffer.pending_keys:
             buffer.pending_keys.add(key)
             self._buffers_by_key.setdefault(key, []).append(buffer)
@@ -248,15 +248,11 @@ class RunSubscribers:
         waiting.remove(buffer)
         if not waiting:
             del self._buffers_by_key[key]
-            self._output_types.pop(key, None)
-
-    def get_output_type(self, key: str) -> Any:
-        """Return the output type of a run; None: not set."""
-        return self._output_types.get(key)
+            self.output_types.pop(key, None)
 
     def deliver(self, run: Run, *, is_own: bool = False) -> None:
         """Deliver an ended run to its readers; `is_own`: this process executed it."""
-        run = decode_output(run, self._output_types.pop(run.key, None))
+        run = decode_output(run, self.output_types.pop(run.key, None))
         waiting = self._buffers_by_key.pop(run.key, [])
         for buffer in waiting:
             buffer.put(run)
@@ -381,9 +377,7 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import anyio
@@ -29,7 +29,7 @@ from pilothouse.fleet.run import Run, RunState
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import RunDirectory, Workspace
 from pilothouse.messages import Message
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.concurrency import LoopCondition, run_blocking
 
 _CONVERSATION_OPTIONS = ("continue_conversation", "fork_session", "resume", "session_id")
 
@@ -178,9 +178,7 @@ class WorkspaceRunner:
         await self._exit_stack.enter_async_context(make_runner_context(self._runner))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exit_stack.aclose()
 
     async def run(self, attempt: Attempt) -> QueryResult:
@@ -189,11 +187,9 @@ class WorkspaceRunner:
         try:
             await self._set_directory(attempt, run_directory)
             outcome, state = await self._run_and_save(attempt, run_directory)
-        except Exception as error:
-            await self._workspace.release(run_directory, attempt.state_after(error))
-            raise
         except BaseException as error:
-            with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+            is_cancelled = not isinstance(error, Exception)
+            with anyio.move_on_after(RELEASE_SECONDS if is_cancelled else inf, shield=is_cancelled):
                 await self._workspace.release(run_directory, attempt.state_after(error))
             raise
         await self._workspace.release(run_directory, state)
@@ -202,7 +198,8 @@ class WorkspaceRunner:
     async def _set_directory(self, attempt: Attempt, run_directory: RunDirectory) -> None:
         own = attempt.settings.get("cwd")
         cwd = run_directory.cwd if own is None else run_directory.path / own
-        inside, is_there = await run_blocking(_inspect_directory, cwd, run_directory.path)
+        whole = run_directory.path
+        inside, is_there = await run_blocking(lambda: (cwd.resolve().is_relative_to(whole.resolve()), cwd.is_dir()))
         if own is not None and (Path(own).is_absolute() or not inside):
             raise UsageError(
                 f"run {attempt.key!r} has its own cwd {str(own)!r} and a workspace as well: such a cwd is a path inside"
@@ -241,11 +238,6 @@ class WorkspaceRunner:
         return None
 
 
-def _inspect_directory(cwd: Path, path: Path) -> tuple[bool, bool]:
-    """Return whether `cwd` is inside `path` after resolving links, and whether it is a directory."""
-    return cwd.resolve().is_relative_to(path.resolve()), cwd.is_dir()
-
-
 async def _get_no_run(key: str) -> Run | None:
     return None
 
@@ -267,32 +259,25 @@ class _HostedAttempt:
     messages: deque[Message] = field(default_factory=deque[Message])
     size: int = 0
     taken_count: int = 0
-    begun_event: asyncio.Event = field(default_factory=asyncio.Event)
-    changed_event: asyncio.Event = field(default_factory=asyncio.Event)
-    space_event: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: LoopCondition = field(default_factory=LoopCondition)
     end: bytes | None = None
-    is_ended: bool = False
-    attempt: Attempt | None = None
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.messages) >= MAX_BUFFERED_MESSAGES or self.size >= MAX_BUFFERED_BYTES
+    attempt: Attempt | None = None  # once it has begun
+    task: asyncio.Task[None] = field(init=False)
 
     async def add_message(self, message: Message) -> None:
         self.messages.append(message)
         self.size += len(message.raw_line)
-        self.changed_event.set()
-        while self.is_full:
-            self.space_event.clear()
-            await self.space_event.wait()
+        self.changed.notify_all()
+        await self.changed.wait_until(
+            lambda: len(self.messages) < MAX_BUFFERED_MESSAGES and self.size < MAX_BUFFERED_BYTES
+        )
 
     def discard_taken(self, taken: int) -> None:
         """Remove the first `taken` messages of the attempt, which the caller has received."""
         while self.taken_count < taken and self.messages:
             self.size -= len(self.messages.popleft().raw_line)
             self.taken_count += 1
-        self.space_event.set()
+        self.changed.notify_all()
 
 
 class AttemptHost:
@@ -313,21 +298,19 @@ class AttemptHost:
         """Begin an attempt under a unique name. An error that prevents the start becomes the end of the attempt."""
         if name not in self._attempts:
             work = self._attempts[name] = _HostedAttempt()
-            work.task = asyncio.get_running_loop().create_task(self._run_attempt(work, pickled_attempt))
-        await self._attempts[name].begun_event.wait()
+            work.task = asyncio.create_task(self._run_attempt(work, pickled_attempt))
+            work.task.add_done_callback(lambda _: work.changed.notify_all())
+        work = self._attempts[name]
+        await work.changed.wait_until(lambda: work.attempt is not None or work.task.done())
 
     async def _run_attempt(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> None:
         try:
             runner, hosted.attempt = await self._load(hosted, pickled_attempt)
-            hosted.begun_event.set()  # the caller resumes after the runner's first step
+            hosted.changed.notify_all()  # the caller resumes after the runner's first step
             hosted.end = self._pickle_answer(await runner.run(hosted.attempt), hosted.attempt.artifacts)
         except Exception as error:  # noqa: BLE001 - raised in the calling process
             artifacts = () if hosted.attempt is None else hosted.attempt.artifacts
             hosted.end = pickle_error(error, self._dumps, artifacts)
-        finally:
-            hosted.is_ended = True  # also after cancellation, when there is no end
-            hosted.begun_event.set()
-            hosted.changed_event.set()
 
     async def _load(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> tuple[Runner, Attempt]:
         try:
@@ -361,26 +344,27 @@ class AttemptHost:
         """
         work = self._attempts[name]
         work.discard_taken(taken)
-        while not work.messages and not work.is_ended:
-            work.changed_event.clear()
-            await work.changed_event.wait()
+        await work.changed.wait_until(lambda: bool(work.messages) or work.task.done())
         return self._dumps(list(work.messages)), work.end
 
     async def interrupt(self, name: str) -> None:
         """Interrupt an attempt gracefully, if it still runs."""
         work = self._attempts.get(name)
-        if work is not None and not work.is_ended and work.attempt is not None and work.attempt.interrupt is not None:
+        if (
+            work is not None
+            and not work.task.done()
+            and work.attempt is not None
+            and work.attempt.interrupt is not None
+        ):
             with suppress(PilothouseError):  # the attempt ends anyway and reports its error
                 await work.attempt.interrupt()
 
     async def end(self, name: str) -> None:
         """Remove an attempt, and cancel it if it still runs. Returns when its task has finished."""
-        work = self._attempts.get(name)
-        if work is None or work.task is None:
-            return
-        work.task.cancel()
-        await asyncio.wait([work.task])
-        self._attempts.pop(name, None)
+        if (work := self._attempts.get(name)) is not None:
+            work.task.cancel()
+            await asyncio.wait([work.task])
+            self._attempts.pop(name, None)
 
 
 def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[str, ...] = ()) -> bytes:

@@ -36,6 +36,7 @@ from pilothouse.fleet.runner import Attempt, Runner
 from pilothouse.fleet.submission import RunOptionsPolicy
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
+from pilothouse.transports.concurrency import LoopCondition
 
 log = logging.getLogger("pilothouse.fleet")
 
@@ -62,7 +63,8 @@ class RunningAttempt:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    ended: LoopCondition = field(default_factory=LoopCondition)
+    is_ended: bool = False
     is_cost_known: bool = True
     used_tokens: int = 0
     counted_message_ids: set[str | None] = field(default_factory=set[str | None])
@@ -86,6 +88,8 @@ CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
+SESSION_SECONDS = 0.1
+"""Seconds until the session id of a run is saved: a short run ends before that, and its end contains the id."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -105,33 +109,25 @@ class UnixClock:
         return self._read() + self._offset
 
 
+@dataclass(eq=False)
 class Scheduler:
     """Starts due runs until it has drained or is cancelled."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        runner: Runner,
-        settings: FleetSettings,
-        budget: Budget,
-        limiter: RateLimiter,
-        breaker: CircuitBreaker,
-        subscribers: RunSubscribers,
-        run_policy: RunOptionsPolicy,
-        agent: Agent,
-        observers: FleetObservers,
-    ) -> None:
-        self._journal = journal
-        self._runner = runner
-        self._settings = settings
-        self._budget = budget
-        self._limiter = limiter
-        self._breaker = breaker
-        self._subscribers = subscribers
-        self._run_policy = run_policy
-        self._agent = agent
-        self._observers = observers
+    journal: Journal
+    runner: Runner
+    settings: FleetSettings
+    budget: Budget
+    limiter: RateLimiter
+    breaker: CircuitBreaker
+    subscribers: RunSubscribers
+    run_policy: RunOptionsPolicy
+    agent: Agent
+    observers: FleetObservers
+
+    def __post_init__(self) -> None:
         self.now = UnixClock().now
+        self.active: dict[str, RunningAttempt] = {}
+        self.is_stopping = False
         self._wake_event = anyio.Event()
         self._change_event = anyio.Event()
         self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
@@ -140,18 +136,18 @@ class Scheduler:
         self._position = 0
         self._delivery_lock = anyio.Lock()
         self._own_ends = 0  # since the last heartbeat
+        self._unsaved: list[Run] = []  # with new session ids
+        self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self._is_draining = False
-        self.is_stopping = False
         self._live_workers = 1
         self._lease_seconds = inf
-        self.active: dict[str, RunningAttempt] = {}
 
     async def open(self) -> None:
         """Open the journal and send the first heartbeat."""
-        self._position = await self._journal.open(self.now(), self._settings.on_interrupted)
-        if self._journal.is_persistent:
-            await self._on_heartbeat(await self._journal.heartbeat(self.now(), self._settings.on_interrupted))
+        self._position = await self.journal.open(self.now(), self.settings.on_interrupted)
+        if self.journal.is_persistent:
+            await self._on_heartbeat(await self.journal.heartbeat(self.now(), self.settings.on_interrupted))
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
@@ -160,10 +156,11 @@ class Scheduler:
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
         async with anyio.create_task_group() as self._tasks:
-            if self._journal.is_persistent:
+            self._tasks.start_soon(self._save_sessions)
+            if self.journal.is_persistent:
                 self._tasks.start_soon(self._keep_alive)
                 self._tasks.start_soon(self._watch_changes)
-            if self._observers:
+            if self.observers:
                 self._tasks.start_soon(self._report_status)
             while True:
                 self._wake_event = anyio.Event()
@@ -182,22 +179,22 @@ class Scheduler:
 
     async def _start_due(self) -> float | None:
         """Start due runs; return the seconds until more may start, or None: not before a change."""
-        if self.is_stopping or self._breaker.has_reached_limit or not await self._can_start():
+        if self.is_stopping or self.breaker.has_reached_limit or not await self._can_start():
             return None
-        if not self._settings.concurrency:  # other processes execute the runs
+        if not self.settings.concurrency:  # other processes execute the runs
             self._on_idle(False)
             return None
-        while (free := self._settings.concurrency + self._held_count - len(self.active)) > 0:
-            if self._budget.is_exhausted:
+        while (free := self.settings.concurrency + self._held_count - len(self.active)) > 0:
+            if self.budget.is_exhausted:
                 return await self._wait_for_budget()
-            if wait := self._limiter.seconds_until_start(self.now()):
+            if wait := self.limiter.seconds_until_start(self.now()):
                 return wait
-            most = free if self._limiter.is_unlimited else 1
+            most = free if self.limiter.is_unlimited else 1
             asked = self.now()
-            leased = await self._journal.lease(most, asked, self._budget.limits)
+            leased = await self.journal.lease(most, asked, self.budget.limits)
             for run in leased:
                 if self.is_stopping:  # stopped during the lease
-                    await self._journal.release(replace(run, state="interrupted"))
+                    await self.journal.release(replace(run, state="interrupted"))
                 else:
                     self._start(run)
             if not leased:
@@ -208,20 +205,20 @@ class Scheduler:
     async def _wait_for_budget(self) -> float | None:
         if self.active:
             return None
-        if self._journal.is_persistent:
+        if self.journal.is_persistent:
             # A heartbeat may have counted the end of a run before this process did. Now that nothing runs, the sum is
             # exact.
-            status = await self._journal.status()
-            self._budget.spent_usd = status.cost_usd + status.lost_usd
-            if not self._budget.is_exhausted:
+            status = await self.journal.status()
+            self.budget.spent_usd = status.cost_usd + status.lost_usd
+            if not self.budget.is_exhausted:
                 return 0.0
-        if await self._journal.next_due() is not None:
+        if await self.journal.next_due() is not None:
             self._on_idle(True)
         return None
 
     async def _next_delay(self, asked_at: float) -> float | None:
         """Return the delay after a lease at the time `asked_at` that returned no runs."""
-        due = await self._journal.next_due()
+        due = await self.journal.next_due()
         if due is None:
             if not self.active:
                 self._on_idle(False)
@@ -229,14 +226,14 @@ class Scheduler:
         if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
             return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
         # A run was due and was not leased: overall limits forbid it, or another process has just taken it.
-        if not (self.active or self._journal.is_persistent or self._wake_event.is_set()):
+        if not (self.active or self.journal.is_persistent or self._wake_event.is_set()):
             self._on_idle(True)
         return self._heartbeat_seconds
 
     async def _can_start(self) -> bool:
         """Whether readers have space for more results."""
-        await self._subscribers.remove_closed(self._journal.park)
-        return self._subscribers.has_capacity
+        await self.subscribers.remove_closed(self.journal.park)
+        return self.subscribers.has_capacity
 
     def _on_idle(self, is_budget_exhausted: bool) -> None:
         """Called when nothing runs here, and nothing is due or nothing more may be spent."""
@@ -245,10 +242,10 @@ class Scheduler:
 
     async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
         """Finish the buffers that wait for all runs, unless other processes still work."""
-        waiting = self._subscribers.draining_buffers
+        waiting = self.subscribers.draining_buffers
         if is_budget_exhausted:
-            left = (await self._journal.status()).left
-            self._subscribers.fail(lambda: self._budget.make_error(left))
+            left = (await self.journal.status()).left
+            self.subscribers.fail(lambda: self.budget.make_error(left))
         elif waiting and (done := await self._find_finished_scopes()):
             await self._deliver_foreign_ends()
             for buffer in waiting:
@@ -257,16 +254,16 @@ class Scheduler:
 
     async def _find_finished_scopes(self) -> Collection[str]:
         """Return the scopes that are finished: nothing runs in any process, and no run of that scope waits."""
-        due = await self._journal.next_due()  # checked before and after: meanwhile a run may be leased or requeued
-        status = await self._journal.status()
+        due = await self.journal.next_due()  # checked before and after: meanwhile a run may be leased or requeued
+        status = await self.journal.status()
         if not status.left:
             return ("own", "all")
         is_idle = due is None and not status.running and not status.interrupted
-        return ("all",) if is_idle and await self._journal.next_due() is None else ()
+        return ("all",) if is_idle and await self.journal.next_due() is None else ()
 
     def _start(self, run: Run) -> None:
         assert self._tasks is not None
-        active = RunningAttempt(run, self._limiter.reserve_run(self.now()))
+        active = RunningAttempt(run, self.limiter.reserve_run(self.now()))
         self.active[run.key] = active
         self._tasks.start_soon(self._run_attempt, active)
 
@@ -274,7 +271,7 @@ class Scheduler:
 
     async def _run_attempt(self, active: RunningAttempt) -> None:
         before = active.run
-        active.observers = self._observers.start_attempt(before)
+        active.observers = self.observers.start_attempt(before)
         run: Run | None = None
         is_ours = False
         try:
@@ -285,25 +282,26 @@ class Scheduler:
             if run is None:  # this process stopped the attempt, or the whole fleet stops
                 run = self._make_stopped_run(active, active.run)
                 patience = inf if run.is_ended else RELEASE_SECONDS
-            lost = 0.0 if active.is_cost_known else self._budget.get_reserved_usd(before)
+            lost = 0.0 if active.is_cost_known else self.budget.get_reserved_usd(before)
             try:
                 with anyio.move_on_after(patience, shield=True):
-                    is_ours = active.stop_reason != "lost" and await self._journal.release(run, lost_usd=lost)
+                    is_ours = active.stop_reason != "lost" and await self.journal.release(run, lost_usd=lost)
             finally:
                 active.observers.notify_end(run, is_recorded=is_ours)
-            self._budget.spent_usd += run.cost_usd - before.cost_usd + lost
-            self._limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
+            self.budget.spent_usd += run.cost_usd - before.cost_usd + lost
+            self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
             if self.active.get(run.key) is active:
                 del self.active[run.key]
-            active.ended.set()
+            active.is_ended = True
+            active.ended.notify_all()
             self.wake()
         if not is_ours:
             log.warning("run %r was taken over by another process; its result here is discarded", run.key)
         elif run.is_ended:
             self._own_ends += 1
             self._on_ended(run, is_own=True)
-        if self._breaker.error is not None and not self.active:  # all held runs are requeued
-            self._subscribers.fail(self._breaker.make_error)
+        if self.breaker.error is not None and not self.active:  # all held runs are requeued
+            self.subscribers.fail(self.breaker.make_error)
 
     async def _execute(self, active: RunningAttempt) -> Run:
         """Execute an attempt; return the run as it is afterwards."""
@@ -318,9 +316,9 @@ class Scheduler:
             run = replace(run, artifacts=active.attempt.artifacts)
         if outcome is not None:
             run = self._add_usage(active, run, outcome)
-            outcome = outcome if self._settings.keep_messages else drop_messages(outcome)
+            outcome = outcome if self.settings.keep_messages else drop_messages(outcome)
         run = self._make_next_run(active, run, outcome, error)
-        if run.state == "queued" and self._settings.on_interrupted != "resume":
+        if run.state == "queued" and self.settings.on_interrupted != "resume":
             run = replace(run, session_id=None)
         return run
 
@@ -336,8 +334,8 @@ class Scheduler:
         if error is not None and active.stop_reason is not None:
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
-            return apply_interruption(run, self._settings.on_interrupted, self.now())
-        return apply_outcome(run, outcome, error, self._settings.retry, self.now(), random.random())  # noqa: S311 - not secret
+            return apply_interruption(run, self.settings.on_interrupted, self.now())
+        return apply_outcome(run, outcome, error, self.settings.retry, self.now(), random.random())  # noqa: S311 - not secret
 
     def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
         if error is None or isinstance(error, Exception):
@@ -347,11 +345,11 @@ class Scheduler:
     async def _ask_runner(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
         run = active.run
         try:
-            self._run_policy.check(run, lambda: self._agent.options)
+            self.run_policy.check(run, lambda: self.agent.options)
         except OptionsError as error:
             return None, error
         settings = dict(run.settings)
-        if (output_type := self._subscribers.get_output_type(run.key)) is not None:
+        if (output_type := self.subscribers.output_types.get(run.key)) is not None:
             settings.pop("json_schema", None)  # made from this type, for processes that do not know it
         active.attempt = Attempt(
             run.key,
@@ -361,13 +359,11 @@ class Scheduler:
             output_type,
             run.session_id,
             run.limit_usd,
-            self._settings.keep_messages,
+            self.settings.keep_messages,
             state_after=lambda error: self._state_after(active, error),
         )
         try:
-            outcome = await self._runner.run(active.attempt)
-        except FleetJournalError:  # from `_on_message`: nothing can be recorded any more
-            raise
+            outcome = await self.runner.run(active.attempt)
         except Exception as error:
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
@@ -378,14 +374,15 @@ class Scheduler:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            await self._journal.save_session_id(active.run)
+            self._unsaved.append(active.run)
+            self._session_found.notify_all()
         if (
             isinstance(message, AssistantMessage)
-            and not self._limiter.is_unlimited
+            and not self.limiter.is_unlimited
             and message.message_id not in active.counted_message_ids
         ):
             if active.counted_message_ids:  # the first request was counted at the start
-                self._limiter.count_request(self.now())
+                self.limiter.count_request(self.now())
             active.counted_message_ids.add(message.message_id)
 
     def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
@@ -410,7 +407,7 @@ class Scheduler:
         """Return `run` after its attempt; hold it first while other runs may show whether its failure affects all."""
         if active.stop_reason is not None:
             return run
-        if not self._breaker.record_end(run):
+        if not self.breaker.record_end(run):
             if self._held_count:
                 self._release_held()
             return run
@@ -422,21 +419,21 @@ class Scheduler:
             while not decided.is_set():
                 with anyio.move_on_after(HOLD_SECONDS):
                     await decided.wait()
-                if not self._breaker.has_reached_limit:
+                if not self.breaker.has_reached_limit:
                     break
         finally:
             self._held_count -= 1
         if active.stop_reason is not None:
             return self._make_stopped_run(active, run)
-        return run if self._breaker.error is None else undo_failure(run, initial_run)
+        return run if self.breaker.error is None else undo_failure(run, initial_run)
 
     def _check_held(self, *, is_idle: bool) -> None:
         """Release or requeue the held runs, if no running attempt can show what their failures mean."""
-        if not self._held_count or len(self.active) > self._held_count or self._breaker.error is not None:
+        if not self._held_count or len(self.active) > self._held_count or self.breaker.error is not None:
             return
-        if self._breaker.has_reached_limit:
+        if self.breaker.has_reached_limit:
             self.is_stopping = True
-            log.error("nothing is started any more: %s", self._breaker.trip())
+            log.error("nothing is started any more: %s", self.breaker.trip())
         elif not is_idle:
             return
         self._release_held()
@@ -447,8 +444,8 @@ class Scheduler:
 
     def _on_ended(self, run: Run, *, is_own: bool = False) -> None:
         self._end_times.append(self.now())
-        self._run_policy.discard(run.key)
-        self._subscribers.deliver(run, is_own=is_own)
+        self.run_policy.discard(run.key)
+        self.subscribers.deliver(run, is_own=is_own)
 
     # Stopping.
 
@@ -457,7 +454,7 @@ class Scheduler:
         for key in list(self.active) if keys is None else keys:
             if (active := self.active.get(key)) is not None:
                 active.stop_reason = active.stop_reason or reason
-                self._breaker.discard(key)
+                self.breaker.discard(key)
                 active.scope.cancel()
 
     async def interrupt(self) -> None:
@@ -477,18 +474,18 @@ class Scheduler:
             try:
                 if active.attempt is not None and active.attempt.interrupt is not None:
                     await active.attempt.interrupt()
-                    await active.ended.wait()
+                    await active.ended.wait_until(lambda: active.is_ended)
             except PilothouseError as error:
                 log.info("run %r cannot be interrupted in order: %s", active.run.key, error)
         active.scope.cancel()
-        await active.ended.wait()
+        await active.ended.wait_until(lambda: active.is_ended)
 
     # The journal.
 
     async def status(self) -> FleetStatus:
         """Return the number of runs by state, with the pace of this fleet."""
-        status = await self._journal.status()
-        if (error := self._breaker.error) is not None:
+        status = await self.journal.status()
+        if (error := self.breaker.error) is not None:
             status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
         if len(self._end_times) < 2 or self.now() <= self._end_times[0]:
             return status
@@ -498,7 +495,7 @@ class Scheduler:
     async def _report_status(self) -> None:
         while True:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
-                self._observers.notify_status(await self._journal.status())
+                self.observers.notify_status(await self.journal.status())
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
 
     @property
@@ -514,9 +511,9 @@ class Scheduler:
                 await self._change_event.wait()
             if self.is_stopping:
                 continue  # interrupted runs stay interrupted
-            beat = await self._journal.heartbeat(self.now(), self._settings.on_interrupted)
+            beat = await self.journal.heartbeat(self.now(), self.settings.on_interrupted)
             await self._on_heartbeat(beat)
-            if self._subscribers.has_foreign_subscribers:
+            if self.subscribers.has_foreign_subscribers:
                 await self._deliver_foreign_ends()
             else:  # otherwise every worker would read the answers of all others
                 missed = max(0, beat.position - self._position - self._own_ends)
@@ -526,11 +523,20 @@ class Scheduler:
             if await self._can_start() and (beat.is_due or self._change_event.is_set()):
                 self.wake()
 
+    async def _save_sessions(self) -> None:
+        while True:
+            await self._session_found.wait_until(lambda: bool(self._unsaved))
+            await anyio.sleep(SESSION_SECONDS)
+            unsaved, self._unsaved = self._unsaved, []
+            for run in unsaved:
+                if (active := self.active.get(run.key)) is not None and active.run.attempts == run.attempts:
+                    await self.journal.save_session_id(run)
+
     async def _watch_changes(self) -> None:
         while True:
-            await self._journal.wait_for_change()
+            await self.journal.wait_for_change()
             self._change_event.set()
-            if self._subscribers.has_foreign_subscribers:
+            if self.subscribers.has_foreign_subscribers:
                 await self._deliver_foreign_ends()
             # Many workers look one after another: the first ones take what is due.
             await anyio.sleep(random.random() * (self._live_workers - 1) / LOOKS_PER_SECOND)  # noqa: S311 - not secret
@@ -539,12 +545,12 @@ class Scheduler:
     async def _on_heartbeat(self, heartbeat: HeartbeatResult) -> None:
         self._live_workers = heartbeat.live_workers
         self._lease_seconds = heartbeat.lease_seconds
-        self._budget.spent_usd = heartbeat.cost_usd
-        self._limiter.set_process_count(heartbeat.live_workers, self.now())
+        self.budget.spent_usd = heartbeat.cost_usd
+        self.limiter.set_process_count(heartbeat.live_workers, self.now())
         if heartbeat.is_lost:
             log.warning("this process sent no heartbeat for too long: other processes have its runs")
             self.stop(None, "lost")
-            await self._journal.requeue(keys=self._subscribers.pending_keys)
+            await self.journal.requeue(keys=self.subscribers.pending_keys)
         self.stop(heartbeat.cancelled, "cancelled")
 
     async def _deliver_foreign_ends(self) -> None:
@@ -552,6 +558,6 @@ class Scheduler:
         async with self._delivery_lock:  # two concurrent calls would deliver the same runs
             ended: list[Run] | None = None
             while ended or ended is None:
-                ended, self._position = await self._journal.list_ended_since(self._position)
+                ended, self._position = await self.journal.list_ended_since(self._position)
                 for run in ended:
                     self._on_ended(run)

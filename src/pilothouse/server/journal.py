@@ -65,7 +65,7 @@ class SqliteWorker:
         """Open the file.
 
         Raises:
-            UsageError: another process uses the file, a newer version made it, or it is not a database.
+            UsageError: another process uses the file, another version made it, or it is not a database.
             JournalError: the file cannot be created or opened.
         """
         self._connection = await run_blocking(self._connect)
@@ -120,7 +120,7 @@ class SqliteWorker:
                 settings=_PRAGMAS,
             )
         except SqliteFileError as error:
-            problem = f"the journal {self.path} was made by a newer pilothouse" if error.is_ours else None
+            problem = f"the journal {self.path} was made by another version of pilothouse" if error.is_ours else None
             raise UsageError(f"{problem or f'{self.path} is not a journal'}; give another --journal") from None
         except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):

@@ -51,7 +51,7 @@ from pilothouse.stores.base import (
 )
 
 FORMAT = 1
-"""The version of the layout that these backends write. A newer store is rejected, an older one is migrated."""
+"""The version of the layout that these backends write. A newer store is rejected."""
 MAX_TTL = 366 * 86_400.0  # seconds
 CONTENTION_SECONDS = 60.0
 """Seconds for which a change is retried because others changed the session meanwhile."""
@@ -95,7 +95,7 @@ class TranscriptRecord(NamedTuple):
 
     Attributes:
         entry_count: number of its entries.
-        last: the id of the last batch with `after`, and the digest of the entries: see `parse_last`.
+        last: the id of the last batch with `after`, a space, and the digest of all entries; "" without entries.
         summary: the summary of the session as JSON; None for a sub-agent.
         parts: names and sizes of objects with entries, if a backend has such.
     """
@@ -105,6 +105,16 @@ class TranscriptRecord(NamedTuple):
     summary: str | None = None
     parts: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def batch_id(self) -> str:
+        """The id of the last batch with `after`."""
+        return self.last.partition(" ")[0]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the entries: each is hashed with the digest of those before it."""
+        return self.last.partition(" ")[2]
+
 
 class LeaseState(NamedTuple):
     """The lease record of a session as the store has it now. The default is for a session without a record."""
@@ -112,11 +122,6 @@ class LeaseState(NamedTuple):
     owner: str | None = None  # None: released, or never taken
     token: int = 0
     seconds_left: float = 0.0  # by the store's clock; zero or less: expired
-
-    @property
-    def is_held(self) -> bool:
-        """Whether an unexpired lease exists."""
-        return self.owner is not None and self.seconds_left > 0
 
 
 class StoredState(NamedTuple):
@@ -213,7 +218,7 @@ class EntryBatch(NamedTuple):
         """
         if self.after is None:
             return False
-        if self.id == parse_last(record).batch_id and record.entry_count >= self.after:
+        if self.id == record.batch_id and record.entry_count >= self.after:
             return True
         if record.entry_count != self.after:
             raise StoreConflictError(
@@ -236,32 +241,8 @@ class EntryBatch(NamedTuple):
         if not key.subpath:
             known = read_entry(record.summary) if record.summary else None
             summary = encode_entry(fold_summary(known, (self.entries[number] for number in fresh)))
-        last = parse_last(record)
-        digest = hash_texts(last.digest, [row.text for row in rows])
-        return EntriesAdded(
-            rows, TranscriptRecord(record.entry_count + len(rows), f"{self.id} {last.first} {digest}", summary)
-        )
-
-
-class LastAppend(NamedTuple):
-    """What `TranscriptRecord.last` says.
-
-    Attributes:
-        batch_id: the id of the last batch with `after`.
-        first: number of the first entry that the digest covers. Stores of older versions have no digest: then it is
-            the number of their entries.
-        digest: the digest of the entries from `first` on: each is hashed with the digest of those before it.
-    """
-
-    batch_id: str
-    first: int
-    digest: str
-
-
-def parse_last(record: TranscriptRecord) -> LastAppend:
-    """Decode `TranscriptRecord.last`: `BATCH_ID FIRST DIGEST`, or only the batch id in older stores."""
-    batch_id, *rest = record.last.split(" ")
-    return LastAppend(batch_id, int(rest[0]), rest[1]) if rest else LastAppend(batch_id, record.entry_count, "")
+        digest = hash_texts(record.digest, [row.text for row in rows])
+        return EntriesAdded(rows, TranscriptRecord(record.entry_count + len(rows), f"{self.id} {digest}", summary))
 
 
 def hash_texts(digest: str, texts: Iterable[str | bytes]) -> str:
@@ -274,11 +255,10 @@ def hash_texts(digest: str, texts: Iterable[str | bytes]) -> str:
 
 def check_entries(key: TranscriptKey, record: TranscriptRecord, texts: Sequence[str | bytes]) -> None:
     """Raise `StoreError` if entries are missing or were changed."""
-    last = parse_last(record)
     fault = ""
     if len(texts) != record.entry_count:
         fault = f"has lost entries: {len(texts)} of {record.entry_count} are there"
-    elif last.digest and hash_texts("", texts[last.first :]) != last.digest:
+    elif hash_texts("", texts) != record.digest:
         fault = "has other entries than were written"
     if fault:
         raise make_damage_error(key, fault)
@@ -377,7 +357,7 @@ def check_write_allowed(key: TranscriptKey, state: LeaseState, lease: Lease | No
 
 def check_lease_free(key: TranscriptKey, state: LeaseState, owner: str | None) -> None:
     """Raise `SessionLeasedError`, with its name and the remaining time, if another owner holds a lease."""
-    if state.is_held and state.owner != owner:
+    if state.owner not in (None, owner) and state.seconds_left > 0:
         raise SessionLeasedError(
             f"session {key.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if "
             "it is renewed. Close it there, or wait.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, NotRequired, Protocol, Self, TypedDict, cast
 
 from pilothouse.errors import UsageError
@@ -245,9 +244,7 @@ class StoreBackend(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 

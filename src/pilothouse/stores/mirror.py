@@ -21,6 +21,7 @@ import anyio.lowlevel
 from pilothouse.errors import LeaseLostError, LineDecodeError, SessionLeasedError, StoreConflictError, UsageError
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.stores.base import Entry, Lease, SessionStore, StoreBackend, TranscriptKey
+from pilothouse.transports.concurrency import LoopCondition
 
 _FRAME_START = b'{"type":"transcript_mirror"'
 _FRAME_TYPE = b'"transcript_mirror"'
@@ -253,8 +254,8 @@ class MirrorWriter:
         # Retried unchanged until its outcome is known: transcript, entries, bytes.
         self._batch: tuple[TranscriptKey, list[Entry], int] | None = None
         self._lock = anyio.Lock()
-        self._arrived_event = anyio.Event()
-        self._due_event = anyio.Event()
+        self._changed = LoopCondition()
+        self._is_due = False
         self.fatal_error: Exception | None = None
         self.last_error: str | None = None
 
@@ -265,14 +266,15 @@ class MirrorWriter:
         self._waiting.setdefault(transcript, []).extend(entries)
         self._waiting_entries += len(entries)
         self._waiting_bytes += size
-        self._arrived_event.set()
+        self._changed.notify_all()
         if self._is_eager or self._waiting_entries > BATCH_ENTRIES or self._waiting_bytes > BATCH_BYTES:
             self.flush_soon()
 
     def flush_soon(self) -> None:
         """Write waiting entries soon: a turn has ended."""
         if self._waiting:
-            self._due_event.set()
+            self._is_due = True
+            self._changed.notify_all()
 
     @property
     def is_full(self) -> bool:
@@ -292,10 +294,9 @@ class MirrorWriter:
         """
         _live_writers.add(self)
         while True:
-            if not self.backlog:
-                await self._arrived_event.wait()
+            await self._changed.wait_until(lambda: self.backlog > 0)
             with anyio.move_on_after(RETRY_SECONDS if self.last_error else LINGER_SECONDS):
-                await self._due_event.wait()
+                await self._changed.wait_until(lambda: self._is_due)
             await self.flush()
 
     async def flush(self) -> None:
@@ -305,7 +306,7 @@ class MirrorWriter:
             LeaseLostError, SessionLeasedError, StoreConflictError: another owner has the session now.
         """
         async with self._lock:
-            self._arrived_event, self._due_event = _renew_event(self._arrived_event), _renew_event(self._due_event)
+            self._is_due = False
             while self.fatal_error is None and (batch := self._take_batch()) is not None:
                 if not await self._write_batch(*batch):
                     break
@@ -405,7 +406,3 @@ async def flush_mirrors(store: SessionStore, timeout: float) -> None:
         if mirror.store is store and mirror.loop is loop:
             with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
                 await mirror.flush()
-
-
-def _renew_event(event: anyio.Event) -> anyio.Event:
-    return anyio.Event() if event.is_set() else event  # a task may wait for an event that is not set

@@ -166,7 +166,7 @@ def write_session(config: Path, session: RestoredSession, owner: tuple[int, int]
         path = beside / f"{subpath}.jsonl"
         _make_private_directory(path.parent)
         _write_lines(path, [entry for entry in entries if entry.get("type") != METADATA_TYPE])
-        if (notes := [entry for entry in entries if entry.get("type") == METADATA_TYPE]) != []:
+        if notes := [entry for entry in entries if entry.get("type") == METADATA_TYPE]:
             note = {key: value for key, value in notes[-1].items() if key != "type"}
             _write_private_file(path.with_name(f"{path.stem}.meta.json"), encode_json(note))
     if owner is not None:
@@ -260,12 +260,9 @@ def strip_refresh_tokens(value: Any) -> Any:
         return [strip_refresh_tokens(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    found = cast("dict[str, Any]", value)
-    return {key: strip_refresh_tokens(item) for key, item in found.items() if not _is_refresh_token_key(key)}
-
-
-def _is_refresh_token_key(key: str) -> bool:
-    return key.replace("_", "").replace("-", "").lower() in _REFRESH_TOKEN_KEYS
+    found = cast("dict[str, Any]", value).items()
+    plain = str.maketrans("", "", "_-")
+    return {k: strip_refresh_tokens(v) for k, v in found if k.translate(plain).lower() not in _REFRESH_TOKEN_KEYS}
 
 
 def _keep_one_project(state: dict[str, Any], cwd: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -352,18 +353,22 @@ class ProcessIdentity(NamedTuple):
     user: str
 
 
-def identify_on_host() -> ProcessIdentity:
-    """Identify this process for others on this machine. Each container counts as a machine."""
-    return ProcessIdentity(platform.node(), _read_pid_namespace(), os.getpid(), _read_user())
+def identify_process(*, is_global: bool) -> ProcessIdentity:
+    """Identify this process for others on this machine, or on any: two machines may have the same name.
 
-
-def identify_globally() -> ProcessIdentity:
-    """Identify this process for others on any machine: two machines may have the same name."""
-    try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
+    Each container counts as a machine.
+    """
+    space, user = "", str(os.getuid()) if hasattr(os, "getuid") else "?"
+    with suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    if is_global:
         start = uuid4().hex
-    return ProcessIdentity(platform.node(), f"{start} {_read_pid_namespace()}", os.getpid(), _read_user())
+        with suppress(OSError):
+            start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        space = f"{start} {space}"
+    with suppress(KeyError, OSError, ImportError):  # containers may have no user name
+        user = getpass.getuser()
+    return ProcessIdentity(platform.node(), space, os.getpid(), user)
 
 
 def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
@@ -372,26 +377,11 @@ def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    if os.name == "nt":  # os.kill would end the process
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a process of another user
-        return True
+    if os.name != "nt":  # there, os.kill would end the process
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # a process of another user
+            return True
     return True
-
-
-def _read_pid_namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-def _read_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # containers may have no user name
-        return str(os.getuid()) if hasattr(os, "getuid") else "?"

@@ -18,7 +18,7 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_globally
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_process
 from pilothouse.fleet.journals.sql import (
     CREATE_TABLES,
     FORMAT_VERSION,
@@ -144,6 +144,7 @@ class PostgresJournal(SqlJournal):
     clock = "extract(epoch FROM clock_timestamp())::float8"
     server_start = "extract(epoch FROM pg_postmaster_start_time())::float8"
     join_function = "string_agg"
+    is_remote = True
     for_update = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
     unavailable_errors = (ServerUnavailableError,)
@@ -160,7 +161,7 @@ class PostgresJournal(SqlJournal):
         self._server = PostgresServer("PostgresJournal", conninfo, schema, _ADVICE, FleetJournalError)
         if not reconnect_timeout >= 0:
             raise UsageError(f"PostgresJournal: reconnect_timeout is a number of seconds, not {reconnect_timeout!r}")
-        super().__init__(self._server.display_name, lease_seconds, identify_globally())
+        super().__init__(self._server.display_name, lease_seconds, identify_process(is_global=True))
         self._schema = schema
         self._reconnect_timeout = reconnect_timeout
         self._is_open = False
@@ -174,9 +175,6 @@ class PostgresJournal(SqlJournal):
     def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
         db.execute(DELETE_OLD_STAMPS)
         return super()._sign_in(db, now, policy)
-
-    def _set_clock(self, moment: float, now: float) -> None:
-        self._clock_offset = moment - now
 
     def _insert(self, db: SqlTransaction, rows: Sequence[tuple[Any, ...]], era: int) -> None:
         if rows:  # lines instead of arrays, of which psycopg would check each character; no value has a line end

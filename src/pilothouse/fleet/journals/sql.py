@@ -11,7 +11,7 @@ all runs. So workers that come and go change no row of a run that they do not ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
@@ -54,8 +54,6 @@ PAGE_SIZE = 200
 """Number of runs that are read at a time; each has an answer."""
 SIGN_OUT_SECONDS = 10.0
 """Timeout for unregistering when the database is gone; otherwise the worker counts as dead, with the same effect."""
-MAX_KEYS_PER_STATEMENT = 500
-"""Maximum number of keys in one statement."""
 MAX_SHORT_RUNS = 32
 """Maximum number of runs that are added without a thread."""
 PROMOTED_PER_LEASE = 500
@@ -224,6 +222,8 @@ class SqlJournal(GroupCommitter):
     """SQL for the time from which the silence of workers counts."""
     join_function: ClassVar[str]
     """The SQL aggregate that joins texts."""
+    is_remote: ClassVar[bool] = False
+    """Whether the database has another clock than this process."""
 
     def __init__(self, display_name: str, lease_seconds: float, process: ProcessIdentity) -> None:
         super().__init__(display_name)
@@ -296,11 +296,8 @@ class SqlJournal(GroupCommitter):
     def _read_clock(self, db: SqlTransaction, now: float) -> float:
         """Return the time by which leases are checked, and set `_clock_offset`."""
         [moment] = db.execute(f"SELECT {self.clock}").fetchone()
-        self._set_clock(moment, now)
+        self._clock_offset = moment - now if self.is_remote else 0.0
         return moment
-
-    def _set_clock(self, moment: float, now: float) -> None:
-        """Note the difference of the clocks."""
 
     def _register(self, db: SqlTransaction, moment: float) -> None:
         # Delete first: an earlier insert may have been committed without a response.
@@ -365,8 +362,8 @@ class SqlJournal(GroupCommitter):
         self._write_runs(db, [fail_after_deaths(run, now) for run in deadly], worker_id=None)
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        beat = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
-        if beat is None:
+        beat, is_enough = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
+        if not is_enough:
             beat = await self.transact(lambda db: self._take_over_dead(db, now, policy))
         self._is_alone = beat.live_workers == 1
         self._is_last = self._is_last and self._is_alone
@@ -374,15 +371,15 @@ class SqlJournal(GroupCommitter):
             self._leased.clear()
         return replace(beat, lease_seconds=self._lease_seconds)
 
-    def _renew_lease(self, db: SqlTransaction, now: float) -> HeartbeatResult | None:
-        """Renew the lease in one statement; return None if the full takeover is needed."""
+    def _renew_lease(self, db: SqlTransaction, now: float) -> tuple[HeartbeatResult, bool]:
+        """Renew the lease in one statement; return also whether that is enough: nobody has died."""
         me = self._id
         values = (me, me, self._process.pid, me, self._process.host, self._process.pid_namespace, me)
         found = db.execute(self._heartbeat, values).fetchone()
         if found is None:
-            return None
+            return HeartbeatResult(is_lost=True), False
         moment, gap, count, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
-        self._set_clock(moment, now)
+        self._clock_offset = moment - now if self.is_remote else 0.0
         if gap > self._lease_seconds / 2:
             # This process, the machine or the database was away. Other workers may have been too; wait for their
             # heartbeats.
@@ -392,24 +389,21 @@ class SqlJournal(GroupCommitter):
             if live_workers.isdisjoint(name):
                 self._peers.append(self._process._replace(pid=int(pid)))
         is_deadly = is_deadly and self._is_last and not self._leased
-        if is_stranded or is_deadly or (silent and moment >= self._expiry_counts_from) or self._is_peer_gone():
-            return None
+        is_silent = silent and moment >= self._expiry_counts_from
         keys = frozenset(cancelled.split("\n")) if cancelled else frozenset[str]()
-        return HeartbeatResult(
-            live_workers=count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due)
-        )
+        beat = HeartbeatResult(count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due))
+        return beat, not (is_stranded or is_deadly or is_silent or self._is_peer_gone())
 
     def _is_peer_gone(self) -> bool:
         return any(is_gone(peer, self._process) for peer in self._peers)
 
     def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        if (beat := self._renew_lease(db, now)) is not None:
+        beat, is_enough = self._renew_lease(db, now)
+        if is_enough:
             return beat  # another worker has done it meanwhile
         self.is_news = True
         moment = self._read_clock(db, now)
-        seen = db.execute("UPDATE worker SET seen = ? WHERE id = ? RETURNING id", (moment, self._id)).fetchone()
-        is_lost = seen is None
-        if is_lost:  # others have removed this worker
+        if beat.is_lost:  # others have removed this worker
             self._expiry_counts_from = moment + self._lease_seconds
             self._take_over(db, now, policy)  # what it leased before it knew
             self._register(db, moment)
@@ -422,10 +416,7 @@ class SqlJournal(GroupCommitter):
         self._is_last = not others and (self._is_last or there > 0)
         if self._is_last:
             self._fail_deadly(db, now)
-        rows = db.execute("SELECT key FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1", (self._id,))
-        cancelled = frozenset(key for (key,) in rows.fetchall())
-        cost, position = db.execute("SELECT cost + lost, ended FROM totals").fetchone()
-        return HeartbeatResult(len(others) + 1, is_lost, cancelled, cost, position)
+        return replace(self._renew_lease(db, now)[0], is_lost=beat.is_lost, is_due=True)
 
     async def wait_for_change(self) -> None:
         while not await self._wait_for_commit(PEER_SECONDS) and not self._is_peer_gone():
@@ -470,13 +461,9 @@ class SqlJournal(GroupCommitter):
         values = [(*row, self._id, era) for row in rows]
         db.executemany(f"INSERT INTO run ({INSERTED_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, {INSERTED_VALUES})", values)
 
-    def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> Iterator[Any]:
-        """Yield the rows with these keys."""
-        left = list(keys)
-        while left:
-            some, left = left[:MAX_KEYS_PER_STATEMENT], left[MAX_KEYS_PER_STATEMENT:]
-            marks = ", ".join("?" * len(some))
-            yield from db.execute(f"SELECT {columns} FROM run WHERE key IN ({marks})", some).fetchall()
+    def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> list[Any]:
+        """Return the rows with these keys, at most a few hundred."""
+        return db.execute(f"SELECT {columns} FROM run WHERE key IN ({', '.join('?' * len(keys))})", [*keys]).fetchall()
 
     @in_transaction()
     def requeue(self, db: SqlTransaction, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
@@ -516,17 +503,14 @@ class SqlJournal(GroupCommitter):
     # Leasing and releasing.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        is_overall = limits.concurrency is not None or limits.budget_usd is not None
-        access = AccessLevel.WRITE if is_overall else AccessLevel.OWN
-        leased = await self.transact(
-            lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access, is_short=True
-        )
+        access = AccessLevel.WRITE if limits.are_shared else AccessLevel.OWN
+        leased = await self.transact(lambda db: self._lease(db, count, now, limits), access, is_short=True)
         self._leased |= {run.number: run for run in leased}
         return leased
 
-    def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits, *, is_overall: bool) -> list[Run]:
+    def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits) -> list[Run]:
         running, set_aside = 0, 0.0
-        if is_overall:
+        if limits.are_shared:
             statement = "SELECT count(*), coalesce(sum(set_aside), 0) FROM run WHERE state = 'running'"
             running, set_aside = db.execute(statement).fetchone()
         era, spent, wants_all = db.execute(_READ_REQUESTS).fetchone()

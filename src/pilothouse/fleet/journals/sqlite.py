@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_on_host
+from pilothouse.fleet.journals.base import FleetJournalError, describe_version, identify_process
 from pilothouse.fleet.journals.sql import CREATE_TABLES, FORMAT_VERSION, LEASE_SECONDS, SqlJournal, WorkerRow
 from pilothouse.fleet.journals.transactions import CommitJob
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
@@ -19,7 +19,7 @@ APPLICATION_ID = 0x50484A31
 """The `application_id` of journal files."""
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for other processes; one takes milliseconds."""
-COMMITS_PER_CHECKPOINT = 200
+COMMITS_PER_CHECKPOINT = 500
 """A checkpoint waits for the disk, so it happens in the thread, after so many transactions."""
 LOOK_SECONDS = 0.05
 """How often a worker looks whether other processes have changed the file; a look reads shared memory only."""
@@ -45,7 +45,7 @@ class SqliteJournal(SqlJournal):
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.path = Path(path)
-        super().__init__(str(self.path), lease_seconds, identify_on_host())
+        super().__init__(str(self.path), lease_seconds, identify_process(is_global=False))
         self._version_seen = 0
         self._patience = self._patience_set = BUSY_SECONDS
         self._commits = 0  # since the last checkpoint
@@ -135,7 +135,7 @@ class SqliteJournal(SqlJournal):
         with self._translate_errors():
             create_private_file(self.path)  # prompts and answers are private to this user
             try:
-                connection = open_database(
+                return open_database(
                     self.path,
                     CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"),
                     application=APPLICATION_ID,
@@ -146,19 +146,11 @@ class SqliteJournal(SqlJournal):
             except SqliteFileError as error:
                 if not error.is_ours:
                     raise self._make_foreign_error() from None
-                raise self._make_version_error(error.version) from None
+                raise self._make_error(describe_version(str(self.path), error.version, FORMAT_VERSION)) from None
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
                     raise
                 raise self._make_foreign_error() from error
-            [version] = connection.execute("PRAGMA user_version").fetchone()
-            if version != FORMAT_VERSION:
-                connection.close()
-                raise self._make_version_error(version)
-            return connection
-
-    def _make_version_error(self, version: int) -> FleetJournalError:
-        return self._make_error(describe_version(str(self.path), version, FORMAT_VERSION))
 
     def _make_foreign_error(self) -> FleetJournalError:
         return self._make_error(f"{self.path} is not a journal of a fleet; it was not changed")

@@ -19,28 +19,23 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+# ruff: noqa: D102 - as in the database interface of Python
+
+
 class StatementResult(Protocol):
     """The result of a statement."""
 
-    def fetchall(self) -> list[Any]:
-        """Return all rows."""
-        ...
+    def fetchall(self) -> list[Any]: ...
 
-    def fetchone(self) -> Any:
-        """Return the next row, or None."""
-        ...
+    def fetchone(self) -> Any: ...
 
 
 class SqlTransaction(Protocol):
     """A transaction; statements have a `?` for each value."""
 
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        """Execute one statement."""
-        ...
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult: ...
 
-    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
-        """Execute one statement for each row of values."""
-        ...
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object: ...
 
 
 class AccessLevel(IntEnum):
@@ -63,7 +58,7 @@ class CommitJob:
     work: Callable[[SqlTransaction], Any]
     access: AccessLevel
     is_short: bool = False
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    scope: anyio.CancelScope = field(init=False)  # of its caller, once it waits
     value: Any = None
     error: Exception | None = None
     is_done: bool = False
@@ -110,7 +105,7 @@ class GroupCommitter(ABC):
         if self._batch_lock.locked() or not self._commit_at_once([job]):
             self._queue.append(job)
             try:
-                with job.scope:
+                with anyio.CancelScope(shield=True) as job.scope:
                     async with self._batch_lock:
                         if not job.is_done:
                             await self._lead_batch(job)

@@ -279,17 +279,14 @@ def _translate_errors(secrets: Collection[str]) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if (text := _describe_error(error)) is None:
+        if isinstance(error, StoreError):
+            text = str(error)
+        elif isinstance(error, OSError) and error.filename:
+            text = f"{error.filename}: {error.strerror}"
+        else:
+            text = str(error) if isinstance(error, OSError) else None
+            with suppress(ImportError):
+                text = describe_object_failure(error)
+        if text is None:
             raise
         raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(secrets, text)}") from error
-
-
-def _describe_error(error: Exception) -> str | None:
-    if isinstance(error, StoreError):
-        return str(error)
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    try:
-        return describe_object_failure(error)
-    except ImportError:
-        return str(error) if isinstance(error, OSError) else None

@@ -13,8 +13,8 @@ import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -136,12 +136,13 @@ class LocalWorkspace(ABC):
         if keep not in _REMOVED_STATES:
             raise UsageError(f"keep is one of {', '.join(map(repr, _REMOVED_STATES))}, not {keep!r}")
         self._source = Path(source).absolute()
-        self._root = Path(root).absolute() if root is not None else _make_default_root(self._source)
+        root = cache_root() / "workspaces" / make_directory_name(str(self._source)) if root is None else root
+        self._root = Path(root).absolute()
         self._removed_states = _REMOVED_STATES[keep]
         self._subdirectory = None if subdirectory is None else Path(subdirectory)
         if self._subdirectory is not None and (self._subdirectory.is_absolute() or ".." in self._subdirectory.parts):
             raise UsageError(f"subdirectory: a path inside the directory of a run, not {str(subdirectory)!r}")
-        self._locks: dict[Path, ExitStack] = {}
+        self._locks: dict[Path, AsyncExitStack] = {}
 
     @property
     def root(self) -> Path:
@@ -183,7 +184,7 @@ class LocalWorkspace(ABC):
         run = None if record is None else await get_run(record.key)
         if record is not None and run is not None and run.state in self._removed_states:
             with suppress(TimeoutError):  # in use
-                async with hold_lock(self._get_admin_path(name, "lock"), 0):
+                async with await acquire_lock(self._get_admin_path(name, "lock"), 0):
                     await self._remove_directory(name, record)
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
@@ -197,15 +198,12 @@ class LocalWorkspace(ABC):
                 raise WorkspaceError(
                     f"another process is at work in {path}; give each fleet its own root", path=str(path)
                 ) from None
-            try:
+            async with lock:
                 record = await run_blocking(self._read_record, name)
                 is_kept = record is not None and is_resumed and record.is_ready and await run_blocking(path.is_dir)
                 if record is None or not is_kept:
                     record = await self._create(key, name, record)
-            except BaseException:
-                await release_lock(lock)
-                raise
-        self._locks[path] = lock
+                self._locks[path] = lock.pop_all()
         return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, record.facts)
 
     async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
@@ -233,7 +231,7 @@ class LocalWorkspace(ABC):
             log.warning("the directory %s cannot be removed: %s", run_directory.path, error)
         finally:
             if (lock := self._locks.pop(run_directory.path, None)) is not None:
-                await release_lock(lock)
+                await lock.aclose()
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
@@ -268,10 +266,6 @@ def make_directory_name(key: str) -> str:
     return f"{slug}-{digest}" if slug else digest
 
 
-def _make_default_root(source: Path) -> Path:
-    return cache_root() / "workspaces" / make_directory_name(str(source))
-
-
 def remove_tree(path: Path, check: Callable[[], object]) -> None:
     """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
     if path.is_symlink() or path.is_file():
@@ -304,21 +298,8 @@ def _restore_permissions(directory: str) -> None:
                 _restore_permissions(entry.path)
 
 
-# Locks.
-
-
-@asynccontextmanager
-async def hold_lock(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock on a file; see `acquire_lock`."""
-    lock = await acquire_lock(path, timeout)
-    try:
-        yield
-    finally:
-        await release_lock(lock)
-
-
-async def acquire_lock(path: Path, timeout: float) -> ExitStack:
-    """Take the lock on a file until `release_lock`, which removes the file.
+async def acquire_lock(path: Path, timeout: float) -> AsyncExitStack:
+    """Take the lock on a file, until the result is closed; then the file is removed.
 
     Raises:
         TimeoutError: another process still holds it after `timeout` seconds.
@@ -328,18 +309,19 @@ async def acquire_lock(path: Path, timeout: float) -> ExitStack:
     while True:
         try:
             await run_blocking(lock.enter_context, lock_file(path, wait=0, on_wait=lambda: None))
+            break
         except TimeoutError:
             if anyio.current_time() >= deadline:
                 raise
-        else:
-            lock.push(suppress(OSError))  # Windows cannot remove an open file
-            lock.callback(path.unlink)
-            return lock
         await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
+    lock.push(suppress(OSError))  # Windows cannot remove an open file
+    lock.callback(path.unlink)
+    held = AsyncExitStack()
+    held.push_async_callback(_release_lock, lock)
+    return held
 
 
-async def release_lock(lock: ExitStack) -> None:
-    """Release a lock."""
+async def _release_lock(lock: ExitStack) -> None:
     with anyio.CancelScope(shield=True):
         await run_blocking(lock.close)
 

@@ -36,6 +36,12 @@ _BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma
 CancelCheck = Callable[[], object]
 MemberPath = tuple[str, ...]
 MemberKind = Literal["file", "directory", "link", "hard"]
+_TAR_KINDS: dict[bytes, MemberKind] = {
+    **dict.fromkeys(tarfile.REGULAR_TYPES, "file"),
+    tarfile.DIRTYPE: "directory",
+    tarfile.SYMTYPE: "link",
+    tarfile.LNKTYPE: "hard",
+}
 _WRITE_ORDER: tuple[MemberKind, ...] = ("directory", "file", "hard", "link")
 
 
@@ -102,20 +108,11 @@ def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Call
 
 
 def _parse_tar_member(info: tarfile.TarInfo) -> ArchiveMember:
-    if info.isreg():
-        kind = "file"
-    elif info.isdir():
-        kind = "directory"
-    elif info.issym():
-        kind = "link"
-    elif info.islnk():
-        kind = "hard"
-    else:
+    kind = _TAR_KINDS.get(info.type)
+    if kind is None:
         raise UsageError(f"{info.name[:200]!r} is a device or a pipe")
-    is_executable = bool(info.mode & 0o100)
-    return ArchiveMember(
-        _parse_member_name(info.name), kind, info.size, is_executable, info.linkname, float(info.mtime), info
-    )
+    path, is_executable = _parse_member_name(info.name), bool(info.mode & 0o100)
+    return ArchiveMember(path, kind, info.size, is_executable, info.linkname, float(info.mtime), info)
 
 
 def _parse_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:

@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, hold_lock
+from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, acquire_lock
 from pilothouse.transports.concurrency import run_blocking
 
 MAX_ERROR_CHARS = 500
@@ -124,7 +124,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
             "diff", "--cached", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index",
             f"--output={changes}", base, "--", cwd=path, env=env,
         )  # fmt: skip
-        if await run_blocking(_get_file_size, changes):
+        if await run_blocking(lambda: changes.exists() and changes.stat().st_size):
             await run_blocking(shutil.move, changes, target)
 
 
@@ -169,10 +169,6 @@ def _build_config_variables(settings: Sequence[tuple[str, str]]) -> dict[str, st
     for number, (name, value) in enumerate(settings):
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     return variables
-
-
-def _get_file_size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 LOCK_SECONDS = 300.0
@@ -257,7 +253,7 @@ class GitWorktree(LocalWorkspace):
                 path=str(path),
             )
         facts = {"base": self._base}
-        async with self._hold_lock():
+        async with await self._acquire_lock():
             if self._branch is None:
                 await self._add("--detach", path)
             else:
@@ -282,7 +278,7 @@ class GitWorktree(LocalWorkspace):
         raise WorkspaceError(f"there are {MAX_BRANCH_NAMES} branches {name}… already", path=str(path))
 
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:
-        async with self._hold_lock():
+        async with await self._acquire_lock():
             with suppress(WorkspaceError):  # it was never listed
                 # Twice, because an interrupted creation leaves the tree locked.
                 await run_git("worktree", "remove", "--force", "--force", str(path), cwd=self._common)
@@ -295,6 +291,6 @@ class GitWorktree(LocalWorkspace):
         repository = replace(self._repository, directory=Path(run_directory.facts["git_dir"]))
         await write_patch(run_directory.path, run_directory.facts["base"], target, repository)
 
-    def _hold_lock(self) -> AbstractAsyncContextManager[None]:
+    async def _acquire_lock(self) -> AsyncExitStack:
         """Serialize across processes: git itself does not wait for its locks."""
-        return hold_lock(self._common / "pilothouse.lock", LOCK_SECONDS)
+        return await acquire_lock(self._common / "pilothouse.lock", LOCK_SECONDS)
