@@ -64,17 +64,22 @@ class UserCallback:
         """Call the function. Raises what the function raises.
 
         Raises:
-            PilothouseError: the function failed because something that it awaited was cancelled; this call was not.
+            PilothouseError: the function failed because something that it awaited was cancelled, and this call was
+                not; or it raised what is not an `Exception`, such as `SystemExit`.
         """
         try:
             if self._is_async:
                 return await start_callback(self._function(*args))
             return await call_function(self._function, args, {}, inline=False)
+        except Exception:
+            raise
         except BaseException as error:
-            if not is_stray_cancellation(error):
-                raise
-            # Passed on, it would end the caller's task silently.
-            raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
+            # Passed on, it would end the caller's task silently, or even the event loop.
+            if is_stray_cancellation(error):
+                raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
+            if is_failure(error):
+                raise PilothouseError(f"{self.name} raised {type(error).__name__}") from error
+            raise
 
 
 _COROUTINE: type = CoroutineType
@@ -184,7 +189,10 @@ async def run_in_worker(work: Callable[[], T]) -> T:
 
     def run() -> T:
         _running.set(threading.get_ident())
-        return work()
+        try:
+            return work()
+        except KeyboardInterrupt as error:  # not a signal, which only the main thread gets; it would end the loop
+            raise PilothouseError("KeyboardInterrupt was raised in a worker thread") from error
 
     places, place = _get_limiter(), object()
     try:
@@ -220,6 +228,15 @@ def is_stray_cancellation(error: BaseException) -> bool:
     except RuntimeError:  # another event loop, with its own cancellation
         return True
     return task is not None and not task.cancelling() and anyio.current_effective_deadline() != -inf
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a function failed with `error`, and its task goes on: not a cancellation, not Ctrl-C.
+
+    `sys.exit()` and `pytest.fail()` raise what is not an `Exception`.
+    """
+    ends_task = (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class())
+    return not isinstance(error, ends_task) or is_stray_cancellation(error)
 
 
 def is_async(function: Any) -> bool:

@@ -115,7 +115,12 @@ class Session(SessionControls):
         """Whether the session can take a query, and if not, why."""
         if self._supervisor.is_closed:
             return Health("unhealthy", "closed")
-        return Health("unhealthy", "not started") if self._child is None else self._child.health()
+        if self._child is None:
+            return Health("unhealthy", "not started")
+        health = self._child.health()
+        if self._child.is_full and health.state == "healthy":
+            return Health("degraded", "the child waits, because messages are not read")
+        return health
 
     @property
     def pid(self) -> int | None:

@@ -5,12 +5,20 @@ A dropped subscription is forgotten; an unread one makes the reader wait, as a q
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Self
+
+import anyio
 
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.messages import Message, StreamEvent
+
+UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
+
+log = logging.getLogger("pilothouse.driver")
 
 
 class MessageSubscription:
@@ -73,6 +81,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self._all: set[weakref.ref[MessageSubscription]] = set()
         self._is_ended = False
+        self._has_warned = False
 
     def add(self, *, wants_partial: bool = True) -> MessageSubscription:
         """Add a subscription to the messages from now on."""
@@ -107,10 +116,20 @@ class Subscriptions:
         """Called when the child has ended, maybe twice. Subscriptions wait for the next child."""
 
     async def wait_for_space(self) -> None:
-        """Wait for those that are full."""
+        """Wait for those that are full. Returns early, once, with a warning about one that is not read."""
         for inbox in self._buffers():
-            if inbox.is_full:
+            if not inbox.is_full:
+                continue
+            with anyio.move_on_after(inf if self._has_warned else UNREAD_SECONDS) as limit:
                 await inbox.wait_for_space()
+            if limit.cancelled_caught:
+                self._has_warned = True
+                log.warning(
+                    "the session waits, because its messages() are not read: %d MiB wait; read the iterator in a task "
+                    "of its own, or close it with aclose()",
+                    inbox.high_water >> 20,
+                )
+                return
 
     def release_reader(self) -> None:
         """Let the reader continue although they are full."""

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import RunVar
 
-from pilothouse.callbacks import call_function, is_async, is_stray_cancellation
+from pilothouse.callbacks import call_function, is_async, is_failure, is_stray_cancellation
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.calls import ToolContext, ToolError, ToolExecutionError, ToolResultError, ToolTimeout
 from pilothouse.tools.content import make_error_result, result_size, to_json_value, to_result
@@ -183,11 +183,11 @@ class Tool(Generic[P, R]):
             return await call_function(self._function, args, named, inline=self._is_async)
         except ToolError:
             raise
-        except (Exception, SystemExit) as error:
-            raise ToolExecutionError(self._error_message(error)) from error
         except BaseException as error:
             if is_stray_cancellation(error):
                 raise ToolExecutionError(f"{self.name} was cancelled from inside") from error
+            if is_failure(error):
+                raise ToolExecutionError(self._error_message(error)) from error
             context.mark_cancelled()
             raise
 
