@@ -410,15 +410,14 @@ class ChildSupervisor:
         if self.is_closed:
             raise SessionClosedError("the session is closed; make a new one, with resume= to continue")
 
-    def _check_loop(self) -> None:
-        loop = running_loop()
-        if self._loop not in (None, loop):
+    def check_loop(self) -> None:
+        """Raise `UsageError` on another event loop than that of the children."""
+        if self._loop is not None and self._loop != running_loop():
             raise UsageError("a session belongs to the event loop that started it; make another with resume=")
-        self._loop = loop
 
     def ready_child(self) -> ChildRun | None:
         """Return the child, if it can be used without any waiting."""
-        self._check_loop()
+        self.check_loop()
         conversation = self.child
         if conversation is None or self.is_closed or self._starting.locked() or not conversation.is_ready:
             return None
@@ -514,6 +513,7 @@ class ChildSupervisor:
             self.handlers.find_permission_report = conversation.find_permission_report
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+        self._loop = self.monitor.loop = running_loop()
         self._call_in_loop = make_loop_caller()
         spawn(conversation.run, "pilothouse session")
         try:
@@ -612,9 +612,8 @@ class ChildSupervisor:
         Raises:
             UsageError: this is not the event loop of the children.
         """
+        self.check_loop()
         self.is_closed = True
-        if self._loop is not None:
-            self._check_loop()
 
     async def close(self) -> None:
         """End the child, and release what the children shared. Call it shielded."""

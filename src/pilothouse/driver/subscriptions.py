@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from math import inf
 from typing import Self
 
 import anyio
 
 from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.tasks import running_loop
+from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
 
 UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
@@ -26,10 +28,12 @@ class MessageSubscription:
 
     Args:
         wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+        check: called before each wait; raises if this task cannot wait for messages.
     """
 
-    def __init__(self, *, wants_partial: bool = True) -> None:
+    def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
         self._wants_partial = wants_partial
+        self._check = check
         self._buffer = MessageBuffer()
         self._batch: list[Message] = []
         self._is_closed = False
@@ -52,6 +56,8 @@ class MessageSubscription:
         while not self._batch:
             if self._is_closed:
                 raise StopAsyncIteration
+            if self._check is not None:
+                self._check()
             batch, _ = await self._buffer.get()
             if not batch:
                 raise StopAsyncIteration
@@ -76,20 +82,29 @@ class MessageSubscription:
 
 
 class Subscriptions:
-    """All subscriptions of a session; a sink for the reader."""
+    """All subscriptions of a session; a sink for the reader.
+
+    Attributes:
+        loop: the event loop of the reader; None before the first child.
+    """
 
     def __init__(self) -> None:
         self._all: set[weakref.ref[MessageSubscription]] = set()
         self._is_ended = False
         self._has_warned = False
+        self.loop: object = None
 
     def add(self, *, wants_partial: bool = True) -> MessageSubscription:
         """Add a subscription to the messages from now on."""
-        listener = MessageSubscription(wants_partial=wants_partial)
+        listener = MessageSubscription(wants_partial=wants_partial, check=self._check_loop)
         if self._is_ended:
             listener.buffer.end()
         self._all.add(weakref.ref(listener, self._all.discard))
         return listener
+
+    def _check_loop(self) -> None:
+        if not self._is_ended and self.loop is not None and self.loop != running_loop():  # it would wait for ever
+            raise UsageError("messages() belong to the event loop of the session: read them there")
 
     def __bool__(self) -> bool:
         return bool(self._all)
