@@ -52,10 +52,12 @@ class UserCallback:
     def __init__(self, function: Any, name: str, *parameters: str) -> None:
         if not callable(function):
             raise UsageError(f"{name}: expected a function, got {type(function).__name__}")
+        if isinstance(function, type):  # an object of it would be the answer
+            raise UsageError(f"{name}: expected a function, got the class {function.__name__}")
         self.name = name
         self._function: Any = function
         self._is_async = is_async(function)
-        _check_signature(function, name, parameters)
+        check_signature(function, name, *parameters)
 
     def __repr__(self) -> str:
         return f"UserCallback({self.name!r}, {self._function!r})"
@@ -247,7 +249,8 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> None:
+def check_signature(function: Any, name: str, *parameters: str) -> None:
+    """Check that a function can be called with these positional arguments. Raises UsageError."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions written in C have none
@@ -255,9 +258,12 @@ def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> N
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        wanted = f"{len(parameters)} argument{'' if len(parameters) == 1 else 's'} ({', '.join(parameters)})"
+        count = len(parameters)
+        wanted = f"with {count} argument{'' if count == 1 else 's'} ({', '.join(parameters)})"
         shown = getattr(function, "__qualname__", type(function).__name__)
-        raise UsageError(f"{name}: {shown}{signature} cannot be called with {wanted}: {error}") from None
+        raise UsageError(
+            f"{name}: {shown}{signature} cannot be called {wanted if parameters else 'without arguments'}: {error}"
+        ) from None
 
 
 def accepts_arguments(function: Any, count: int) -> bool:

@@ -368,6 +368,13 @@ def default_agent() -> Agent:
     return _context_default.get() or _default
 
 
+def check_agent(agent: object) -> None:
+    """Raise `UsageError` if this is no `Agent`."""
+    if not isinstance(agent, Agent):
+        hint = " of pilothouse.sync; pass its async_agent" if hasattr(agent, "async_agent") else ""
+        raise UsageError(f"expected an Agent, got {type(agent).__name__}{hint}")
+
+
 @user_function
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, for the whole process.
@@ -381,8 +388,7 @@ def set_default_agent(agent: Agent) -> Agent:
         UsageError: `agent` is not an `Agent`.
     """
     global _default
-    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"expected an Agent, got {type(agent).__name__}")
+    check_agent(agent)
     before = default_agent()
     if _context_default.get() is None:
         _default = agent

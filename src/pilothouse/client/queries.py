@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
+from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
@@ -215,6 +216,8 @@ class Query(Generic[OutputT]):
     ) -> None:
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
+        if on_message is not None:
+            check_signature(on_message, "on_message", "message")
         self._on_message = on_message
         inside: Any = {
             "bridge": bridge,
