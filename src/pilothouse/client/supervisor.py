@@ -347,6 +347,7 @@ class ChildSupervisor:
         self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home = _make_home(options)
         self.child: ChildRun | None = None
+        self._crashed: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
         self.required = _SESSION_OPTIONS
@@ -472,10 +473,12 @@ class ChildSupervisor:
         return conversation
 
     async def _restart(self, previous: ChildRun | None) -> ChildRun:
-        crashed = previous if previous is not None and previous.has_started else None
-        if crashed is not None and self.options.restart == "never":
-            raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
+        if previous is not None and previous.has_started:
+            self._crashed = previous  # until a child takes over: several starts may fail before
+        if self._crashed is not None and self.options.restart == "never":
+            raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
         conversation = await self._launch_with_fallback(previous)
+        crashed, self._crashed = self._crashed, None
         if crashed is not None:
             self.monitor.on_child_restarted(conversation.session_id, crashed.failure)
         return conversation
