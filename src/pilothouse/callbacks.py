@@ -237,8 +237,9 @@ def is_failure(error: BaseException) -> bool:
 
     `sys.exit()` and `pytest.fail()` raise what is not an `Exception`.
     """
-    ends_task = (KeyboardInterrupt, GeneratorExit, anyio.get_cancelled_exc_class())
-    return not isinstance(error, ends_task) or is_stray_cancellation(error)
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return False
+    return not isinstance(error, anyio.get_cancelled_exc_class()) or is_stray_cancellation(error)
 
 
 def is_async(function: Any) -> bool:
