@@ -52,10 +52,12 @@ class UserCallback:
     def __init__(self, function: Any, name: str, *parameters: str) -> None:
         if not callable(function):
             raise UsageError(f"{name}: expected a function, got {type(function).__name__}")
+        if isinstance(function, type):  # an object of it would be the answer
+            raise UsageError(f"{name}: expected a function, got the class {function.__name__}")
         self.name = name
         self._function: Any = function
         self._is_async = is_async(function)
-        _check_signature(function, name, parameters)
+        check_signature(function, name, *parameters)
 
     def __repr__(self) -> str:
         return f"UserCallback({self.name!r}, {self._function!r})"
@@ -64,17 +66,22 @@ class UserCallback:
         """Call the function. Raises what the function raises.
 
         Raises:
-            PilothouseError: the function failed because something that it awaited was cancelled; this call was not.
+            PilothouseError: the function failed because something that it awaited was cancelled, and this call was
+                not; or it raised what is not an `Exception`, such as `SystemExit`.
         """
         try:
             if self._is_async:
                 return await start_callback(self._function(*args))
             return await call_function(self._function, args, {}, inline=False)
+        except Exception:
+            raise
         except BaseException as error:
-            if not is_stray_cancellation(error):
-                raise
-            # Passed on, it would end the caller's task silently.
-            raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
+            # Passed on, it would end the caller's task silently, or even the event loop.
+            if is_stray_cancellation(error):
+                raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
+            if is_failure(error):
+                raise PilothouseError(f"{self.name} raised {type(error).__name__}") from error
+            raise
 
 
 _COROUTINE: type = CoroutineType
@@ -184,7 +191,10 @@ async def run_in_worker(work: Callable[[], T]) -> T:
 
     def run() -> T:
         _running.set(threading.get_ident())
-        return work()
+        try:
+            return work()
+        except KeyboardInterrupt as error:  # not a signal, which only the main thread gets; it would end the loop
+            raise PilothouseError("KeyboardInterrupt was raised in a worker thread") from error
 
     places, place = _get_limiter(), object()
     try:
@@ -222,6 +232,16 @@ def is_stray_cancellation(error: BaseException) -> bool:
     return task is not None and not task.cancelling() and anyio.current_effective_deadline() != -inf
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether a function failed with `error`, and its task goes on: not a cancellation, not Ctrl-C.
+
+    `sys.exit()` and `pytest.fail()` raise what is not an `Exception`.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return False
+    return not isinstance(error, anyio.get_cancelled_exc_class()) or is_stray_cancellation(error)
+
+
 def is_async(function: Any) -> bool:
     """Whether a call of the function returns a coroutine."""
     while isinstance(function, partial):
@@ -230,7 +250,8 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> None:
+def check_signature(function: Any, name: str, *parameters: str) -> None:
+    """Check that a function can be called with these positional arguments. Raises UsageError."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions written in C have none
@@ -238,9 +259,12 @@ def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> N
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        wanted = f"{len(parameters)} argument{'' if len(parameters) == 1 else 's'} ({', '.join(parameters)})"
+        count = len(parameters)
+        wanted = f"with {count} argument{'' if count == 1 else 's'} ({', '.join(parameters)})"
         shown = getattr(function, "__qualname__", type(function).__name__)
-        raise UsageError(f"{name}: {shown}{signature} cannot be called with {wanted}: {error}") from None
+        raise UsageError(
+            f"{name}: {shown}{signature} cannot be called {wanted if parameters else 'without arguments'}: {error}"
+        ) from None
 
 
 def accepts_arguments(function: Any, count: int) -> bool:

@@ -50,9 +50,11 @@ def user_function(function: F) -> F:
             try:
                 return await function(*args, **named)
             except PilothouseError as error:
+                args, named = (), {}  # a crash report shows the variables of this frame, which may hold keys
                 raise shorten_traceback(error) from error.__cause__
             except TypeError as error:
                 if named and _is_signature_error(error):
+                    args, named = (), {}
                     raise _argument_error(error, function) from None
                 raise
 
@@ -63,9 +65,11 @@ def user_function(function: F) -> F:
         try:
             return function(*args, **named)
         except PilothouseError as error:
+            args, named = (), {}  # as above
             raise shorten_traceback(error) from error.__cause__
         except TypeError as error:
             if named and _is_signature_error(error):
+                args, named = (), {}
                 raise _argument_error(error, function) from None
             raise
 

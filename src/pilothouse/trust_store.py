@@ -26,8 +26,11 @@ def trust_path(path: str | os.PathLike[str]) -> None:
     """Trust a file, or a directory, in this process.
 
     Raises:
-        UsageError: there is nothing at `path`.
+        UsageError: there is nothing at `path`, or it is empty or no path.
     """
+    # An empty path would mean the working directory.
+    if not path or not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"trust: expected the path of a file or a directory, got {path!r}")
     real: str = os.path.realpath(os.path.expanduser(os.fspath(path)))
     if not os.path.lexists(real):
         raise UsageError(f"trust: there is no file or directory {real}")

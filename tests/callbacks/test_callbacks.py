@@ -74,6 +74,30 @@ async def test_errors_come_through() -> None:
         await UserCallback(fails, "test")()
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("x")])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_is_no_exception_is_a_failure_too(error: BaseException, is_async: bool) -> None:
+    """`sys.exit()` in a callback would end the event loop, in blocking code with all sessions of the process."""
+
+    def fails() -> None:
+        raise error
+
+    async def fails_on_the_loop() -> None:
+        raise error
+
+    with pytest.raises(PilothouseError, match=f"test raised {type(error).__name__}") as caught:
+        await UserCallback(fails_on_the_loop if is_async else fails, "test")()
+    assert caught.value.__cause__ is error
+
+
+async def test_a_prompt_in_a_thread_that_reads_ctrl_c_itself_fails() -> None:
+    def fails() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(PilothouseError, match="KeyboardInterrupt"):
+        await UserCallback(fails, "test")()
+
+
 async def test_more_functions_may_wait_than_the_loop_has_threads_by_default() -> None:
     together = threading.Barrier(60)
     with anyio.fail_after(10):

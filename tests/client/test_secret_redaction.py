@@ -163,6 +163,16 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
 
 
 @pytest.mark.requirement("E76", "E45")
+@pytest.mark.parametrize("make", ["query", "Agent", "session", "configure", "Options", "NativeTransport"])
+def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames(make: str) -> None:
+    call: Any = getattr(ph, make)
+    given: Any = ("x",) if make == "query" else ()
+    with pytest.raises((ph.OptionsError, TypeError)) as caught:
+        call(*given, api_key=KEYS["api"], unknown_setting=1)
+    clean(error_text(caught.value), make)
+
+
+@pytest.mark.requirement("E76", "E45")
 @pytest.mark.parametrize(
     "wrong",
     [

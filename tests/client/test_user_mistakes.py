@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -171,3 +172,83 @@ async def test_a_transport_object_for_a_second_query() -> None:
     assert (await agent.query("one")).text == "Hello"
     with pytest.raises(ph.UsageError, match="give `transport` a callable that makes one"):
         await agent.query("two")
+
+
+class Hook:
+    def __call__(self, event: object) -> None: ...
+
+
+def factory(a: object) -> None: ...
+
+
+def no_message() -> None: ...
+
+
+WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
+    "class of hooks": (lambda: ph.query("x", hooks=cast("Any", {"PreToolUse": ph.HookMatcher})), "got the class Hook"),
+    "class of a hook": (lambda: ph.query("x", hooks=cast("Any", {"PreToolUse": Hook})), "got the class Hook$"),
+    "class of a decision": (lambda: ph.query("x", can_use_tool=cast("Any", ph.Allow)), "got the class Allow"),
+    "class of asks": (lambda: ph.query("x", asks=cast("Any", ph.Asks)), "expected an Asks"),
+    "on_message": (lambda: ph.query("x", on_message=cast("Any", no_message)), "cannot be called with 1 argument"),
+    "on_message, blocking": (
+        lambda: sync.query("x", on_message=cast("Any", no_message)),
+        "cannot be called with 1 argument",
+    ),
+    "on_message of a session": (
+        lambda: sync.session().query("x", on_message=cast("Any", no_message)),
+        "cannot be called with 1 argument",
+    ),
+    "factory": (
+        lambda: sync.query("x", transport=factory).result(),
+        r"transport: factory\(a: .*\) .* cannot be called without arguments",
+    ),
+    "class with arguments": (
+        lambda: sync.query("x", transport=ph.ReplayTransport).result(),
+        "cannot be called without arguments",
+    ),
+    "pool of text": (lambda: ph.Pool(transport=cast("Any", "x")), "expected a callable .* got str"),
+    "pool of one": (lambda: ph.Pool(transport=cast("Any", ph.CliTransport())), "got CliTransport"),
+    "pool size": (lambda: ph.Pool(min_idle=cast("Any", "2")), "min_idle: expected a whole number"),
+    "pool limit": (lambda: ph.Pool(max_live=cast("Any", 1.5)), "max_live: expected a whole number"),
+    "pool seconds": (lambda: ph.Pool(idle_ttl=cast("Any", "x")), "idle_ttl: expected more than 0 seconds"),
+    "description": (lambda: ph.tool(description=cast("Any", 3))(add), "description must be of type str"),
+    "error text": (lambda: ph.tool(error_text=cast("Any", 3))(add), "error_text must be text or a function"),
+    "meta": (lambda: ph.tool(meta=cast("Any", "x"))(add), "meta must be of type Mapping"),
+    "result size": (lambda: ph.tool(max_result_bytes=-1)(add), "max_result_bytes must be a number above 0"),
+    "tool timeout": (lambda: ph.tool(timeout=float("nan"))(add), "timeout must be a number above 0"),
+    "one tool": (lambda: ph.sdk_server("a", cast("Any", add)), "tools must be a list of functions"),
+    "instructions": (lambda: ph.sdk_server("a", instructions=cast("Any", 3)), "instructions must be text"),
+    "image": (lambda: ph.in_container(cast("Any", 3)), "image: 3 is not a name"),
+    "mounts": (lambda: ph.in_container("x", mounts=cast("Any", "/x")), "mounts: expected a mapping"),
+    "address": (lambda: ph.on_host(cast("Any", 3)), "ws://HOST:PORT"),
+    "empty path": (lambda: ph.trust(""), "expected the path of a file or a directory, got ''"),
+    "no path": (lambda: ph.trust(cast("Any", 3)), "expected the path"),
+    "blocking agent": (lambda: ph.set_default_agent(cast("Any", sync.Agent())), "pass its async_agent"),
+    "blocking agent of a fleet": (lambda: ph.Fleet(cast("Any", sync.Agent())), "pass its async_agent"),
+    "text as options": (lambda: ph.Options().merge(cast("Any", "opus")), "expected pilothouse.Options, got str"),
+    "text as options of a query": (lambda: ph.session().query("x", cast("Any", "opus")), "got str"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_a_wrong_value_is_reported_where_it_is_given(name: str) -> None:
+    call, reported = WRONG_VALUES[name]
+    with pytest.raises(ph.UsageError, match=reported):
+        call()
+
+
+def test_options_of_a_query_in_a_session_may_be_a_mapping() -> None:
+    with FakeCLI().text("Hello") as fake, sync.session(cli=fake.path) as session:
+        query = session.query("x", cast("Any", {"timeout": 5}))
+        assert query.options.timeout == 5
+        assert query.result().text == "Hello"
+
+
+@pytest.mark.anyio
+async def test_settings_that_are_no_mapping() -> None:
+    with FakeCLI() as fake:
+        async with ph.session(cli=fake.path) as session:
+            with pytest.raises(ph.UsageError, match="settings: expected a mapping, got str"):
+                await session.settings.apply(cast("Any", "x"))
+            with pytest.raises(ph.UsageError, match="servers: expected a mapping, got list"):
+                await session.mcp.set_servers(cast("Any", [1]))

@@ -100,6 +100,21 @@ async def test_an_interrupt_passes_what_is_unread(fake: FakeCLI) -> None:
         assert (await query.result()).outcome == "interrupted"
 
 
+async def test_a_session_with_unread_messages_says_so(fake: FakeCLI) -> None:
+    fake.turn(*[frames.assistant("x" * 1_000_000) for _ in range(12)], frames.result("done"))
+    async with ph.session(cli=fake.path) as session, anyio.create_task_group() as group:
+        messages = session.messages()
+        assert session.health().state == "healthy"
+        group.start_soon(session.query("go").result)
+        with anyio.fail_after(20):
+            while session.health().state == "healthy":
+                await anyio.sleep(0.01)
+        assert session.health().state == "degraded"
+        assert "not read" in session.health().reason
+        await messages.aclose()
+    assert session.health().reason == "closed"
+
+
 @pytest.mark.requirement("G49")
 async def test_a_peer_that_asks_and_talks_before_it_reads() -> None:
     # Both sides write more than the pipes hold: whoever waits to be read must go on reading.

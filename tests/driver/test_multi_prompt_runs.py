@@ -272,3 +272,23 @@ async def test_a_callback_may_close_its_own_query() -> None:
     queries = [over(peer, "go", can_use_tool=check)]
     with anyio.fail_after(4), pytest.raises(ph.SessionClosedError):
         await queries[0]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [pytest.fail.Exception("x"), SystemExit(3)])
+async def test_an_iterable_of_prompts_that_raises_no_exception_is_named(error: BaseException, is_async: bool) -> None:
+    def plain() -> Any:
+        yield "one"
+        raise error
+
+    async def on_the_loop() -> AsyncIterator[str]:
+        yield "one"
+        raise error
+
+    async def script(peer: MemoryPeer) -> None:
+        await answer(peer, "1")
+        await anyio.sleep_forever()
+
+    with pytest.raises(ph.PilothouseError, match=f"the iterable of prompts raised {type(error).__name__}") as caught:
+        await over(script, on_the_loop() if is_async else plain())
+    assert caught.value.__cause__ is error

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
-from pilothouse.driver.subscriptions import MessageSubscription, Subscriptions
+from pilothouse.driver.subscriptions import UNREAD_SECONDS, MessageSubscription, Subscriptions
 from pilothouse.messages import KeepAliveMessage
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +36,23 @@ async def test_a_full_listener_holds_the_reader_up_until_it_reads_or_goes(way: s
             else:
                 listener = None
     assert not listeners.is_full
+
+
+@pytest.mark.virtual_time
+async def test_a_listener_that_does_not_read_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    listeners = Subscriptions()
+    listener = listeners.add()
+    listeners.put([KeepAliveMessage()], HIGH_WATER_BYTES)
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait_for_room, listeners)
+        await anyio.sleep(UNREAD_SECONDS - 1)
+        assert caplog.text == ""
+        await anyio.sleep(60)
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert "messages() are not read: 8 MiB" in record.message
+        assert listeners.is_full
+        await listener.aclose()  # the reader still waits, and goes on
 
 
 async def test_a_listener_gets_later_messages_and_ends_with_the_session() -> None:

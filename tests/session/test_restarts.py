@@ -45,6 +45,27 @@ async def test_after_a_crash_the_next_query_goes_on(cli: Cli, caplog: pytest.Log
     assert "SIGKILL" in event.raw["reason"]
 
 
+async def test_a_restart_is_reported_although_a_child_did_not_start_before_it(cli: Cli) -> None:
+    cli.acts["crash"] = die
+    is_down = False
+
+    def make() -> MemoryTransport:
+        return MemoryTransport(start_error=ph.CLIStartError("not now")) if is_down else cli.transport()
+
+    async with ph.Agent(transport=make).session() as session:
+        messages = session.messages()
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        is_down = True
+        with pytest.raises(ph.CLIStartError):
+            await session.query("one")
+        is_down = False
+        assert (await session.query("two")).full_text == "re: two"
+        assert session.restarts == 1
+    (event,) = [m async for m in messages if m.raw.get("subtype") == "session_restarted"]
+    assert "SIGKILL" in event.raw["reason"]
+
+
 def late_news(cli: Cli) -> MemoryTransport:
     """One whose reader is not told that the peer has gone."""
     transport = cli.transport()

@@ -123,6 +123,22 @@ async def test_a_store_that_hangs_while_a_session_is_brought_there_is_named() ->
         await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
 
 
+async def test_a_store_that_fails_while_a_session_is_brought_there_is_named() -> None:
+    store = Plain()
+    store.faults = [fail]
+    with pytest.raises(StoreError, match=r"failed in append\(\): OSError: the network is gone"):
+        await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
+
+
+async def test_a_store_that_gives_text_instead_of_entries_is_named() -> None:
+    class Odd(Plain):
+        async def load(self, key: Any) -> Any:
+            return "entries"
+
+    with pytest.raises(StoreError, match=r"gave str in load\(\); expected a list"):
+        await StoreReader(Odd(), 5).read_entries(TranscriptKey("p", ID))
+
+
 # Through queries and sessions, with a peer in memory.
 
 

@@ -113,12 +113,15 @@ async def test_the_text_of_errors_is_configurable(error_text: Any, reported: str
 
 
 @pytest.mark.anyio
-async def test_an_exit_inside_a_tool_ends_the_call_and_nothing_else() -> None:
+@pytest.mark.parametrize(
+    ("error", "reported"), [(SystemExit(2), "SystemExit: 2"), (pytest.fail.Exception("x"), "Failed: x")]
+)
+async def test_an_exit_inside_a_tool_ends_the_call_and_nothing_else(error: BaseException, reported: str) -> None:
     @tool
     def f() -> None:
-        raise SystemExit(2)
+        raise error
 
-    assert text_of(await f.run({})) == "SystemExit: 2"
+    assert text_of(await f.run({})) == reported
 
 
 @pytest.mark.anyio

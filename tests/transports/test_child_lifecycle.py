@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,36 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> Non
     assert 0.25 < time.monotonic() - began < TERM_GRACE_SECONDS  # its own grace, not the usual one
     assert (await transport.exit_info()).signal == "SIGKILL"
     eventually(lambda: is_dead(grandchild), "grandchild alive")
+
+
+@linux_only
+@pytest.mark.anyio
+@pytest.mark.requirement("G9")
+@pytest.mark.parametrize("way", ["killed from outside", "killed by close", "dropped", "exits"])
+async def test_commands_of_a_child_that_is_killed_are_killed_too(way: str) -> None:
+    """The CLI starts each command in a session of its own, and names itself in their environment."""
+    start = "trap '' TERM; CLAUDE_PID=$$ setsid sleep 600 & a=$!; CLAUDE_PID=1 setsid sleep 600 & echo $a $!; cat"
+    transport = CliTransport(close_grace=0.5 if way == "exits" else 0.0, term_grace=0.1)
+    await transport.start(sh(f"{start}; while [ '{way}' != exits ]; do sleep 0.1; done"))
+    command, foreign = (int(word) for word in (await first_line(transport)).split())
+    try:
+        assert transport.pid is not None
+        if way == "killed from outside":
+            os.kill(transport.pid, signal.SIGKILL)
+        if way != "dropped":
+            await transport.close()
+        else:
+            del transport
+            gc.collect()
+        if way == "exits":  # then the CLI has ended its commands, and what is left is meant to stay
+            assert not is_dead(command)
+        else:
+            eventually(lambda: is_dead(command), "the command is alive")
+        assert not is_dead(foreign)
+    finally:
+        for pid in (command, foreign):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @linux_only
@@ -358,6 +389,7 @@ def test_dropped_after_the_loop_is_gone(backend: str) -> None:
 
 HOST = """
 import os, sys
+from contextlib import suppress
 from pathlib import Path
 import anyio
 from pilothouse.options import Invocation, PrivateFile

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from pilothouse.client.config_file import clear_cache, load_config_layer
 from pilothouse.client.custom_tools import make_custom_tools
@@ -32,6 +32,7 @@ from pilothouse.options.options import (
     make_layer,
     read_environ,
     restrict_untrusted,
+    to_options,
 )
 from pilothouse.options.signatures import show_options
 from pilothouse.tracebacks import user_class, user_function
@@ -302,7 +303,7 @@ def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Optio
     """Merge options and single settings, which win, into one layer."""
     made = make_layer(settings, origin)
     if options is not None:
-        made = Options.stack(_validated(options).with_origin(origin), made, is_complete=False)
+        made = Options.stack(to_options(options).with_origin(origin), made, is_complete=False)
     return make_custom_tools(made).with_origin(origin) if "custom_tools" in vars(made) else made
 
 
@@ -326,18 +327,6 @@ def _report_misspelt_variables(names: Iterable[str]) -> None:
             if meant is not None:
                 text = "the variable %s has no effect, because there is no such option; did you mean %s?"
                 _log.warning(text, name, VARIABLE_PREFIX + meant)
-
-
-def _validated(options: Any) -> Options:
-    if hasattr(options, "build"):  # made by `Options.make()`, whose module is loaded only if used
-        options = options.build()
-    if isinstance(options, Mapping):
-        return Options.layer(**cast("Settings", dict(cast("Mapping[str, Any]", options))))
-    if not isinstance(options, Options):
-        example = ", such as system_prompt=…" if isinstance(options, str) else ""
-        given = type(options).__name__
-        raise OptionsError(f"options: expected pilothouse.Options, got {given}; pass keywords instead{example}")
-    return options
 
 
 _log = logging.getLogger("pilothouse")
@@ -379,6 +368,13 @@ def default_agent() -> Agent:
     return _context_default.get() or _default
 
 
+def check_agent(agent: object) -> None:
+    """Raise `UsageError` if this is no `Agent`."""
+    if not isinstance(agent, Agent):
+        hint = " of pilothouse.sync; pass its async_agent" if hasattr(agent, "async_agent") else ""
+        raise UsageError(f"expected an Agent, got {type(agent).__name__}{hint}")
+
+
 @user_function
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, for the whole process.
@@ -392,8 +388,7 @@ def set_default_agent(agent: Agent) -> Agent:
         UsageError: `agent` is not an `Agent`.
     """
     global _default
-    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"expected an Agent, got {type(agent).__name__}")
+    check_agent(agent)
     before = default_agent()
     if _context_default.get() is None:
         _default = agent

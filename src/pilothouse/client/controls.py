@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pilothouse.driver import HandlerSet, RequestControl
-from pilothouse.errors import ControlError, ControlTimeout
+from pilothouse.errors import ControlError, ControlTimeout, UsageError
 from pilothouse.options import Options
 
 if TYPE_CHECKING:
@@ -83,11 +83,13 @@ class McpControls(_ControlGroup):
 
     async def set_servers(self, servers: Mapping[str, Any]) -> McpServersChange:
         """Replace the servers that were set before with these, by name; in the wire form of their configuration."""
-        return to_result(McpServersChange, await self._control("mcp_set_servers", servers=dict(servers)))
+        return to_result(McpServersChange, await self._control("mcp_set_servers", servers=to_dict("servers", servers)))
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpCallResult:
         """Call a tool directly; `tool` is its full name, such as "mcp__weather__now"."""
-        return to_result(McpCallResult, await self._control("mcp_call", tool=tool, arguments=dict(arguments or {})))
+        return to_result(
+            McpCallResult, await self._control("mcp_call", tool=tool, arguments=to_dict("arguments", arguments or {}))
+        )
 
     async def read_resource(self, server: str, uri: str) -> McpResourceContents:
         """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""
@@ -135,7 +137,7 @@ class SettingsControls(_ControlGroup):
 
     async def apply(self, settings: Mapping[str, Any]) -> None:
         """Merge settings into those of the command line, for this session."""
-        await self._control("apply_flag_settings", settings=dict(settings))
+        await self._control("apply_flag_settings", settings=to_dict("settings", settings))
 
     async def add_repository(self, directory: str) -> None:
         """Make a directory below the working directory a project root too, with its CLAUDE.md, plugins and skills."""
@@ -144,7 +146,7 @@ class SettingsControls(_ControlGroup):
 
     async def update(self, settings: Mapping[str, Any], source: Literal["localSettings", "userSettings"]) -> None:
         """Write settings into a settings file."""
-        await self._control("update_settings", source=source, settings=dict(settings))
+        await self._control("update_settings", source=source, settings=to_dict("settings", settings))
 
     async def reload_plugins(self) -> PluginReloadResult:
         """Read plugins again."""
@@ -512,6 +514,13 @@ class FileContents(CamelControlResult, frozen=True, kw_only=True):
     abs_path: str = ""
     truncated: bool = False
     encoding: str | None = None
+
+
+def to_dict(name: str, value: object) -> dict[str, Any]:
+    """Return a mapping as a dictionary. Raises `UsageError` if it is none."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name}: expected a mapping, got {type(value).__name__}")
+    return dict(cast("Mapping[str, Any]", value))
 
 
 def to_result(kind: type[ResultT], payload: object) -> ResultT:

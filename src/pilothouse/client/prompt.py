@@ -7,14 +7,15 @@ of blocks, or a mapping in wire form.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from pilothouse.driver import PromptMessage
-from pilothouse.errors import UsageError
+from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import UserMessage, to_dict
 from pilothouse.protocol import user_message
 
@@ -62,9 +63,10 @@ async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGener
     empty = True
     iterator = aiter(prompts)
     try:
-        async for item in iterator:
-            empty = False
-            yield _make_message(item, verbatim)
+        with _name_failure():
+            async for item in iterator:
+                empty = False
+                yield _make_message(item, verbatim)
     finally:
         close = getattr(iterator, "aclose", None)
         if close is not None:
@@ -78,10 +80,26 @@ async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[P
     # A generator may read a file or wait for input: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
-    while (item := await run_in_worker(partial(next, iterator, _DONE))) is not _DONE:
-        empty = False
-        yield _make_message(item, verbatim)
+    with _name_failure():
+        while (item := await run_in_worker(partial(next, iterator, _DONE))) is not _DONE:
+            empty = False
+            yield _make_message(item, verbatim)
     _reject_empty(empty)
+
+
+@contextmanager
+def _name_failure() -> Generator[None]:
+    """In an iterable of the user: raise what is not an `Exception`, and no cancellation of this task, as an error."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        from pilothouse.callbacks import is_failure  # most prompts are text
+
+        if is_failure(error):
+            raise PilothouseError(f"the iterable of prompts raised {type(error).__name__}") from error
+        raise
 
 
 def _reject_empty(empty: bool) -> None:

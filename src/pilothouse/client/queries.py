@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
+from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.driver import QueryRun, make_loop_caller
+from pilothouse.driver import QueryRun, make_loop_caller, running_loop
 from pilothouse.driver.query_run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
@@ -215,6 +216,8 @@ class Query(Generic[OutputT]):
     ) -> None:
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
+        if on_message is not None:
+            check_signature(on_message, "on_message", "message")
         self._on_message = on_message
         inside: Any = {
             "bridge": bridge,
@@ -224,6 +227,7 @@ class Query(Generic[OutputT]):
         }
         self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
         self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
+        self._loop: object = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
         self._collected: list[Message] = []
         self._collected_bytes = 0
@@ -336,9 +340,15 @@ class Query(Generic[OutputT]):
         if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
-            self._call_in_loop = make_loop_caller()
+            self._loop, self._call_in_loop = running_loop(), make_loop_caller()
             self._run = self._plan.start()
+        else:
+            self._check_loop(self._run)
         return self._run
+
+    def _check_loop(self, run: QueryRun) -> None:
+        if not run.is_finished and self._loop != running_loop():  # it would wait for ever
+            raise UsageError("a query belongs to the event loop that started it; use it there, or make another")
 
     async def __aenter__(self) -> Self:
         self._is_managed = True
@@ -428,12 +438,15 @@ class Query(Generic[OutputT]):
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
         if self._run is not None:
+            self._check_loop(self._run)
             await self._run.interrupt()
         elif not self._closed:
             self._is_interrupted_early = True
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task."""
+        if self._run is not None:
+            self._check_loop(self._run)
         self._closed = True
         if self._run is not None:
             self._run.stop()

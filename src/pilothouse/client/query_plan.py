@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+from pilothouse.callbacks import check_signature
 from pilothouse.client.handlers import make_handlers, make_launch
 from pilothouse.client.prompt import Prompt, check_text, prepare_prompts
 from pilothouse.driver import ChildRun, Prompts, QueryLimits, QueryRun, spawn
@@ -260,7 +261,10 @@ def make_transport(options: Options) -> Transport:
         from pilothouse.transports.wrapper import adapt_transport, missing_methods  # most queries do without
 
         is_one = not isinstance(given, type) and not missing_methods(given)
-        made = adapt_transport(given() if callable(given) and not is_one else given)
+        if callable(given) and not is_one:
+            check_signature(given, "transport")
+            given = given()
+        made = adapt_transport(given)
     if options.session_store is None:
         return made
     from pilothouse.stores.mirrored_transport import MirroredTransport  # most queries do without

@@ -33,6 +33,7 @@ from pilothouse.driver.subscriptions import MessageSubscription
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
+from pilothouse.options.options import to_options
 from pilothouse.options.signatures import show_options
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
@@ -115,7 +116,12 @@ class Session(SessionControls):
         """Whether the session can take a query, and if not, why."""
         if self._supervisor.is_closed:
             return Health("unhealthy", "closed")
-        return Health("unhealthy", "not started") if self._child is None else self._child.health()
+        if self._child is None:
+            return Health("unhealthy", "not started")
+        health = self._child.health()
+        if self._child.is_full and health.state == "healthy":
+            return Health("degraded", "the child waits, because messages are not read")
+        return health
 
     @property
     def pid(self) -> int | None:
@@ -268,7 +274,7 @@ class Session(SessionControls):
             SessionClosedError: the session was closed.
         """
         self._supervisor.check_open()
-        own = options.build() if options is not None and not isinstance(options, Options) else options or Options()
+        own = Options() if options is None else to_options(options)
         call = Options.stack(own, Options.layer(**overrides), is_complete=False).with_origin("call")
         changes, fixed = split_settings(call, self.options)
         settings = self.options.merge(call)
@@ -312,6 +318,7 @@ class Session(SessionControls):
         middlewares: Sequence[Middleware] = (),
         child: ChildOptions | None = None,
     ) -> AsyncGenerator[ChildRun]:
+        self._supervisor.check_loop()
         self._queue.append(turn)
         try:
             async with self._turn_lock:  # in order of arrival
@@ -430,6 +437,7 @@ class Session(SessionControls):
         Args:
             cancel_queued: also remove prompts from the queue of the CLI. Default False.
         """
+        self._supervisor.check_loop()
         turn, conversation = self._turn, self._child
         if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
             await turn.interrupt()

@@ -347,6 +347,7 @@ class ChildSupervisor:
         self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home = _make_home(options)
         self.child: ChildRun | None = None
+        self._crashed: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
         self.handlers: RequestHandlers | None = None
         self.required = _SESSION_OPTIONS
@@ -410,15 +411,14 @@ class ChildSupervisor:
         if self.is_closed:
             raise SessionClosedError("the session is closed; make a new one, with resume= to continue")
 
-    def _check_loop(self) -> None:
-        loop = running_loop()
-        if self._loop not in (None, loop):
+    def check_loop(self) -> None:
+        """Raise `UsageError` on another event loop than that of the children."""
+        if self._loop is not None and self._loop != running_loop():
             raise UsageError("a session belongs to the event loop that started it; make another with resume=")
-        self._loop = loop
 
     def ready_child(self) -> ChildRun | None:
         """Return the child, if it can be used without any waiting."""
-        self._check_loop()
+        self.check_loop()
         conversation = self.child
         if conversation is None or self.is_closed or self._starting.locked() or not conversation.is_ready:
             return None
@@ -473,10 +473,12 @@ class ChildSupervisor:
         return conversation
 
     async def _restart(self, previous: ChildRun | None) -> ChildRun:
-        crashed = previous if previous is not None and previous.has_started else None
-        if crashed is not None and self.options.restart == "never":
-            raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
+        if previous is not None and previous.has_started:
+            self._crashed = previous  # until a child takes over: several starts may fail before
+        if self._crashed is not None and self.options.restart == "never":
+            raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
         conversation = await self._launch_with_fallback(previous)
+        crashed, self._crashed = self._crashed, None
         if crashed is not None:
             self.monitor.on_child_restarted(conversation.session_id, crashed.failure)
         return conversation
@@ -514,6 +516,7 @@ class ChildSupervisor:
             self.handlers.find_permission_report = conversation.find_permission_report
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+        self._loop = self.monitor.loop = running_loop()
         self._call_in_loop = make_loop_caller()
         spawn(conversation.run, "pilothouse session")
         try:
@@ -612,9 +615,8 @@ class ChildSupervisor:
         Raises:
             UsageError: this is not the event loop of the children.
         """
+        self.check_loop()
         self.is_closed = True
-        if self._loop is not None:
-            self._check_loop()
 
     async def close(self) -> None:
         """End the child, and release what the children shared. Call it shielded."""

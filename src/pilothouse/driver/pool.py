@@ -149,6 +149,9 @@ class Pool:
                 "a pool is either booted or for any directory: the directory is given after the handshake"
             )
         _check(min_idle=min_idle, max_live=max_live, idle_ttl=idle_ttl)
+        if not callable(transport):
+            given = type(transport).__name__
+            raise OptionsError(f"transport: expected a callable that makes a Transport, got {given}")
         self.min_idle = min_idle
         self.max_live = max_live
         self.idle_ttl = idle_ttl
@@ -516,9 +519,15 @@ def _notify_released(pool: ref[Pool], group: ref[PoolGroup], child: WarmChild) -
 
 
 def _check(*, min_idle: int, max_live: int | None, idle_ttl: float | None) -> None:
-    if min_idle < 0:
-        raise OptionsError(f"min_idle: expected 0 or more, got {min_idle}")
-    if max_live is not None and max_live < max(1, min_idle):
-        raise OptionsError(f"max_live: expected at least 1, and min_idle ({min_idle}), got {max_live}")
-    if idle_ttl is not None and not idle_ttl > 0:
-        raise OptionsError(f"idle_ttl: expected more than 0 seconds, or None, got {idle_ttl}")
+    if not _is_number(min_idle, int) or min_idle < 0:
+        raise OptionsError(f"min_idle: expected a whole number, 0 or more, got {min_idle!r}")
+    if max_live is not None and (not _is_number(max_live, int) or max_live < max(1, min_idle)):
+        raise OptionsError(
+            f"max_live: expected a whole number, at least 1, and min_idle ({min_idle}), got {max_live!r}"
+        )
+    if idle_ttl is not None and not (_is_number(idle_ttl, int | float) and idle_ttl > 0):
+        raise OptionsError(f"idle_ttl: expected more than 0 seconds, or None, got {idle_ttl!r}")
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

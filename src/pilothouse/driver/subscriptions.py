@@ -5,12 +5,22 @@ A dropped subscription is forgotten; an unread one makes the reader wait, as a q
 
 from __future__ import annotations
 
+import logging
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from math import inf
 from typing import Self
 
+import anyio
+
 from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.tasks import running_loop
+from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
+
+UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
+
+log = logging.getLogger("pilothouse.driver")
 
 
 class MessageSubscription:
@@ -18,10 +28,12 @@ class MessageSubscription:
 
     Args:
         wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+        check: called before each wait; raises if this task cannot wait for messages.
     """
 
-    def __init__(self, *, wants_partial: bool = True) -> None:
+    def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
         self._wants_partial = wants_partial
+        self._check = check
         self._buffer = MessageBuffer()
         self._batch: list[Message] = []
         self._is_closed = False
@@ -44,6 +56,8 @@ class MessageSubscription:
         while not self._batch:
             if self._is_closed:
                 raise StopAsyncIteration
+            if self._check is not None:
+                self._check()
             batch, _ = await self._buffer.get()
             if not batch:
                 raise StopAsyncIteration
@@ -68,19 +82,29 @@ class MessageSubscription:
 
 
 class Subscriptions:
-    """All subscriptions of a session; a sink for the reader."""
+    """All subscriptions of a session; a sink for the reader.
+
+    Attributes:
+        loop: the event loop of the reader; None before the first child.
+    """
 
     def __init__(self) -> None:
         self._all: set[weakref.ref[MessageSubscription]] = set()
         self._is_ended = False
+        self._has_warned = False
+        self.loop: object = None
 
     def add(self, *, wants_partial: bool = True) -> MessageSubscription:
         """Add a subscription to the messages from now on."""
-        listener = MessageSubscription(wants_partial=wants_partial)
+        listener = MessageSubscription(wants_partial=wants_partial, check=self._check_loop)
         if self._is_ended:
             listener.buffer.end()
         self._all.add(weakref.ref(listener, self._all.discard))
         return listener
+
+    def _check_loop(self) -> None:
+        if not self._is_ended and self.loop is not None and self.loop != running_loop():  # it would wait for ever
+            raise UsageError("messages() belong to the event loop of the session: read them there")
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -107,10 +131,20 @@ class Subscriptions:
         """Called when the child has ended, maybe twice. Subscriptions wait for the next child."""
 
     async def wait_for_space(self) -> None:
-        """Wait for those that are full."""
+        """Wait for those that are full. Returns early, once, with a warning about one that is not read."""
         for inbox in self._buffers():
-            if inbox.is_full:
+            if not inbox.is_full:
+                continue
+            with anyio.move_on_after(inf if self._has_warned else UNREAD_SECONDS) as limit:
                 await inbox.wait_for_space()
+            if limit.cancelled_caught:
+                self._has_warned = True
+                log.warning(
+                    "the session waits, because its messages() are not read: %d MiB wait; read the iterator in a task "
+                    "of its own, or close it with aclose()",
+                    inbox.high_water >> 20,
+                )
+                return
 
     def release_reader(self) -> None:
         """Let the reader continue although they are full."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from pilothouse.client import Agent
+from pilothouse.client.agent import check_agent
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.fleet.journals.base import FleetJournalError, Journal, MemoryJournal
@@ -238,8 +238,8 @@ POSTGRES_SCHEMES = ("postgresql", "postgres")
 
 def check_agent_or_runner(agent: Any, runner: Any) -> None:
     """Check that an agent, or a runner instead of it, can execute runs."""
-    if agent is not None and not isinstance(agent, Agent):
-        raise UsageError(f"expected an Agent, got {type(agent).__name__}")
+    if agent is not None:
+        check_agent(agent)
     if runner is not None and (agent is not None or not hasattr(runner, "run")):
         raise UsageError("runner: an object with the method of a Runner, instead of an agent")
 

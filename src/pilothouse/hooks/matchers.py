@@ -187,7 +187,7 @@ def make_hook_callback(function: Any, name: str) -> UserCallback:
     try:
         return UserCallback(function, name, "event")
     except UsageError as error:
-        if accepts_arguments(function, len(_SDK_ARGUMENTS)):
+        if not isinstance(function, type) and accepts_arguments(function, len(_SDK_ARGUMENTS)):
             hint = "a hook takes one argument, the event: instead of (input, tool_use_id, context) use event.raw"
             raise UsageError(f"{error}; {hint}, or its fields such as event.tool_name and event.tool_use_id") from None
         raise

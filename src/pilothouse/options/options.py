@@ -145,7 +145,7 @@ class Options(OptionValues):
 
     def merge(self, other: Options | None) -> Options:
         """Return a copy in which every option that `other` sets wins, field by field."""
-        return self if other is None else Options.stack(self, other)
+        return self if other is None else Options.stack(self, to_options(other))
 
     def with_origin(self, origin: str) -> Options:
         """Return a copy in which `explain` shows `origin` for every option that has no origin yet."""
@@ -171,6 +171,23 @@ def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
     values = {name: validate_value(name, value) for name, value in settings.items()}
     check_conflicts(values, {})
     return _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+
+
+def to_options(options: Any) -> Options:
+    """Return `Options` made of a builder or a mapping; `Options` as they are.
+
+    Raises:
+        OptionsError: it is something else, or a value is wrong.
+    """
+    if isinstance(options, Options):
+        return options
+    if isinstance(options, OptionsBuilder):
+        return options.build()
+    if isinstance(options, Mapping):
+        return make_layer(cast("Mapping[str, Any]", options))
+    example = ", such as system_prompt=…" if isinstance(options, str) else ""
+    given = type(options).__name__
+    raise OptionsError(f"options: expected pilothouse.Options, got {given}; pass keywords instead{example}")
 
 
 def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:

@@ -475,7 +475,7 @@ INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
 MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
     _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
     "list[Callable[[], Any]]")
-ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park")))
+ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park") and not isinstance(v, type)))
 TRANSPORT = python_object("a Transport, or a callable that makes one", "Any",
     _read_if(lambda v: callable(v) or hasattr(v, "receive")))
 SESSION_STORE = python_object("a session store, with `append` and `load`", "Any", _read_if(_is_session_store))

@@ -46,7 +46,7 @@ class HostAddress(Struct, frozen=True):
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:
+        except (AttributeError, ValueError):  # not text, or not a URL
             parts, port = urlsplit(""), None
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise UsageError("the address of a host is ws://HOST:PORT or wss://HOST:PORT")

@@ -83,6 +83,8 @@ class StoreReader:
     async def read_entries(self, transcript: TranscriptKey) -> list[Entry]:
         """Return the entries of one transcript; empty if the store has none."""
         found = await self.call(self._store.load(transcript.session_key), f"load() of session {transcript.session}")
+        if found is not None and not isinstance(found, list | tuple):
+            raise StoreError(f"the session store gave {type(found).__name__} in load(); expected a list of entries")
         entries: list[Entry] = []
         for number, entry in enumerate(cast("list[object]", found or []), 1):
             if isinstance(entry, dict):

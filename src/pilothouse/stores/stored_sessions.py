@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
-from pilothouse.errors import LineDecodeError, SessionNotFoundError, StoreError, UsageError
+from pilothouse.errors import LineDecodeError, PilothouseError, SessionNotFoundError, StoreError, UsageError
 from pilothouse.messages import Message
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
@@ -152,8 +152,12 @@ async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch
     try:
         with anyio.fail_after(ATTEMPT_SECONDS):
             await sessions.append(transcript, batch)
+    except PilothouseError:
+        raise
     except TimeoutError:
         raise StoreError(f"the session store did not answer append() within {ATTEMPT_SECONDS:g} s") from None
+    except Exception as error:  # stores are user code
+        raise StoreError(f"the session store failed in append(): {type(error).__name__}: {error}") from error
 
 
 def _list_subagent_files(path: Path, transcript: TranscriptKey) -> list[tuple[TranscriptKey, Path]]:

@@ -17,8 +17,8 @@ from pilothouse.client.result import OutputT
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 from pilothouse.options.signatures import copy_method_signature, copy_signature
-from pilothouse.sync.portal import get_portal, send_to_caller
-from pilothouse.sync.queries import Query, iterate_in_thread
+from pilothouse.sync.portal import get_portal
+from pilothouse.sync.queries import Query, hand_to_caller, iterate_in_thread
 from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Agent:
         Raises:
             UsageError: the prompt or an option is not valid; raised here, before anything is started.
         """
-        handed = send_to_caller if callable(on_message) else on_message
+        handed = hand_to_caller(on_message)
         return Query(self._agent.query(iterate_in_thread(prompt), *args, on_message=handed, **named), on_message)
 
     @copy_method_signature(client.Agent.session)

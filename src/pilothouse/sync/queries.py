@@ -29,6 +29,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 import anyio
 from anyio import to_thread
 
+from pilothouse.callbacks import check_signature
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client import QueryResult
 from pilothouse.client.prompt import Prompt
@@ -38,7 +39,7 @@ from pilothouse.client.result import OutputT
 from pilothouse.events import QueryEvent
 from pilothouse.messages import Message
 from pilothouse.options import Options
-from pilothouse.sync.portal import LoopCaller, Portal, get_portal
+from pilothouse.sync.portal import LoopCaller, Portal, get_portal, send_to_caller
 from pilothouse.tracebacks import make_exc_info, user_class
 
 _DONE = object()
@@ -77,6 +78,18 @@ def _next_item(iterator: Iterator[Any] | None, prompts: Iterable[Any]) -> tuple[
 
 log = logging.getLogger("pilothouse")
 T = TypeVar("T")
+
+
+def hand_to_caller(on_message: Any) -> Any:
+    """Return an `on_message` for the asynchronous query: it hands messages to the thread that waits.
+
+    Raises:
+        UsageError: it cannot be called with a message.
+    """
+    if not callable(on_message):
+        return on_message
+    check_signature(on_message, "on_message", "message")
+    return send_to_caller
 
 
 @user_class

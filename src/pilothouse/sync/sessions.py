@@ -26,8 +26,8 @@ from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.options.signatures import copy_method_signature
-from pilothouse.sync.portal import LoopCaller, Portal, get_portal, make_blocking, send_to_caller
-from pilothouse.sync.queries import Query, iterate_in_thread
+from pilothouse.sync.portal import LoopCaller, Portal, get_portal, make_blocking
+from pilothouse.sync.queries import Query, hand_to_caller, iterate_in_thread
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
@@ -302,7 +302,7 @@ class Session:
             UsageError: the prompt is not valid; or called after a fork.
         """
         self._portal.check_process()
-        handed = send_to_caller if callable(on_message) else on_message
+        handed = hand_to_caller(on_message)
         inner = self._inner.query(iterate_in_thread(prompt), *args, on_message=handed, **named)
         query = self._queries[inner.id] = Query(inner, on_message, self._portal)
         return query

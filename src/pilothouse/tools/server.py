@@ -331,6 +331,10 @@ class SdkServer:
         self.timeout = timeout
         self._tools: dict[str, Tool[..., Any]] = {}
         self._endpoints: weakref.WeakSet[_SdkEndpoint] = weakref.WeakSet()
+        if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolDefinitionError(f"server {name}: instructions must be text; got {instructions!r}")
+        if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolDefinitionError(f"server {name}: tools must be a list of functions; got {tools!r}")
         for each in tools:
             self._add(each)
         self._resources = _index_by_key("resource", resources, Resource, lambda each: each.uri)

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import RunVar
 
-from pilothouse.callbacks import call_function, is_async, is_stray_cancellation
+from pilothouse.callbacks import call_function, is_async, is_failure, is_stray_cancellation
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.calls import ToolContext, ToolError, ToolExecutionError, ToolResultError, ToolTimeout
 from pilothouse.tools.content import make_error_result, result_size, to_json_value, to_result
@@ -81,6 +81,11 @@ class Tool(Generic[P, R]):
         signature = read_signature(function, namespace)
         self.name = check_tool_name(signature.name if name is None else name)
         self.description = signature.description if description is None else description
+        _check_type(self.name, "description", description, str)
+        _check_type(self.name, "meta", meta, Mapping)
+        _check_type(self.name, "always_load", always_load, bool)
+        if error_text is not None and not isinstance(error_text, str) and not callable(error_text):
+            raise ToolDefinitionError(f"{self.name}: error_text must be text or a function; got {error_text!r}")
         self._signature = signature
         self._input, self._takes_whole_input = _make_tool_input(self.name, signature, schema)
         self.input_schema = self._input.schema
@@ -89,7 +94,7 @@ class Tool(Generic[P, R]):
         self.annotations = read_annotations(self.name, annotations)
         self.timeout = _check_positive(self.name, "timeout", timeout, (int, float))
         self.max_concurrency = _check_positive(self.name, "max_concurrency", max_concurrency, int)
-        self.max_result_bytes = max_result_bytes
+        self.max_result_bytes: int = _check_positive(self.name, "max_result_bytes", max_result_bytes, int)
         self.always_load = always_load
         self._meta = {**({_ALWAYS_LOAD: True} if always_load else {}), **to_json_value(meta or {})}
         self._error_text = error_text
@@ -183,11 +188,11 @@ class Tool(Generic[P, R]):
             return await call_function(self._function, args, named, inline=self._is_async)
         except ToolError:
             raise
-        except (Exception, SystemExit) as error:
-            raise ToolExecutionError(self._error_message(error)) from error
         except BaseException as error:
             if is_stray_cancellation(error):
                 raise ToolExecutionError(f"{self.name} was cancelled from inside") from error
+            if is_failure(error):
+                raise ToolExecutionError(self._error_message(error)) from error
             context.mark_cancelled()
             raise
 
@@ -337,9 +342,14 @@ def _make_tool_input(name: str, signature: Signature, schema: Any) -> tuple[Tool
 
 
 def _check_positive(name: str, setting: str, value: Any, kind: Any) -> Any:
-    if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or value <= 0):
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or not value > 0):
         raise ToolDefinitionError(f"{name}: {setting} must be a number above 0, or None; got {value!r}")
     return value
+
+
+def _check_type(name: str, setting: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ToolDefinitionError(f"{name}: {setting} must be of type {kind.__name__}; got {value!r}")
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -45,6 +45,8 @@ ABANDON_KILL_SECONDS = 5.0
 """Seconds after that SIGKILL; a process that the kernel cannot end by then is left alone."""
 
 
+ORPHAN_SCANS = 5
+"""Searches for commands of a killed CLI, at most; one may start another during a search."""
 POLL_SECONDS = 0.02
 """Seconds between two reads of the status where no descriptor signals the exit."""
 
@@ -321,6 +323,8 @@ def end_group_in_thread(pid: int, watcher: ExitWatcher) -> None:
         _wait_blocking(watcher, ABANDON_GRACE_SECONDS)
         signal_group(pid, KILL)
         _wait_blocking(watcher, ABANDON_KILL_SECONDS)
+        if (status := watcher.poll()) is not None and status.signal is not None:
+            kill_orphans(pid)
         watchdog.release(pid)
         watcher.reap()
         watcher.close()
@@ -330,6 +334,49 @@ def end_group_in_thread(pid: int, watcher: ExitWatcher) -> None:
             threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
             return
     signal_group(pid, KILL)
+
+
+def kill_orphans(pid: int) -> None:
+    """Kill the commands of a CLI that was killed. Blocks; call it before the CLI is reaped. Linux only.
+
+    The CLI (2.1.330) starts each command in a session of its own, so a signal to its group does not reach them, and
+    names itself in their variable `CLAUDE_PID`. The pid may have had that meaning for an earlier CLI too, or have it
+    in a container, so only later processes of the same namespace count.
+    """
+    if not hasattr(signal, "pidfd_send_signal"):
+        return
+    with contextlib.suppress(OSError):  # without /proc, or without leave to read it
+        started, namespace = _read_start_time(pid), os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        for _ in range(ORPHAN_SCANS):
+            others = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+            if not sum(_kill_orphan(other, pid, started, namespace) for other in others):
+                break
+
+
+def _kill_orphan(other: int, pid: int, started: int, namespace: str) -> bool:
+    try:
+        fd = os.pidfd_open(other)  # what is read below is about the process that gets the signal
+    except OSError:
+        return False
+    try:
+        with open(f"/proc/{other}/environ", "rb") as file:  # noqa: PTH123
+            is_command = b"CLAUDE_PID=%d" % pid in file.read().split(b"\0")
+        if not is_command or _read_start_time(other) < started:
+            return False
+        if os.readlink(f"/proc/{other}/ns/pid") != namespace:  # noqa: PTH115
+            return False
+        signal.pidfd_send_signal(fd, KILL)
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _read_start_time(pid: int) -> int:
+    """When a process started, in clock ticks since the boot."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def spawn(

@@ -19,7 +19,7 @@ from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.transports.base import ExitInfo, Health, Transport
-from pilothouse.transports.child import ChildProcess, ExitStatus, spawn
+from pilothouse.transports.child import ChildProcess, ExitStatus, kill_orphans, spawn
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import cached_cli, drop_cached_cli, find_or_install_cli
 from pilothouse.transports.stderr import StderrLog
@@ -313,6 +313,8 @@ class CliTransport(Transport):
                 child.signal(number)
             if await self._exits_within(child, seconds):
                 break
+        if (status := child.poll()) is not None and status.signal is not None:
+            await run_blocking(kill_orphans, child.pid)
         await child.release()
 
     async def _exits_within(self, child: ChildProcess, seconds: float) -> bool:

@@ -95,6 +95,8 @@ def in_container(
     Raises:
         UsageError: `image` is empty or looks like a flag, a mount is not absolute over there, or has a colon or comma.
     """
+    if mounts is not None and not isinstance(mounts, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"mounts: expected a mapping of directories here to those there, got {mounts!r}")
     places = {here if here == "." else str(Path(here).absolute()): there for here, there in (mounts or {}).items()}
     targets = {here: there.removesuffix(":ro") for here, there in places.items()}
     _check_mounts(targets)
@@ -154,6 +156,6 @@ def _check_mounts(targets: Mapping[str, str]) -> None:
 
 
 def _require_name(what: str, name: str) -> str:
-    if not name or name.startswith("-") or any(letter.isspace() for letter in name):
+    if not isinstance(name, str) or not name or name.startswith("-") or any(letter.isspace() for letter in name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{what}: {name!r} is not a name")
     return name
