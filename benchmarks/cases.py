@@ -200,6 +200,7 @@ def _fleet(name: str, way: str, limit: float) -> Case:
         goals=(Goal("wall", FLOOR, limit),),
         rate=("RUNS", "runs"),
         subjects=(OURS, FLOOR),
+        timeout=120.0,
         warm_up=False,
     )
 
@@ -346,6 +347,7 @@ CASES: tuple[Case, ...] = (
         goals=(Goal("wall", FLOOR, 3), Goal("delay_p95", "", 100), Goal("cpu", FLOOR, 3), Goal("session", FLOOR, 2)),
         rate=("DELTAS", "text deltas"),
         subjects=(OURS, FLOOR),
+        timeout=120.0,
         warm_up=False,
     ),
     _asked_endpoint("chat", "a chat completion", "/v1/chat/completions", 3),
