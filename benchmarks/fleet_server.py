@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import CASES
 from benchmarks.environment import ROOT, machine_notes
 from benchmarks.fleet import memory
 from pilothouse.client import QueryResult
@@ -41,12 +42,10 @@ SETTLE_SECONDS = 30.0
 LOOK_SECONDS = 30.0
 RESULTS = Path(__file__).with_name("fleet_server.json")
 GOALS = {
-    "enqueued_per_second": (">=", 20_000),
-    "memory_growth_mb": ("<=", 20),
-    "rows_rewritten_by_workers_that_come_and_go": ("<=", 0),
-    "lease_and_settle_ms": ("<=", 2.0),
-    "idle_transactions_per_second": ("<=", 100),
-    "start_p95_seconds": ("<=", 0.2),
+    goal.metric: (">=" if goal.is_least else "<=", goal.limit)
+    for case in CASES
+    if case.needs == "postgres"
+    for goal in case.goals
 }
 
 

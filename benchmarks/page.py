@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, SUBJECTS
 from benchmarks.environment import HERE, ROOT
-from benchmarks.report import COLUMNS, markdown, rows_of
+from benchmarks.report import COLUMNS, changes_of, is_met, markdown, misses_of, rows_of
 
 PAGES = (ROOT / "docs" / "speed.md", ROOT / "README.md")
 CHOSEN = {  # what the first page tells of: case and metric
@@ -34,6 +34,11 @@ CHOSEN = {  # what the first page tells of: case and metric
     "import, ready to ask": ("import", "wall"),
     "memory then": ("import", "memory"),
     "an answer of the real CLI, children started ahead": ("pool", "answer"),
+    "500 viewers of 200 sessions of a host": ("host", "wall"),
+    "a chat completion of an endpoint": ("chat", "wall"),
+    "5,000 runs of a fleet, in memory": ("fleet", "wall"),
+    "5,000 runs of a fleet, journaled": ("fleet-journaled", "wall"),
+    "a search of transcripts; the bare program is ripgrep": ("search", "wall"),
 }
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -59,6 +64,28 @@ def machine() -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def missed() -> str:
+    """The goals that are missed, in words; and what is not known."""
+    found = _read("results.json")
+    results, left_out = found["cases"], found.get("left_out", {})
+    misses = misses_of(CASES, results)
+    judged = [is_met(case, goal, results[case.name]) for case in CASES if case.name in results for goal in case.goals]
+    known = sum(verdict is not None for verdict in judged)
+    count = f"{len(misses) or 'None'} of {known} goals {'is' if len(misses) == 1 else 'are'} missed"
+    lines = [f"{count}:" if misses else f"{count}.", "", *(f"- {miss}" for miss in misses)]
+    unknown = [case for case in CASES if case.name in left_out or case.name not in results]
+    reasons = [f"{case.title} ({left_out.get(case.name, 'new')})" for case in unknown]
+    if reasons:
+        lines += ["", f"Not measured in the last whole run: {'; '.join(reasons)}."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def changed() -> str:
+    """What has changed since the run before the last one, in words."""
+    changes = changes_of(CASES, _read("results.json")["cases"])
+    return "".join(f"- {change}\n" for change in changes) or "Nothing that was measured before, beyond the noise.\n"
+
+
 def results() -> str:
     return markdown(COLUMNS, rows_of(CASES, _read("results.json")["cases"]))
 
@@ -72,6 +99,7 @@ def chosen() -> str:
     rows = [
         [title, *(_median(cases[case]["metrics"][metric].get(f"ours/{of}")) for of in (INCUMBENT, FLOOR))]
         for title, (case, metric) in CHOSEN.items()
+        if case in cases
     ]
     return markdown(("", "to `claude-agent-sdk`", "to the bare program"), rows)
 
@@ -90,7 +118,9 @@ def _slope(line: Mapping[str, Any] | None) -> str:
     return "-" if line is None or line["slope"] is None else f"{line['slope']:.2f}"
 
 
-PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, results, chosen, scale)}
+PARTS: Mapping[str, Callable[[], str]] = {
+    work.__name__: work for work in (machine, missed, changed, results, chosen, scale)
+}
 
 
 def fresh(text: str) -> str:

@@ -54,16 +54,17 @@ class Samples:
 def collect(
     bench: Bench, case: Case, subjects: Sequence[str], size: Size, progress: Callable[[], object] = lambda: None
 ) -> Samples:
-    """Measure one case in rounds in which every subject runs once; the first one of a full run is thrown away.
+    """Measure one case in rounds in which every subject runs once.
 
-    The subjects run in turn, and each round begins with another one, so that a machine that slows down or speeds up
-    meanwhile does so for all of them. A subject that fails once is left out from then on.
+    The first round of a full run is thrown away, unless the case says otherwise. The subjects
+    run in turn, and each round begins with another one, so that a machine that slows down or speeds up meanwhile does
+    so for all of them. A subject that fails once is left out from then on.
     """
     parameters = case.sizes[size]
     environment = {f"BENCH_{name}": value for name, value in parameters.items()}
     environment["BENCH_SCENARIO"] = str(write_scenario(case.scenario, bench.scratch / "scenarios"))
     samples = Samples({subject: [] for subject in subjects}, {})
-    warm_up = int(size == "full")
+    warm_up = int(size == "full" and case.warm_up)
     rounds = case.samples[size] + warm_up
     for index in range(rounds):
         turn = index % len(subjects)

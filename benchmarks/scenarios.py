@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.transcripts import MEGABYTE, write_long, write_many
+from benchmarks.transcripts import MEGABYTE, write_long, write_many, write_searched
 
 SESSION = "f696d469-1e39-470a-a8ee-0b99bf38abf9"
 UUID = "c6b075b5-90f7-4f85-8a92-e5944b7e30ca"
 PARTS = ("hello", "frame", "question", "result")
 # The fake CLI puts another number of this length in its place, so that no question is like the one before it.
 NUMBER = 10_000_000
+STAMP = "0000000000000000"  # in a turn that is said slowly, the fake CLI puts the time of writing in its place
 TOOL_SERVER, TOOL_NAME = "tools", "add"
 
 HELLO: dict[str, Any] = {
@@ -65,15 +66,35 @@ def small() -> dict[str, Any]:
     return _assistant("The tests pass now.")
 
 
-def delta() -> dict[str, Any]:
+def delta(text: str = "a few words of the answer") -> dict[str, Any]:
     """A text delta of a partial message, about 280 bytes."""
+    return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+
+def stamped() -> dict[str, Any]:
+    """A text delta with the time at which it is written."""
+    return delta(f"at {STAMP} a few words")
+
+
+def answer() -> list[dict[str, Any]]:
+    """A whole short answer, as the CLI streams it."""
+    said = _assistant("The tests pass now.")
+    message = said["message"]
+    return [
+        _event("message_start", message={**message, "content": []}),
+        _event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        *map(delta, ("The tests", " pass", " now.")),
+        said,
+        _event("content_block_stop", index=0),
+        _event("message_delta", delta={"stop_reason": "end_turn"}, usage=message["usage"]),
+        _event("message_stop"),
+    ]
+
+
+def _event(kind: str, **body: Any) -> dict[str, Any]:
     return {
         "type": "stream_event",
-        "event": {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "text_delta", "text": "a few words of the answer"},
-        },
+        "event": {"type": kind, **body},
         "session_id": SESSION,
         "parent_tool_use_id": None,
         "uuid": UUID,
@@ -175,11 +196,14 @@ def _line(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-# Scenario -> its repeated frame, what it asks, and whether it ends with a result. "hold" leaves the turn open, for
-# control requests.
-_SCENARIOS: dict[str, tuple[Callable[[], dict[str, Any]] | None, Callable[[], list[dict[str, Any]]] | None, bool]] = {
+Frames = dict[str, Any] | list[dict[str, Any]]
+# Scenario -> its repeated frame or frames, what it asks, and whether it ends with a result. "hold" leaves the turn
+# open, for control requests.
+_SCENARIOS: dict[str, tuple[Callable[[], Frames] | None, Callable[[], list[dict[str, Any]]] | None, bool]] = {
     "small": (small, None, True),
     "delta": (delta, None, True),
+    "stamped": (stamped, None, True),
+    "answer": (answer, None, True),
     "hook": (None, hook_question, True),
     "permission": (None, permission_question, True),
     "tool": (None, tool_question, True),
@@ -191,7 +215,11 @@ def _write_transcript(megabytes: int, place: Path) -> None:
     write_long(megabytes * MEGABYTE, place)
 
 
-_ON_DISK: dict[str, Callable[[int, Path], None]] = {"sessions": write_many, "transcript": _write_transcript}
+_ON_DISK: dict[str, Callable[[int, Path], None]] = {
+    "sessions": write_many,
+    "searched": write_searched,
+    "transcript": _write_transcript,
+}
 
 
 def write_scenario(name: str, directory: Path) -> Path:
@@ -199,7 +227,7 @@ def write_scenario(name: str, directory: Path) -> Path:
 
     Args:
         name: one of the table; or `line-` and a number: a message in a line of so many bytes. `sessions-` and a
-            number, `transcript-` and megabytes: so much on disk, and nothing that is said.
+            number, `searched-` and a number, `transcript-` and megabytes: so much on disk, and nothing that is said.
         directory: where the directory of the scenario is made.
     """
     kind, _, size = name.partition("-")
@@ -211,7 +239,9 @@ def write_scenario(name: str, directory: Path) -> Path:
     frame, question, ends = (lambda: huge(int(size)), None, True) if kind == "line" else _SCENARIOS[name]
     place = directory / name
     place.mkdir(parents=True, exist_ok=True)
-    parts = ([HELLO], [frame()] if frame else [], question() if question else [], [RESULT] if ends else [])
+    said = frame() if frame else []
+    frames = said if isinstance(said, list) else [said]
+    parts = ([HELLO], frames, question() if question else [], [RESULT] if ends else [])
     for part, lines in zip(PARTS, parts, strict=True):
         (place / part).write_bytes(b"".join(map(_line, lines)))
     return place

@@ -13,13 +13,16 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.subjects.kept_sessions import LONG_SESSION
+from benchmarks.subjects.kept_sessions import LONG_SESSION, WANTED
 
 MEGABYTE = 1_000_000
 PROJECTS = 40  # that the small sessions are spread over
 ROWS_OF_SMALL = (4, 8, 16, 32)
 WORDS_OF_SMALL = (5, 40, 200)  # in a row
 WORDS_OF_LONG = (5, 60, 400, 1500)
+ROWS_OF_SEARCHED = (60, 120, 180)
+WORDS_OF_SEARCHED = (5, 60, 400)
+SESSIONS_TO_A_HIT = 50
 
 
 def write_many(number_of: int, config: Path) -> None:
@@ -32,6 +35,19 @@ def write_many(number_of: int, config: Path) -> None:
         kept = list(islice(rows(session, draw, WORDS_OF_SMALL), draw.choice(ROWS_OF_SMALL)))
         if number % 3 == 0:
             kept.append({"type": "custom-title", "customTitle": f"Task {number}", "sessionId": session})
+        (folder / f"{session}.jsonl").write_bytes(b"".join(map(_line, kept)))
+
+
+def write_searched(number_of: int, config: Path) -> None:
+    """Write so many sessions of about 150 kilobytes; every fiftieth has the wanted words once."""
+    draw = random.Random(1)
+    for number in range(number_of):
+        session = _uuid(draw)
+        folder = config / "projects" / f"-home-user-project-{number % PROJECTS}"
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = list(islice(rows(session, draw, WORDS_OF_SEARCHED), draw.choice(ROWS_OF_SEARCHED)))
+        if number % SESSIONS_TO_A_HIT == 0:
+            kept[-2]["message"]["content"] += f" {WANTED.title()} "
         (folder / f"{session}.jsonl").write_bytes(b"".join(map(_line, kept)))
 
 

@@ -24,15 +24,16 @@ class Stopwatch:
     """Wall and CPU time since it was made, in seconds; the CPU time has that of ended children in it."""
 
     def __init__(self) -> None:
-        self._cpu = _cpu()
+        self._cpu = cpu_time()
         self._wall = time.perf_counter()
 
     def read(self) -> dict[str, float]:
         wall = time.perf_counter() - self._wall
-        return {"wall": wall, "cpu": _cpu() - self._cpu}
+        return {"wall": wall, "cpu": cpu_time() - self._cpu}
 
 
-def _cpu() -> float:
+def cpu_time() -> float:
+    """CPU time of this process and of its ended children, in seconds."""
     if resource is None:
         return time.process_time()
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -24,6 +24,7 @@ from benchmarks.subjects.clock import (
     parameter,
     settled_memory,
 )
+from benchmarks.subjects.kept_sessions import WANTED
 from benchmarks.subjects.texts import pieces
 
 READ_BYTES = 256 * 1024
@@ -367,6 +368,37 @@ def parse() -> dict[str, Any]:
     return {"wall": wall, "memory": memory("VmHWM")}
 
 
+def search() -> dict[str, Any]:
+    """`ripgrep`: the lines that have the words, undecoded."""
+    watch = Stopwatch()
+    command = [parameter("RG"), "--fixed-strings", "--ignore-case", "--line-number", WANTED, parameter("SCENARIO")]
+    found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
+    numbers = watch.read()
+    expect(found.count(b"\n"), int(parameter("HITS")), "hits")
+    return numbers
+
+
+def host() -> dict[str, Any]:
+    from benchmarks.subjects.clients import watch
+
+    return watch("floor")
+
+
+def endpoint() -> dict[str, Any]:
+    from benchmarks.subjects.clients import ask
+
+    return ask("floor")
+
+
+def fleet() -> dict[str, Any]:
+    """A pool of workers that start the process, write a prompt, and read to the end."""
+    from pathlib import Path
+
+    from benchmarks.fleet import child
+
+    return child("bare", int(parameter("RUNS")), fake_cli(), Path.home())
+
+
 def real() -> dict[str, Any]:
     watch = Stopwatch()
     flags = ["--system-prompt", "", "--tools", ""]
@@ -398,4 +430,4 @@ def pool() -> dict[str, Any]:
 
 if __name__ == "__main__":
     main(load, stream, blocking, kept, idle, first, many, control, hook, permission, tool,
-         async_controls, async_hook, async_tool, parse, real, pool)  # fmt: skip
+         async_controls, async_hook, async_tool, parse, search, host, endpoint, fleet, real, pool)  # fmt: skip

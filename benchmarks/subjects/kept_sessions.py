@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.subjects.clock import Stopwatch, expect, memory, parameter
 
 LONG_SESSION = "11111111-1111-4111-8111-111111111111"
+WANTED = "quick silver"  # in no other text of the sessions, for their words have the letters a to p
 
 
 def list_all(list_sessions: Callable[..., Sequence[Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from benchmarks.subjects.clock import (
     parameter,
     settled_memory,
 )
-from benchmarks.subjects.kept_sessions import list_all, read_all
+from benchmarks.subjects.kept_sessions import WANTED, list_all, read_all
 from benchmarks.subjects.texts import CALLS_IN, pieces, write_file
 
 CALL_LIMIT = 128 * 1024 * 1024  # its default of 16 MiB would refuse the long call
@@ -320,6 +320,70 @@ def transcript() -> dict[str, Any]:
     return read_all(get_session_messages)
 
 
+def search() -> dict[str, Any]:
+    from pilothouse.transcripts import search_sessions
+
+    watch = Stopwatch()
+    found = list(search_sessions(WANTED, config_dir=parameter("SCENARIO")))
+    numbers = watch.read()
+    expect(len(found), int(parameter("HITS")), "hits")
+    return {**numbers, "memory": memory("VmHWM")}
+
+
+def host() -> dict[str, Any]:
+    from benchmarks.subjects.clients import watch
+
+    return watch("ours")
+
+
+def endpoint() -> dict[str, Any]:
+    from benchmarks.subjects.clients import ask
+
+    return ask("ours")
+
+
+def fleet() -> dict[str, Any]:
+    from pathlib import Path
+
+    from benchmarks.fleet import child
+
+    return child(parameter("WAY"), int(parameter("RUNS")), fake_cli(), Path.home())
+
+
+def postgres() -> dict[str, Any]:
+    """Runs that wait, over PostgreSQL."""
+    from benchmarks.fleet_server import CountingServer, measure_waiting
+
+    url, waiting = _empty_postgres(), int(parameter("WAITING"))
+
+    async def work() -> dict[str, Any]:
+        return {**await measure_waiting(CountingServer(url), url, waiting)}
+
+    return _run(work)
+
+
+def postgres_idle() -> dict[str, Any]:
+    """Workers that wait, over PostgreSQL, and then get runs one by one."""
+    from benchmarks.fleet_server import CountingServer, measure_idle
+
+    url, workers = _empty_postgres(), int(parameter("WORKERS"))
+
+    async def work() -> dict[str, Any]:
+        return {**await measure_idle(CountingServer(url), url, workers)}
+
+    return _run(work)
+
+
+def _empty_postgres() -> str:
+    """The address of the server, without the runs of the sample before."""
+    import psycopg
+
+    url = parameter("POSTGRES")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS waiting, idle CASCADE")
+    return url
+
+
 def real() -> dict[str, Any]:
     return _run(_real)
 
@@ -363,4 +427,5 @@ async def _times(agent: Any) -> tuple[float, float]:
 
 if __name__ == "__main__":
     main(load, load_drop_in, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool,
-         declare, parse, sessions, transcript, real, pool)  # fmt: skip
+         declare, parse, sessions, transcript, search, host, endpoint, fleet, postgres, postgres_idle, real,
+         pool)  # fmt: skip

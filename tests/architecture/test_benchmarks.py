@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ ANSWER = '{"type":"control_response","response":{"subtype": "success"}}\n'
 REFUSAL = '{"type":"control_response","response":{"subtype": "error"}}\n'
 OTHERS = {"small", "deltas", "blocking", "many", "idle", "kept", "first", "import", "import-drop-in"}
 ROUND_TRIPS = {"control", "hook", "permission", "tool"}
+SERVED = {"host", "chat", "messages", "chat-32", "fleet", "fleet-journaled"}
 PARSED = {"xml-text-1mb", "xml-text-pieces", "xml-calls-1mb", "xml-calls-pieces", "xml-call-1mb"}
 
 
@@ -40,7 +42,7 @@ def test_every_case_runs_and_reports_ours_and_the_floor(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(output.read_text())
-    assert set(results["cases"]) == OTHERS | ROUND_TRIPS | PARSED
+    assert set(results["cases"]) == OTHERS | ROUND_TRIPS | PARSED | SERVED
     for name, result in results["cases"].items():
         assert not result["failed"]
         wall = result["metrics"]["wall"]
@@ -71,6 +73,30 @@ def test_both_fake_clis_send_the_same(tmp_path: Path, language: str) -> None:
     answer, rest = done.stdout.split(b"\n", 1)
     assert json.loads(answer)["response"]["request_id"] == "req_1"
     assert rest == HELLO + FRAME * count + RESULT
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_a_slow_turn_says_when_each_frame_was_written(tmp_path: Path, language: str) -> None:
+    from benchmarks.environment import build_fake_cli
+    from benchmarks.scenarios import STAMP
+
+    if language == "c" and not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    path, _ = build_fake_cli(compiler=None if language == "c" else "")
+    _write_scenario(tmp_path, frame=b'{"text":"at %s"}\n' % STAMP.encode())
+    given = {"BENCH_SCENARIO": str(tmp_path), "BENCH_COUNT": "2", "BENCH_SLOWLY": "3", "BENCH_PAUSE": "1000"}
+    words = PROMPT.replace("hi", "slowly") + PROMPT
+    before = time.monotonic_ns() // 1000
+    done = subprocess.run([path], input=words.encode(), env={**os.environ, **given}, capture_output=True, timeout=30)
+    after = time.monotonic_ns() // 1000
+
+    lines = done.stdout.splitlines(keepends=True)
+    assert [lines[0], lines[4]] == [HELLO, RESULT]
+    assert lines[5:] == [HELLO, *[b'{"text":"at %s"}\n' % STAMP.encode()] * 2, RESULT]
+    times = [int(json.loads(line)["text"].removeprefix("at ")) for line in lines[1:4]]
+    assert before <= times[0]
+    assert times[2] <= after
+    assert all(later - earlier >= 1000 for earlier, later in pairwise(times))
 
 
 @pytest.mark.parametrize("language", ["c", "python"])
@@ -150,28 +176,27 @@ def test_a_case_that_does_not_exist_is_reported() -> None:
     assert "nonsense" in done.stderr
 
 
+def test_what_cannot_be_measured_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks import __main__ as program
+    from benchmarks.sampling import Bench
+
+    bench = Bench(Path(sys.executable), tmp_path, tmp_path)
+    monkeypatch.setattr(program.shutil, "which", lambda name: None)
+    monkeypatch.setattr(program, "installed", lambda name: False)
+    with program.SET_UPS["ripgrep"](bench) as (ready, problem):
+        assert (ready, "rg" in problem) == (bench, True)  # ours can be measured
+    with program.SET_UPS["postgres"](bench) as (ready, problem):
+        assert (ready, "psycopg not installed" in problem) == (None, True)
+    with program.SET_UPS["cli"](bench) as (ready, problem):
+        assert (ready, "CLI" in problem) == (None, True)
+
+
 def test_a_frame_has_the_size_it_is_asked_for() -> None:
     from benchmarks.scenarios import write_scenario
 
     for name, low, high in (("small", 350, 450), ("delta", 250, 310), ("line-1000000", 1_000_000, 1_000_000)):
         size = (write_scenario(name, ROOT / "benchmarks" / "build") / "frame").stat().st_size
         assert low <= size <= high, name
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    from benchmarks.cases import CASES
-    from benchmarks.report import summarize
-    from benchmarks.sampling import Samples
-
-    case = next(case for case in CASES if case.name == "many")
-    rounds = {"ours": [10.0, 2.0, 3.0], "floor": [10.0, 1.0, 1.0], "incumbent": [20.0, 2.0, 2.0]}
-    numbers = {subject: [{"wall": v, "cpu": v} for v in values] for subject, values in rounds.items()}
-    entry = summarize(case, "full", Samples(numbers, {}))["metrics"]["wall"]
-
-    # The ratio of the medians would be 3.0: the machine was slow in the first round, for everybody.
-    assert entry["ours/floor"]["median"] == 2.0
-    assert entry["ours/incumbent"]["median"] == 1.0
-    assert [goal["met"] for goal in entry["goals"]] == [False]
 
 
 def test_a_measured_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from served_host import LIMIT, TOKEN, Served, prompt, settings
 
+from pilothouse import Query, QueryResult, UsageError
 from pilothouse.server import Host
 from pilothouse.testing import FakeCLI, frames
 
@@ -31,6 +32,25 @@ def until(served: Served, session: str, **wanted: Any) -> dict[str, Any]:
 def past(events: Iterator[dict[str, Any]], **wanted: str) -> dict[str, Any]:
     """The next event whose message has these fields."""
     return next(event for event in events if all(event["data"].get(name) == wanted[name] for name in wanted))
+
+
+def test_a_long_turn_is_not_kept_in_memory(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[QueryResult[Any]] = []
+    read = Query[Any].result
+
+    async def result(query: Query[Any]) -> QueryResult[Any]:
+        found.append(await read(query))
+        return found[0]
+
+    monkeypatch.setattr(Query, "result", result)
+    monkeypatch.setattr("pilothouse.client.queries.STREAM_KEEP_BYTES", 1000)
+    text = "x" * 1001
+    with FakeCLI().text(text) as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        assert until(served, made["id"], waiting=0)["last_result"]["text"] == text
+    with pytest.raises(UsageError, match="more messages than a stream keeps"):
+        _ = found[0].messages
 
 
 @pytest.mark.requirement("E84")

@@ -355,7 +355,9 @@ class RestSession(ServerSession):
     async def _run_query(self, query: Query) -> None:
         try:
             await self._mark_live()
-            result = await query
+            async for _ in query:  # the output has the messages: a turn of hours must not keep them in memory, too
+                pass
+            result = await query.result()
             # With a result the conversation is saved and can be resumed; not before.
             if result.session_id and result.session_id != self.record.conversation:
                 self.record.conversation = result.session_id

@@ -328,7 +328,9 @@ def escape_frames(text: str, nonce: str | None, *, as_json: bool = False) -> str
 
 def mask_nonce(text: str, nonce: str | None) -> str:
     """Mask the nonce in `text` with asterisks."""
-    return re.sub(re.escape(nonce), "*" * len(nonce), text, flags=re.IGNORECASE) if nonce else text
+    if not nonce or (text.isascii() and nonce.lower() not in text.lower()):
+        return text  # a pattern would be compiled for each conversation
+    return re.sub(re.escape(nonce), "*" * len(nonce), text, flags=re.IGNORECASE)
 
 
 def _replace_surrogates(text: str) -> str:

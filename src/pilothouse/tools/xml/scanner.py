@@ -67,14 +67,21 @@ class TagScanner:
         cdata: whether the beginning of a CDATA section is found, too.
     """
 
-    __slots__ = ("_cdata", "_names", "_pattern")
+    __slots__ = ("_cdata", "_compiled", "_names")
 
     def __init__(self, *names: str, cdata: bool = False) -> None:
         self._names = names
         self._cdata = cdata
-        name = rf"{_PREFIX}(?:{'|'.join(map(re.escape, names))})" if names else _NAME
-        tag = rf"<{_SPACE}(/?){_SPACE}({name}){_NAME_END}{_ATTRIBUTES}(>?)"
-        self._pattern = re.compile(tag + (rf"|{re.escape(CDATA)}" if cdata else ""), _FLAGS)
+        self._compiled: re.Pattern[str] | None = None
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        # Compiled with the first "<": names with a nonce are new in every conversation, and many texts have no tag.
+        if self._compiled is None:
+            name = rf"{_PREFIX}(?:{'|'.join(map(re.escape, self._names))})" if self._names else _NAME
+            tag = rf"<{_SPACE}(/?){_SPACE}({name}){_NAME_END}{_ATTRIBUTES}(>?)"
+            self._compiled = re.compile(tag + (rf"|{re.escape(CDATA)}" if self._cdata else ""), _FLAGS)
+        return self._compiled
 
     def find(self, data: str, pos: int, final: bool) -> tuple[int, Tag | None]:
         """Find the next tag.
@@ -88,8 +95,10 @@ class TagScanner:
             The index up to which there is no tag, and the tag that begins there. Without a tag, the text from that
             index may become one when more text arrives.
         """
-        search = self._pattern.search
         pos = data.find("<", pos)
+        if pos < 0:
+            return len(data), None
+        search = self._pattern.search
         while pos >= 0:
             match = search(data, pos)
             if match is None:

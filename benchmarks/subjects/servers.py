@@ -1,0 +1,185 @@
+"""The servers that `clients` measure: a host and endpoints, of ours and of the floor. Each prints its port.
+
+The floor is a bare Starlette application that starts the same children. It keeps no journal, checks no token, limits
+nothing, and passes on every line as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from benchmarks.subjects.clients import NUMBERS, TOKEN
+from benchmarks.subjects.clock import cpu_time, fake_cli, main, memory, settled_memory
+from benchmarks.subjects.floor import ARGV, INITIALIZE, USER
+
+MAX_SESSIONS = 1000  # of our host; its default is smaller than what is measured
+decode, encode = msgspec.json.decode, msgspec.json.encode
+
+
+async def _tell(request: Request) -> Response:
+    return Response(encode({"memory": settled_memory(), "peak": memory("VmHWM"), "cpu": cpu_time()}))
+
+
+def ours_host() -> dict[str, Any]:
+    return asyncio.run(_serve_ours(with_endpoints=False))
+
+
+def ours_endpoints() -> dict[str, Any]:
+    return asyncio.run(_serve_ours(with_endpoints=True))
+
+
+async def _serve_ours(*, with_endpoints: bool) -> dict[str, Any]:
+    """As `pilothouse serve`, which is put together from the same parts."""
+    from pilothouse import Pool, server
+    from pilothouse.integrations.endpoints import EndpointModels, anthropic_routes, openai_routes
+    from pilothouse.integrations.endpoints.models import DEFAULT_MAX_REQUESTS
+
+    home = Path.home()
+    settings = server.HostSettings(
+        journal=home / "journal.sqlite", roots=(str(home),), cli=fake_cli(), max_sessions=MAX_SESSIONS
+    )
+    server.raise_descriptor_limit()
+    host, pool = server.Host(settings), Pool(booted=True, max_live=DEFAULT_MAX_REQUESTS + 1)
+    routes = [Route(NUMBERS, _tell)]
+    if with_endpoints:
+        models = EndpointModels(cli=fake_cli(), transport=pool)
+        routes += [*openai_routes(models, token=None), *anthropic_routes(models, token=None)]
+    application = server.make_app(host, token=TOKEN, routes=routes)
+    listening = server.listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    async with pool, host:
+        await server.serve(host, application, listening, lambda: print(port, flush=True))
+    return {}
+
+
+class BareSession:
+    """A child, and the queues of those who read along."""
+
+    def __init__(self) -> None:
+        self.viewers: list[asyncio.Queue[bytes]] = []
+
+    async def start(self) -> None:
+        self._process = await _start_child(INITIALIZE)
+        assert self._process.stdout is not None
+        await self._process.stdout.readline()
+        self._reading = asyncio.create_task(self._read(self._process.stdout))
+
+    async def _read(self, stdout: asyncio.StreamReader) -> None:
+        held = b""
+        while chunk := await stdout.read(256 * 1024):
+            whole, newline, rest = (held + chunk).rpartition(b"\n")
+            held = rest
+            events = b"".join(b"data: %s\n\n" % line for line in whole.split(b"\n")) if newline else b""
+            for viewer in self.viewers if events else ():
+                viewer.put_nowait(events)
+
+    def send(self, prompt: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(USER % prompt.encode())
+
+
+async def _start_child(opening: bytes) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        fake_cli(), *ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, limit=1 << 20
+    )
+    assert process.stdin is not None
+    process.stdin.write(opening)
+    return process
+
+
+def floor_host() -> dict[str, Any]:
+    sessions: list[BareSession] = []
+
+    async def start(request: Request) -> Response:
+        session = BareSession()
+        await session.start()
+        sessions.append(session)
+        return Response(encode({"id": len(sessions) - 1}))
+
+    async def prompt(request: Request) -> Response:
+        sessions[request.path_params["id"]].send(decode(await request.body())["prompt"])
+        return Response(b"{}")
+
+    async def events(request: Request) -> Response:
+        async def stream() -> AsyncIterator[bytes]:
+            queue: asyncio.Queue[bytes] = asyncio.Queue()
+            sessions[request.path_params["id"]].viewers.append(queue)
+            while True:
+                yield await queue.get()
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    return _serve_floor(
+        Route("/v1/sessions", start, methods=["POST"]),
+        Route("/v1/sessions/{id:int}/prompt", prompt, methods=["POST"]),
+        Route("/v1/sessions/{id:int}/events", events),
+    )
+
+
+def floor_endpoints() -> dict[str, Any]:
+    async def chat(request: Request) -> Response:
+        answer = _answer(await _read_prompt(request))
+        said = [each["message"] async for each in answer if each["type"] == "assistant"]
+        message = {"role": "assistant", "content": said[0]["content"][0]["text"]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 12, "completion_tokens": 20, "total_tokens": 32}
+        body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "sonnet"}
+        return Response(encode({**body, "choices": [choice], "usage": usage}), media_type="application/json")
+
+    async def messages(request: Request) -> Response:
+        return StreamingResponse(_pass_on(await _read_prompt(request)), media_type="text/event-stream")
+
+    return _serve_floor(
+        Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/messages", messages, methods=["POST"])
+    )
+
+
+async def _read_prompt(request: Request) -> str:
+    return decode(await request.body())["messages"][-1]["content"]
+
+
+async def _answer(prompt: str) -> AsyncIterator[dict[str, Any]]:
+    """What a child of its own says, line by line."""
+    process = await _start_child(INITIALIZE + USER % prompt.encode())
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    async for line in process.stdout:
+        yield decode(line)
+    await process.wait()
+
+
+async def _pass_on(prompt: str) -> AsyncIterator[bytes]:
+    """The events of the model, which are those of Anthropic's protocol."""
+    async for said in _answer(prompt):
+        if said["type"] == "stream_event":
+            yield b"event: %s\ndata: %s\n\n" % (said["event"]["type"].encode(), encode(said["event"]))
+
+
+def _serve_floor(*routes: Route) -> dict[str, Any]:
+    async def serve() -> None:
+        application = Starlette(routes=[Route(NUMBERS, _tell), *routes])
+        server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_config=None, access_log=False))
+        listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        print(listening.getsockname()[1], flush=True)
+        await server.serve(sockets=[listening])
+
+    asyncio.run(serve())
+    return {}
+
+
+if __name__ == "__main__":
+    main(ours_host, ours_endpoints, floor_host, floor_endpoints)

@@ -1,0 +1,171 @@
+"""Ratios, goals, misses and changes are what the samples say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def find_case(name: str) -> Any:
+    from benchmarks.cases import CASES
+
+    return next(case for case in CASES if case.name == name)
+
+
+def summarize(case: Any, rounds: dict[str, list[dict[str, float]]], before: Any = None) -> Any:
+    from benchmarks import report
+    from benchmarks.sampling import Samples
+
+    return report.summarize(case, "full", Samples(rounds, {}), before)
+
+
+def walls(**rounds: list[float]) -> dict[str, list[dict[str, float]]]:
+    return {subject: [{"wall": value, "cpu": value} for value in values] for subject, values in rounds.items()}
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    from benchmarks.report import is_met, misses_of
+
+    case = find_case("many")
+    result = summarize(case, walls(ours=[10.0, 2.0, 3.0], floor=[10.0, 1.0, 1.0], incumbent=[20.0, 4.0, 6.0]))
+
+    # The ratio of the medians would be 3.0: the machine was slow in the first round, for everybody.
+    wall = result["metrics"]["wall"]
+    assert (wall["ours/floor"]["median"], wall["ours/incumbent"]["median"]) == (2.0, 0.5)
+    verdicts = {(goal.metric, goal.of): is_met(case, goal, result) for goal in case.goals}
+    assert verdicts == {("wall", "incumbent"): True, ("wall", "floor"): False, ("cpu", "floor"): False}
+    assert misses_of([case], {"many": result}) == [
+        "**hundreds of queries at once**, time: 2 times that of the floor; the goal is at most 1.1.",
+        "**hundreds of queries at once**, CPU time: 2 times that of the floor; the goal is at most 1.2.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("warm", "is_met", "shown"),
+    [([0.1, 0.3], True, "≤ 0.2 x cold: met"), ([0.3, 0.7], False, "≤ 0.2 x cold: MISSED")],
+    ids=["met", "missed"],
+)
+def test_a_goal_may_be_a_ratio_to_another_number_of_ours(warm: list[float], is_met: bool, shown: str) -> None:
+    from benchmarks import report
+
+    case = find_case("pool")
+    rounds = {"ours": [{"wall": w, "answer": 1.0, "cold": cold} for w, cold in zip(warm, (1.0, 2.0), strict=True)]}
+    result = summarize(case, rounds)
+    assert report.is_met(case, case.goals[0], result) is is_met
+    assert report.rows_of([case], {"pool": result})[0][6] == shown
+    # A file of before has no such ratio.
+    del result["metrics"]["wall"]["ours/cold"]
+    assert report.rows_of([case], {"pool": result})[0][6] == "≤ 0.2 x cold: ?"
+
+
+@pytest.mark.parametrize(("seconds", "is_met"), [(0.004, True), (0.006, False)])
+def test_a_goal_may_be_a_least_rate(seconds: float, is_met: bool) -> None:
+    from benchmarks import report
+
+    case = find_case("xml-call-1mb")
+    result = summarize(case, {"ours": [{"wall": seconds, "memory": 1.0}]})
+    assert report.is_met(case, case.goals[0], result) is is_met
+    assert "≥ 200: " in report.rows_of([case], {case.name: result})[-1][6]
+    if not is_met:
+        told = ["**XML parser, one call, 1 MB**, rate: 167 MB a second; the goal is at least 200."]
+        assert report.misses_of([case], {case.name: result}) == told
+
+
+@pytest.mark.parametrize(("seconds", "is_met"), [(0.099, True), (0.101, False)])
+def test_a_goal_may_bound_a_number(seconds: float, is_met: bool) -> None:
+    from benchmarks import report
+
+    case = find_case("host")
+    [goal] = [goal for goal in case.goals if goal.metric == "delay_p95"]
+    result = summarize(case, {"ours": [dict.fromkeys(case.metrics, seconds)]})
+    assert report.is_met(case, goal, result) is is_met
+    if not is_met:
+        told = "**a host, hundreds of sessions and viewers**, delay p95: 101 ms; the goal is at most 100."
+        assert told in report.misses_of([case], {"host": result})
+
+
+def test_the_goals_of_the_fleet_server_are_those_of_the_cases() -> None:
+    from benchmarks.fleet_server import GOALS
+
+    assert GOALS["enqueued_per_second"] == (">=", 20_000)
+    assert GOALS["start_p95_seconds"] == ("<=", 0.2)
+    for name in ("postgres", "postgres-idle"):
+        case = find_case(name)
+        assert {goal.metric for goal in case.goals} <= set(case.metrics)
+
+
+def test_every_goal_is_of_a_metric_of_its_case() -> None:
+    from benchmarks.cases import CASES, RATE, SUBJECTS
+
+    for case in CASES:
+        for goal in case.goals:
+            assert goal.metric in case.metrics or (goal.metric == RATE and case.rate is not None)
+            assert goal.of in ("", *SUBJECTS, *case.metrics)
+
+
+FLOOR = [1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "change"),
+    [
+        ([2.0, 2.1, 2.2, 2.3], [1.0, 1.1, 1.2, 1.3], "-47% : floor"),
+        ([1.0, 1.1, 1.2, 1.3], [2.0, 2.1, 2.2, 2.3], "+87% : floor"),
+        # The middle halves overlap.
+        ([1.0, 1.5, 2.0, 2.5], [1.4, 1.9, 2.4, 2.9], ""),
+        # Without noise, but next to nothing.
+        ([1.0, 1.0, 1.0, 1.0], [1.01, 1.01, 1.01, 1.01], ""),
+        # Two rounds say nothing about the noise.
+        ([1.0, 1.0, 1.0, 1.0], [2.0, 2.0], ""),
+    ],
+    ids=["faster", "slower", "noise", "little", "few"],
+)
+def test_a_change_is_told_beyond_the_noise(then: list[float], now: list[float], change: str) -> None:
+    from benchmarks import report
+
+    case = find_case("many")
+    before = summarize(case, walls(ours=then, floor=FLOOR))
+    result = summarize(case, walls(ours=now, floor=FLOOR[: len(now)]), before)
+    assert report.rows_of([case], {"many": result})[0][-1] == change
+    told = report.changes_of([case], {"many": result})
+    assert len(told) == (2 if change else 0)  # wall and CPU
+    if change.startswith("-"):
+        assert told[0] == "hundreds of queries at once, time: 2.15 → 1.15 times that of the floor."
+    # Another amount of work is not compared.
+    other = replace(case, sizes={"full": {"QUERIES": "7"}})
+    assert report.changes_of([other], {"many": summarize(other, walls(ours=now, floor=FLOOR), before)}) == []
+
+
+def test_without_a_ratio_the_number_itself_is_compared() -> None:
+    from benchmarks import report
+
+    case = find_case("postgres")
+    then, now = ({"ours": [dict.fromkeys(case.metrics, value)] * 3} for value in (4.0, 2.0))
+    result = summarize(case, now, summarize(case, then))
+    assert report.rows_of([case], {"postgres": result})[0][-1] == "-50%"
+    assert report.changes_of([case], {"postgres": result})[0] == "a fleet over PostgreSQL, enqueued per second: 4 → 2."
+
+
+def test_what_is_left_out_stands_below_the_table() -> None:
+    from benchmarks.report import table
+
+    case = find_case("many")
+    shown = table([case], {"many": summarize(case, walls(ours=[1.0]))}, {"postgres": "no server"})
+    assert shown.endswith("\npostgres: no server")
+
+
+@pytest.mark.parametrize(("percent", "value"), [(50, 2), (95, 4), (25, 1)])
+def test_a_percentile_is_one_of_the_values(percent: int, value: int) -> None:
+    from benchmarks.subjects.clients import percentile
+
+    assert percentile([1, 2, 3, 4], percent) == value
