@@ -21,7 +21,7 @@ from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.driver import QueryRun, make_loop_caller, running_loop
+from pilothouse.driver import QueryRun, call_in_loop, running_loop
 from pilothouse.driver.query_run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
@@ -226,7 +226,6 @@ class Query(Generic[OutputT]):
             "rate_limits": rate_limits,
         }
         self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
-        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         self._loop: object = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
         self._collected: list[Message] = []
@@ -340,7 +339,7 @@ class Query(Generic[OutputT]):
         if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
-            self._loop, self._call_in_loop = running_loop(), make_loop_caller()
+            self._loop = running_loop()
             self._run = self._plan.start()
         else:
             self._check_loop(self._run)
@@ -529,6 +528,6 @@ class Query(Generic[OutputT]):
             self._stop_soon()
 
     def _stop_soon(self) -> None:
-        if self._run is not None and self._call_in_loop is not None and not self._run.is_finished:
+        if self._run is not None and not self._run.is_finished:
             self._closed = True
-            self._call_in_loop(self._run.stop)
+            call_in_loop(self._loop, self._run.stop)

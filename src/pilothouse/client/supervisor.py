@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from pilothouse.client.handlers import RequestHandlers, make_handlers, make_laun
 from pilothouse.client.query_plan import make_limits, make_transport
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
-from pilothouse.driver import HandlerSet, make_loop_caller, running_loop, spawn
+from pilothouse.driver import HandlerSet, call_in_loop, running_loop, spawn
 from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.pool import Pool
 from pilothouse.driver.subscriptions import Subscriptions
@@ -354,7 +354,6 @@ class ChildSupervisor:
         self._started_with = _SESSION_OPTIONS
         self._session = weakref.proxy(session)
         self._starting = anyio.Lock(fast_acquire=True)
-        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         self._loop: object = None
         self.is_closed = False
         render(self._next_options(), {})
@@ -517,7 +516,6 @@ class ChildSupervisor:
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._loop = self.monitor.loop = running_loop()
-        self._call_in_loop = make_loop_caller()
         spawn(conversation.run, "pilothouse session")
         try:
             await conversation.start()
@@ -632,8 +630,8 @@ class ChildSupervisor:
     def drop(self) -> None:
         """End a dropped session; called by a finalizer: from any thread, at any moment."""
         conversation = self.child
-        if conversation is not None and self._call_in_loop is not None and not conversation.is_finished:
-            self._call_in_loop(partial(_end_child, conversation, self.monitor))
+        if conversation is not None and self._loop is not None and not conversation.is_finished:
+            call_in_loop(self._loop, partial(_end_child, conversation, self.monitor))
 
 
 def _merge_budget(options: Options, own: Options) -> Options:

@@ -12,10 +12,11 @@ from pilothouse.driver.incoming_requests import RequestHandler as RequestHandler
 from pilothouse.driver.pending_work import PromptMessage as PromptMessage
 from pilothouse.driver.pending_work import Prompts as Prompts
 from pilothouse.driver.query_run import QueryRun as QueryRun
-from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.transports.concurrency import call_in_loop as call_in_loop
 from pilothouse.transports.concurrency import make_loop_caller as make_loop_caller
+from pilothouse.transports.concurrency import running_loop as running_loop
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet as HandlerSet

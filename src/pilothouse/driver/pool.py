@@ -16,7 +16,6 @@ from typing import Any, Self, cast
 from weakref import ref
 
 import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
 from pilothouse.driver.tasks import spawn
@@ -31,7 +30,7 @@ from pilothouse.driver.warm_child import (
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
-from pilothouse.transports.concurrency import LoopCondition, make_loop_caller
+from pilothouse.transports.concurrency import LoopCondition, call_in_loop, running_loop
 
 log = logging.getLogger("pilothouse.pool")
 
@@ -130,7 +129,7 @@ class Pool:
         OptionsError: numbers that cannot work, or both `booted` and `any_directory`.
     """
 
-    _call_in_loop: Callable[[Callable[[], object]], None] | None = None  # for `__del__` if `__init__` failed
+    _loop: Any = None  # for `__del__`, too, if `__init__` failed
 
     def __init__(
         self,
@@ -163,7 +162,6 @@ class Pool:
         self._waiting = 0
         self._queue = anyio.Lock()
         self._changes = LoopCondition()
-        self._loop: object = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -240,8 +238,8 @@ class Pool:
     def close(self) -> None:
         """Close from any thread, without waiting for the end of the children; see `aclose`."""
         self._closed = True
-        if self._call_in_loop is not None and self._pid == os.getpid():
-            self._call_in_loop(self._discard_idle)
+        if self._loop is not None and self._pid == os.getpid():
+            call_in_loop(self._loop, self._discard_idle)
 
     async def aclose(self) -> None:
         """End the idle children and start no more. Those in use continue. Idempotent, bounded."""
@@ -253,10 +251,10 @@ class Pool:
                 await peer.wait_freed()
 
     def __del__(self) -> None:
-        if self._call_in_loop is not None and self._pid == os.getpid():
+        if self._loop is not None and self._pid == os.getpid():
             for peer in list(self._children):
                 if not peer.is_claimed:
-                    self._call_in_loop(peer.release)
+                    call_in_loop(self._loop, peer.release)
 
     # Called by its transports.
 
@@ -341,11 +339,11 @@ class Pool:
         """Whether it can be used on this loop, in this process."""
         if self._pid != os.getpid():
             return False
-        loop = anyio.lowlevel.current_token().native_token
+        loop = running_loop()
         if self._loop is not loop:
             if self._children or self._in_use:
                 return False
-            self._loop, self._call_in_loop = loop, make_loop_caller()
+            self._loop = loop
             self._queue, self._changes = anyio.Lock(), LoopCondition()
         return not self._closed
 

@@ -14,9 +14,9 @@ from typing import Self
 import anyio
 
 from pilothouse.driver.message_buffer import MessageBuffer
-from pilothouse.driver.tasks import running_loop
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
+from pilothouse.transports.concurrency import running_loop
 
 UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
 

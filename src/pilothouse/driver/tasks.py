@@ -24,12 +24,6 @@ from pilothouse.transports.concurrency import running_trio
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
 
 
-def running_loop() -> object:
-    """An object that identifies the event loop that runs this task."""
-    trio = running_trio()
-    return trio.lowlevel.current_trio_token() if trio else asyncio.get_running_loop()
-
-
 def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     """Start `work` as a task of its own on the running loop. `work` must not raise, except when it is cancelled.
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
@@ -25,19 +26,24 @@ def running_trio() -> Any:
     return trio if trio is not None and trio.lowlevel.in_trio_task() else None
 
 
-def make_loop_caller() -> Callable[[Callable[[], object]], None]:
-    """Make a function that runs a callback on this loop, from any thread or finalizer; a closed loop ignores it."""
+def running_loop() -> Any:
+    """An object that identifies the event loop that runs this task."""
     trio = running_trio()
-    post = trio.lowlevel.current_trio_token().run_sync_soon if trio else asyncio.get_running_loop().call_soon_threadsafe
-    gone = (trio.RunFinishedError,) if trio else (RuntimeError,)
+    return trio.lowlevel.current_trio_token() if trio else asyncio.get_running_loop()
 
-    def call(callback: Callable[[], object]) -> None:
-        try:
-            post(callback)
-        except gone:
-            return  # the loop has ended, and has cancelled the task that would react
 
-    return call
+def call_in_loop(loop: Any, callback: Callable[[], object]) -> None:
+    """Run a callback on the loop that `running_loop` returned, from any thread or finalizer.
+
+    A closed loop ignores it: it has cancelled the task that would react.
+    """
+    with suppress(RuntimeError):  # trio.RunFinishedError is one, too
+        (getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon)(callback)
+
+
+def make_loop_caller() -> Callable[[Callable[[], object]], None]:
+    """Make a function that runs a callback on this loop; see `call_in_loop`."""
+    return partial(call_in_loop, running_loop())
 
 
 class LoopCondition(Struct, eq=False):
