@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pilothouse.errors import Interrupted, UsageError
 from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Limits, Run, SqliteJournal
 from pilothouse.fleet.journals.sql import live_workers
 from pilothouse.fleet.limits import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
+from pilothouse.messages import from_dict
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +44,41 @@ def sql(path: Path, statement: str) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(statement)
     db.close()
+
+
+class CountingJournal(SqliteJournal):
+    """Notes how many runs are added at a time, and which session ids are written before a run ends."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.added: list[int] = []
+        self.sessions: list[str | None] = []
+
+    async def add(self, runs: Sequence[Run]) -> list[Run]:
+        self.added.append(len(runs))
+        return await super().add(runs)
+
+    async def save_session_id(self, run: Run) -> None:
+        self.sessions.append(run.session_id)
+        await super().save_session_id(run)
+
+
+async def test_short_runs_need_few_transactions(path: Path) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        await attempt.on_message(from_dict(frames.init(session_id=f"session of {attempt.key}")))
+        while attempt.key == "99" and "session of 99" not in journal.sessions:
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.002)
+        return answer("done")
+
+    journal = CountingJournal(path)
+    with anyio.fail_after(LIMIT_S):
+        async with Fleet(runner=PlayedRunner(play), concurrency=2, journal=journal) as fleet:
+            runs = [run async for run in fleet.map([str(n) for n in range(100)], key=str)]
+    assert len([run for run in runs if run.is_success]) == 100
+    assert sum(journal.added) == 100
+    assert len(journal.added) <= 20
+    assert len(journal.sessions) < 80
 
 
 class BrokenRunner(PlayedRunner):

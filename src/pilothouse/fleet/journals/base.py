@@ -193,7 +193,8 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
-        self._ready: list[tuple[float, int, str]] = []  # may contain runs that are no longer queued
+        # Heaps of entries of `_make_entry`, which may be out of date.
+        self._ready: list[tuple[float, int, str]] = []
         self._delayed: list[tuple[float, int, str]] = []
         self._ended_counts: Counter[RunState] = Counter()
         self._totals: dict[str, Any] = {"cost_usd": 0.0, "input_tokens": 0, "output_tokens": 0, "lost_usd": 0.0}
@@ -231,44 +232,39 @@ class MemoryJournal:
     def _store(self, run: Run) -> None:
         self._runs[run.key] = run
         if run.state == "queued":
-            if run.due:
-                heappush(self._delayed, (run.due, run.number, run.key))
-            else:
-                heappush(self._ready, (-run.priority, run.number, run.key))
+            heappush(self._delayed if run.due else self._ready, _make_entry(run))
+
+    def _find_first(self, waiting: list[tuple[float, int, str]]) -> Run | None:
+        """Return the first run that waits there; remove entries that are out of date."""
+        while waiting:
+            run = self._runs.get(waiting[0][2])
+            if run is not None and run.state == "queued" and _make_entry(run) == waiting[0]:
+                return run
+            heappop(waiting)
+        return None
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        while self._delayed and self._delayed[0][0] <= now:
-            due, number, key = heappop(self._delayed)
-            if self._is_queued(key, number) and self._runs[key].due == due:
-                self._store(replace(self._runs[key], due=0.0))
+        while (run := self._find_first(self._delayed)) is not None and run.due <= now:
+            self._store(replace(run, due=0.0))
         held = self._reserved_usd
         spent = self._totals["cost_usd"] + self._totals["lost_usd"]
         allowance = Allowance(limits, spent_usd=spent, reserved_usd=sum(held.values()), running=len(held))
         count = allowance.limit_count(count)
         given: list[Run] = []
-        while self._ready and len(given) < count:
-            priority, number, key = self._ready[0]
-            if self._is_queued(key, number) and self._runs[key].priority == -priority and not self._runs[key].due:
-                run = self._runs[key]
-                if (allowed := allowance.reserve(run)) is None:
-                    break
-                limit, held[key] = allowed
-                self._runs[key] = replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit)
-                given.append(self._runs[key])
-            heappop(self._ready)
+        while len(given) < count and (run := self._find_first(self._ready)) is not None:
+            if (allowed := allowance.reserve(run)) is None:
+                break
+            limit, held[run.key] = allowed
+            run = replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit)
+            self._runs[run.key] = run
+            given.append(run)
         return given
 
-    def _is_queued(self, key: str, number: int) -> bool:
-        run = self._runs.get(key)
-        return run is not None and run.number == number and run.state == "queued"
-
     async def next_due(self) -> float | None:
-        for waiting in (self._ready, self._delayed):
-            while waiting and not self._is_queued(waiting[0][2], waiting[0][1]):
-                heappop(waiting)
-        if self._ready:
+        if self._find_first(self._ready) is not None:
             return 0.0
-        return self._delayed[0][0] if self._delayed else None
+        run = self._find_first(self._delayed)
+        return None if run is None else run.due
 
     async def save_session_id(self, run: Run) -> None:
         self._runs[run.key] = run
@@ -335,6 +331,10 @@ class MemoryJournal:
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
         found = [run for run in self._runs.values() if run.number > after and state in (None, run.state)]
         return sorted(found, key=lambda run: run.number)[:limit]
+
+
+def _make_entry(run: Run) -> tuple[float, int, str]:
+    return (run.due or -run.priority, run.number, run.key)
 
 
 class ProcessIdentity(NamedTuple):
