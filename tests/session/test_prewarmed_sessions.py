@@ -343,8 +343,8 @@ async def test_dropping_it_ends_the_children(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"min_idle": -1}, "min_idle: expected 0 or more, got -1"),
-        ({"max_live": 0}, "max_live: expected at least 1"),
+        ({"min_idle": -1}, "min_idle: expected a whole number, 0 or more, got -1"),
+        ({"max_live": 0}, "max_live: expected a whole number, at least 1"),
         ({"min_idle": 3, "max_live": 2}, r"and min_idle \(3\), got 2"),
         ({"idle_ttl": 0}, "idle_ttl: expected more than 0 seconds"),
     ],
