@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from process_checks import is_dead, until
 
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames
@@ -111,3 +112,14 @@ async def test_a_query_that_has_ended_is_read_anywhere() -> None:
         await query
         assert await run_on_another_loop(query.result) is None
         assert await run_on_another_loop(query.aclose) is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_pool_may_be_closed_on_another_loop() -> None:
+    with FakeCLI().text("Hello").forever() as fake:
+        pool = ph.Pool()
+        await ph.Agent(cli=fake.path, transport=pool).prewarm(2)
+        assert await run_on_another_loop(pool.aclose) is None
+        await until(lambda: all(is_dead(call.pid) for call in fake.calls))
+        assert pool.idle == 0

@@ -242,7 +242,13 @@ class Pool:
             call_in_loop(self._loop, self._discard_idle)
 
     async def aclose(self) -> None:
-        """End the idle children and start no more. Those in use continue. Idempotent, bounded."""
+        """End the idle children and start no more. Those in use continue. Idempotent, bounded.
+
+        On another event loop than that of the children, and after a fork, it does not wait for them.
+        """
+        if self._loop not in (None, anyio.lowlevel.current_token().native_token) or self._pid != os.getpid():
+            self.close()
+            return
         self._closed = True
         idle = [peer for peer in self._children if not peer.is_claimed]
         self._discard_idle()
