@@ -30,7 +30,7 @@ help:
 	@echo "make dist    the packages, into dist/, tried in a clean environment"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
-	@echo "make bench   the benchmarks, about fifteen minutes; make bench-short: about three, and writes no file"
+	@echo "make bench   the benchmarks, about fifteen minutes; make bench-short: about two, and writes no file"
 	@echo "make bump-cli VERSION=...  pin another version of the CLI, and print what is new; latest: the newest one"
 	@echo "make canary  the tests of the real CLI on the oldest tested and the newest version; VERSIONS='...' for others"
 	@echo "make clean   remove what make made here; \`pilothouse install-cli --uninstall\` empties the cache"

@@ -38,7 +38,7 @@ from benchmarks.sampling import Bench, Samples, collect
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--short", action="store_const", const="short", dest="size", help="about three minutes")
+    size.add_argument("--short", action="store_const", const="short", dest="size", help="about two minutes")
     size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
     names = ", ".join(case.name for case in CASES)
     parser.add_argument(

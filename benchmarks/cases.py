@@ -172,7 +172,7 @@ def _listed(name: str, title: str, limit: int, goal: float) -> Case:
 
 def _asked_endpoint(name: str, title: str, path: str, limit: float, *, stream: bool = False, clients: int = 1) -> Case:
     given = {"COUNT": "1", "PATH": path, "STREAM": str(int(stream)), "CLIENTS": str(clients)}
-    calls: dict[Size, int] = {"full": 320, "short": 96, "smoke": 2 * clients}
+    calls: dict[Size, int] = {"full": 256, "short": 96, "smoke": 2 * clients}
     return Case(
         name=name,
         title=f"endpoint, {title}",
@@ -342,7 +342,7 @@ CASES: tuple[Case, ...] = (
             "short": _hosted(40, 100, 500, 10),
             "smoke": _hosted(2, 4, 20, 2),
         },
-        samples=SERVED,
+        samples=LONG,
         metrics={"wall": "ms", "delay_p95": "ms", "cpu": "ms", "session": "KB", "viewer": "KB", "memory": "MB"},
         goals=(Goal("wall", FLOOR, 3), Goal("delay_p95", "", 100), Goal("cpu", FLOOR, 3), Goal("session", FLOOR, 2)),
         rate=("DELTAS", "text deltas"),

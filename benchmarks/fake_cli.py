@@ -34,7 +34,7 @@ def ask(questions: list[bytes], calls: int) -> Iterator[bytes]:
 def play_slowly(frame: bytes, count: int, pause: float) -> None:
     """Say the frame so many times, with the time at which it is written, and wait so many seconds after each."""
     for _ in range(count):
-        say(frame.replace(STAMP, b"%016d" % (time.monotonic_ns() // 1000)))
+        say(frame.replace(STAMP, b"%016d" % (time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)))
         time.sleep(pause)
 
 

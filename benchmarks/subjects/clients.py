@@ -105,7 +105,7 @@ class Viewer(asyncio.Protocol):
         transport.write(_head("GET", self._path))
 
     def data_received(self, data: bytes) -> None:
-        now = time.monotonic_ns() // 1000
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         if not self.attached.done():
             self.attached.set_result(None)
         whole, _, self._held = (self._held + data).rpartition(b"\n\n")
