@@ -36,8 +36,8 @@ CHOSEN = {  # what the first page tells of: case and metric
     "an answer of the real CLI, children started ahead": ("pool", "answer"),
     "500 viewers of 200 sessions of a host": ("host", "wall"),
     "a chat completion of an endpoint": ("chat", "wall"),
-    "5,000 runs of a fleet, in memory": ("fleet", "wall"),
-    "5,000 runs of a fleet, journaled": ("fleet-journaled", "wall"),
+    "5,000 runs of a fleet; the bare program is a loop of queries": ("fleet", "wall"),
+    "the same with a journal": ("fleet-journaled", "wall"),
     "a search of transcripts; the bare program is ripgrep": ("search", "wall"),
 }
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

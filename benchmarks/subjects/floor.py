@@ -391,12 +391,12 @@ def endpoint() -> dict[str, Any]:
 
 
 def fleet() -> dict[str, Any]:
-    """A pool of workers that start the process, write a prompt, and read to the end."""
+    """A pool of workers that await a query each: what a program without a fleet writes."""
     from pathlib import Path
 
     from benchmarks.fleet import child
 
-    return child("bare", int(parameter("RUNS")), fake_cli(), Path.home())
+    return child("queries", int(parameter("RUNS")), fake_cli(), Path.home())
 
 
 def real() -> dict[str, Any]:
