@@ -632,7 +632,7 @@ DIAGNOSTICS = (
     Option("middleware", types.MIDDLEWARE, Internal(),
         doc="Middleware classes, or functions that make one, for each query: they see its messages, change its "
         "prompts, and may send another one after a result. The first is the outermost."),
-    Option("stderr", types.CALLABLE, Internal(), takes="Callable[[str], object]",
+    Option("stderr", types.SYNC_CALLABLE, Internal(), takes="Callable[[str], object]",
         doc="Function that is called with every line of the child's standard error."),
     Option("debug", types.DEBUG, SwitchOrFlag("debug"), default=False,
         doc="Let the CLI write a debug log: True, or the categories to log, such as 'api,mcp'."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
@@ -466,6 +467,8 @@ PERMISSION_MODE = _make_choice("PermissionMode", PERMISSION_MODES)
 PROVIDER = _make_choice("Provider", ("anthropic", "bedrock", "vertex", "foundry"))
 
 CALLABLE = python_object("a callable", "Callable[..., Any]", _read_if(callable))
+SYNC_CALLABLE = python_object("a callable that is not async", "Callable[..., Any]",
+    _read_if(lambda v: callable(v) and not iscoroutinefunction(v)))
 HOOKS = python_object("a mapping of event names to hooks", "Hooks", read_mapping, "dict[str, Any]")
 FUNCTIONS = python_object("a list of functions, or of what @tool made of them", "Sequence[Callable[..., Any]]",
     _read_if(lambda v: isinstance(v, list | tuple), list), "list[Callable[..., Any]]")
