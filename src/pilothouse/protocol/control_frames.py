@@ -121,12 +121,14 @@ def read_response(frame: ControlResponse) -> ParsedResponse | None:
     if request_id is None:
         request_id = read_id(frame.request_id)
         return None if request_id is None else _parse_flat_response(request_id, _decode_fields(frame.raw_line))
-    if _is_error(response):
+    # Nearly all responses have these three fields and no other.
+    is_plain = len(response) == 3 and response.get("subtype") == "success" and "response" in response
+    if not is_plain and _is_error(response):
         return _make_error(request_id, response)
     payload = response.get("response")
     if not isinstance(payload, dict):
         payload = _to_payload(payload)
-    if _OPEN_REQUEST_KEYS.keys().isdisjoint(response):
+    if is_plain or _OPEN_REQUEST_KEYS.keys().isdisjoint(response):
         return ParsedResponse(request_id, cast("Fields", payload))
     return ParsedResponse(request_id, cast("Fields", payload), open_requests=_parse_open_requests(response))
 
