@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import current_token
 
 from pilothouse.callbacks import check_signature
 from pilothouse.client.prompt import Prompt
@@ -340,7 +341,7 @@ class Query(Generic[OutputT]):
         if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
-            self._loop, self._call_in_loop = running_loop(), make_loop_caller()
+            self._loop, self._call_in_loop = current_token().native_token, make_loop_caller()
             self._run = self._plan.start()
         else:
             self._check_loop(self._run)
