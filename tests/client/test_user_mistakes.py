@@ -207,7 +207,7 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sync.query("x", transport=ph.ReplayTransport).result(),
         "cannot be called without arguments",
     ),
-    "async stderr": (lambda: ph.query("x", stderr=asyncio.sleep), "expected a callable that is not async"),
+    "async stderr": (lambda: ph.query("x", stderr=cast("Any", asyncio.sleep)), "expected a callable that is not async"),
     "pool of text": (lambda: ph.Pool(transport=cast("Any", "x")), "expected a callable .* got str"),
     "pool of one": (lambda: ph.Pool(transport=cast("Any", ph.CliTransport())), "got CliTransport"),
     "pool size": (lambda: ph.Pool(min_idle=cast("Any", "2")), "min_idle: expected a whole number"),

@@ -122,4 +122,4 @@ async def test_a_pool_may_be_closed_on_another_loop() -> None:
         await ph.Agent(cli=fake.path, transport=pool).prewarm(2)
         assert await run_on_another_loop(pool.aclose) is None
         await until(lambda: all(is_dead(call.pid) for call in fake.calls))
-        assert pool.idle == 0
+        await until(lambda: pool.idle == 0)
