@@ -258,7 +258,8 @@ async def test_minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_minutes_are_above_zero() -> None:
     def decide(ask: Ask) -> None:
-        for minutes in (0, -1, float("nan")):
+        wrong: list[Any] = [0, -1, float("nan"), "15"]
+        for minutes in wrong:
             with pytest.raises(UsageError, match="minutes: expected a number above 0"):
                 ask.allow(minutes=minutes)
         ask.deny()

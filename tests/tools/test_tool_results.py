@@ -136,6 +136,10 @@ async def test_whole_results_are_taken_as_they_are() -> None:
         "_meta": {"m": 1},
     }
     assert (await returned(ToolResult(structured={"n": 1})))["content"] == [text('{"n":1}')]
+    odd: Any = 3
+    for wrong in (ToolResult(structured=odd), ToolResult(meta=odd)):
+        with pytest.raises(ToolResultError, match="of a ToolResult is a mapping, not int"):
+            await returned(wrong)
 
 
 @pytest.mark.anyio

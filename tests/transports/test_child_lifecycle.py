@@ -158,6 +158,8 @@ async def test_commands_of_a_child_that_is_killed_are_killed_too(way: str) -> No
     command, foreign = (int(word) for word in (await first_line(transport)).split())
     try:
         assert transport.pid is not None
+        own = f"CLAUDE_PID={transport.pid}".encode()
+        eventually(lambda: own in Path(f"/proc/{command}/environ").read_bytes(), "the command has not begun")
         if way == "killed from outside":
             os.kill(transport.pid, signal.SIGKILL)
         if way != "dropped":

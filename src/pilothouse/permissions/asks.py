@@ -209,7 +209,7 @@ class Ask:
             return self._settle(Accept(), by)
         if isinstance(self.request, QuestionRequest) and updated_input is None:
             raise UsageError("a yes does not answer a question: use answer(…), or deny()")
-        if minutes is not None and not minutes > 0:
+        if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"minutes: expected a number above 0, got {minutes!r}")
         if minutes is not None and self._make_grant_key() is None:
             raise UsageError("this call cannot be allowed for some minutes: a person has to decide each one")

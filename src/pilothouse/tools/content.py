@@ -203,13 +203,20 @@ def to_content_block(item: Any) -> JsonObject:
 def _from_tool_result(value: ToolResult) -> JsonObject:
     result = to_result(value.content)
     if value.structured is not None:
-        result["structuredContent"] = to_json_value(value.structured)
+        result["structuredContent"] = _to_object("structured", value.structured)
         result["content"] = result["content"] or [{"type": "text", "text": json_text(result["structuredContent"])}]
     if value.is_error:
         result["isError"] = True
     if value.meta is not None:
-        result["_meta"] = to_json_value(value.meta)
+        result["_meta"] = _to_object("meta", value.meta)
     return result
+
+
+def _to_object(field: str, value: object) -> JsonObject:
+    data = to_json_value(value)
+    if not isinstance(data, dict):  # the CLI would refuse the whole result
+        raise ToolResultError(f"{field} of a ToolResult is a mapping, not {type(value).__name__}")
+    return cast("JsonObject", data)
 
 
 def _from_mapping(data: JsonObject) -> JsonObject:
