@@ -130,7 +130,7 @@ def _miss(case: Case, goal: Goal, result: Mapping[str, Any]) -> str:
     of = WORDS.get(goal.of, goal.of)
     measure = f" times that of {of}" if goal.of else unit and f" {unit}"
     bound = "at least" if goal.is_least else "at most"
-    return f"**{case.title}**, {words}: {value:,.3g}{measure}; the goal is {bound} {goal.limit:,.5g}."
+    return f"**{case.title}**, {words}: {value:,.4g}{measure}; the goal is {bound} {goal.limit:,.5g}."
 
 
 def changes_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[str]:

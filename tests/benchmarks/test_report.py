@@ -77,7 +77,7 @@ def test_a_goal_may_be_a_least_rate(seconds: float, is_met: bool) -> None:
     assert report.is_met(case, case.goals[0], result) is is_met
     assert "≥ 200: " in report.rows_of([case], {case.name: result})[-1][6]
     if not is_met:
-        told = ["**XML parser, one call, 1 MB**, rate: 167 MB a second; the goal is at least 200."]
+        told = ["**XML parser, one call, 1 MB**, rate: 166.7 MB a second; the goal is at least 200."]
         assert report.misses_of([case], {case.name: result}) == told
 
 
