@@ -27,28 +27,30 @@ SESSIONS_TO_A_HIT = 50
 
 def write_many(number_of: int, config: Path) -> None:
     """Write so many sessions of a few kilobytes to a few hundred below the configuration directory `config`."""
-    draw = random.Random(1)
-    for number in range(number_of):
-        session = _uuid(draw)
-        folder = config / "projects" / f"-home-user-project-{number % PROJECTS}"
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = list(islice(rows(session, draw, WORDS_OF_SMALL), draw.choice(ROWS_OF_SMALL)))
+    for number, (file, kept) in enumerate(_make_sessions(number_of, config, WORDS_OF_SMALL, ROWS_OF_SMALL)):
         if number % 3 == 0:
-            kept.append({"type": "custom-title", "customTitle": f"Task {number}", "sessionId": session})
-        (folder / f"{session}.jsonl").write_bytes(b"".join(map(_line, kept)))
+            kept.append({"type": "custom-title", "customTitle": f"Task {number}", "sessionId": file.stem})
+        file.write_bytes(b"".join(map(_line, kept)))
 
 
 def write_searched(number_of: int, config: Path) -> None:
     """Write so many sessions of about 150 kilobytes; every fiftieth has the wanted words once."""
+    for number, (file, kept) in enumerate(_make_sessions(number_of, config, WORDS_OF_SEARCHED, ROWS_OF_SEARCHED)):
+        if number % SESSIONS_TO_A_HIT == 0:
+            kept[-2]["message"]["content"] += f" {WANTED.title()} "
+        file.write_bytes(b"".join(map(_line, kept)))
+
+
+def _make_sessions(
+    number_of: int, config: Path, words: tuple[int, ...], lengths: tuple[int, ...]
+) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """Draw sessions: the file of each, whose folder is there, and its rows."""
     draw = random.Random(1)
     for number in range(number_of):
         session = _uuid(draw)
         folder = config / "projects" / f"-home-user-project-{number % PROJECTS}"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = list(islice(rows(session, draw, WORDS_OF_SEARCHED), draw.choice(ROWS_OF_SEARCHED)))
-        if number % SESSIONS_TO_A_HIT == 0:
-            kept[-2]["message"]["content"] += f" {WANTED.title()} "
-        (folder / f"{session}.jsonl").write_bytes(b"".join(map(_line, kept)))
+        yield folder / f"{session}.jsonl", list(islice(rows(session, draw, words), draw.choice(lengths)))
 
 
 def write_long(size: int, config: Path) -> None:

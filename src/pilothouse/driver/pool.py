@@ -246,7 +246,7 @@ class Pool:
 
         On another event loop than that of the children, and after a fork, it does not wait for them.
         """
-        if self._loop not in (None, anyio.lowlevel.current_token().native_token) or self._pid != os.getpid():
+        if self._loop not in (None, running_loop()) or self._pid != os.getpid():
             self.close()
             return
         self._closed = True
