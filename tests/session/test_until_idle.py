@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
-from session_cli import Cli, talking
+from session_cli import Cli, hang, talking
 
 import pilothouse as ph
+from pilothouse.client import Middleware, NextPrompt
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -79,6 +80,48 @@ async def test_what_a_background_task_asks_after_the_answer_is_an_event(cli: Cli
         group.start_soon(ask)
         events += [type(event).__name__ async for event in session.query("start", until="idle").events()]
     assert events.index("Finished") < events.index("PermissionAsked") < events.index("PermissionSettled")
+
+
+async def test_what_comes_while_a_middleware_decides_belongs_to_the_query(cli: Cli) -> None:
+    """A request, and a turn that the CLI starts by itself; the prompt of the middleware ends in the same way."""
+    cli.acts["start"] = cli.acts["again"] = start
+    events: list[str] = []
+
+    class SlowFollowUp(Middleware):
+        following: ClassVar[list[str]] = ["again"]
+
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt | None:
+            [peer] = cli.children
+            request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
+            await peer.write({"type": "control_request", "request_id": result.uuid, "request": request})
+            await wake(cli, "FINISHED")
+            await anyio.sleep(1)
+            return self.make_next_prompt(self.following.pop()) if self.following else None
+
+    async def allow(request: ph.PermissionRequest) -> bool:
+        return True
+
+    async with talking(cli, can_use_tool=allow, middleware=[SlowFollowUp]) as session:
+        query = session.query("start", until="idle")
+        events += [type(event).__name__ async for event in query.events()]
+    half = ["Finished", "PermissionAsked", "PermissionSettled", "Finished"]
+    shown = [name for name in events if name in half]
+    assert shown == half * 2
+    results = [message.result for message in (await query).messages if isinstance(message, ph.ResultMessage)]
+    assert results == ["LAUNCHED", "FINISHED"] * 2
+
+
+async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_runs(cli: Cli) -> None:
+    cli.acts["start"], cli.acts["again"] = start, hang
+
+    class FollowUp(Middleware):
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
+            return self.make_next_prompt("again")
+
+    async with talking(cli, middleware=[FollowUp]) as session:
+        with anyio.fail_after(60), pytest.raises(ph.QueryTimeout) as caught:
+            await session.query("start", until="idle", idle_timeout=2)
+        assert caught.value.kind == "idle_timeout"
 
 
 async def test_an_interrupt_while_nothing_runs_ends_the_waiting(cli: Cli) -> None:

@@ -62,7 +62,7 @@ class QueryRun(OwnedTask):
         has_turn_ended: whether the CLI has reported the end of what it was given.
         has_started_prompt: whether the CLI has named a prompt of this query as started.
         was_sent: whether a prompt may have reached the CLI.
-        is_awaiting_idle: whether the result has come and the query waits for background tasks.
+        is_awaiting_idle: whether the result has come and the query goes on until background tasks have ended.
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         on_denied: called for each tool that the CLI has denied by itself. Must not raise.
@@ -433,6 +433,8 @@ class QueryRun(OwnedTask):
     def _end_if_done(self) -> None:
         if not self._is_answered() or self.is_awaiting_next_prompt or self._ended.is_set():
             return
+        # Before a middleware decides what follows: what background tasks send meanwhile is for this query, too.
+        self.is_awaiting_idle = self._limits.until_idle
         following, result = self._middleware, self.result
         if following is None or result is None or self.is_stopping or not following.start(result):
             self._on_answered()
@@ -453,7 +455,7 @@ class QueryRun(OwnedTask):
             self._on_answered()
             return
         self.pending_prompts.add(following.prompt.uuid)
-        self._begun, self.has_turn_ended = LazyEvent(), False
+        self._begun, self.has_turn_ended, self.is_awaiting_idle = LazyEvent(), False, False
         self._idle_from = anyio.current_time()
         self._start_task(partial(self._send_next_prompt, following.prompt))
 
@@ -489,8 +491,7 @@ class QueryRun(OwnedTask):
         """Finish, or wait until the CLI is idle first if `until_idle` is set."""
         if not self._limits.until_idle or self.is_stopping:
             self._finish()
-        elif not self.is_awaiting_idle:
-            self.is_awaiting_idle = True
+        else:
             self._start_task(self._finish_when_idle)
 
     async def _finish_when_idle(self) -> None:
