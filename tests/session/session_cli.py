@@ -63,6 +63,7 @@ class Cli:
         self._ids: dict[int, str] = {}
         self._waiting: dict[int, deque[dict[str, Any]]] = {}
         self._turn: dict[int, anyio.CancelScope | None] = {}
+        self._more: dict[int, list[anyio.Event]] = {}
 
     def transport(self) -> MemoryTransport:
         return MemoryTransport(self._play)
@@ -88,7 +89,7 @@ class Cli:
         self._turn[number] = None
         if not await self._begin(number, peer):
             return
-        more = [anyio.Event()]
+        more = self._more[number] = [anyio.Event()]
         async with anyio.create_task_group() as group:
             group.start_soon(self._work, number, peer, more)
             while (frame := await peer.read_frame()) is not None:
@@ -216,6 +217,11 @@ class Cli:
     def queue(self, number: int, frame: dict[str, Any]) -> None:
         """Let a prompt wait in the queue of a child, which is in a turn of its own."""
         self._waiting[number].append(frame)
+
+    def take(self, number: int, frame: dict[str, Any]) -> None:
+        """Let a child work on a prompt that was held."""
+        self.queue(number, frame)
+        self._more[number][0].set()
 
     def _take_out(self, number: int, uuid: str) -> dict[str, Any]:
         waiting = self._waiting[number]

@@ -111,6 +111,42 @@ async def test_what_comes_while_a_middleware_decides_belongs_to_the_query(cli: C
     assert results == ["LAUNCHED", "FINISHED"] * 2
 
 
+async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_query(cli: Cli) -> None:
+    """The CLI is woken first, and the woken turn asks; only then it takes the prompt of the middleware."""
+    cli.acts["start"] = start
+    events: list[Any] = []
+    waiting: list[dict[str, Any]] = []
+    was_asked = anyio.Event()
+
+    async def allow(request: ph.PermissionRequest) -> bool:
+        was_asked.set()
+        return True
+
+    class FollowUp(Middleware):
+        following: ClassVar[list[str]] = ["again"]
+
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt | None:
+            cli.hold = waiting.append
+            return self.make_next_prompt(self.following.pop()) if self.following else None
+
+    async def work() -> None:
+        await anyio.sleep(5)
+        [peer], [frame] = cli.children, waiting
+        await peer.write(ENDED)
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
+        await cli.wake(peer, {"type": "control_request", "request_id": "r1", "request": request}, answer="WOKEN")
+        await was_asked.wait()
+        cli.take(0, frame)
+
+    async with talking(cli, can_use_tool=allow, middleware=[FollowUp]) as session, anyio.create_task_group() as group:
+        group.start_soon(work)
+        events += [event async for event in session.query("start", until="idle").events()]
+    assert [event.text for event in events if isinstance(event, ph.TextDelta)] == ["LAUNCHED", "WOKEN", "re: again"]
+    shown = [event.message.result if isinstance(event, ph.Finished) else type(event).__name__ for event in events]
+    assert [name for name in shown if name in {"LAUNCHED", "WOKEN", "re: again"}] == ["LAUNCHED", "WOKEN", "re: again"]
+    assert {"PermissionAsked", "PermissionSettled"} <= {*shown}
+
+
 async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_runs(cli: Cli) -> None:
     cli.acts["start"], cli.acts["again"] = start, hang
 

@@ -607,7 +607,7 @@ class ChildRun(OwnedTask):
         assert subscriptions is not None
         subscriptions.put(batch, size)
         if is_plain and self.reports_lifecycle and not self._attribution:
-            if query is not None and (query.is_awaiting_idle or (query.has_begun and query.pending_prompts)):
+            if query is not None and (query.owns_background or (query.has_begun and query.pending_prompts)):
                 query.put(batch, size)
             else:
                 for message in batch:
@@ -649,17 +649,17 @@ class ChildRun(OwnedTask):
             query.put(mine, size)
 
     def _belongs_to(self, query: ChildQuery, message: Message) -> bool:
-        if query.is_awaiting_idle or not (query.was_sent and query.pending_prompts):
-            return query.is_awaiting_idle
+        if not (query.was_sent and query.pending_prompts):
+            return query.owns_background
         if isinstance(message, ResultMessage):
-            return query.is_answered_by(message, may_be_unnamed=query.has_begun or not self.reports_lifecycle)
+            return query.owns_result(message, may_be_unnamed=query.has_begun or not self.reports_lifecycle)
         if isinstance(message, CommandLifecycleMessage):
             if message.state == "started" and message.command_uuid in query.pending_prompts:
                 self._mark_begun(query, message.command_uuid)
             return False
         if not self.reports_lifecycle:
             self._mark_begun(query, None)  # an old CLI, or a stand-in: it works on nothing else
-        return query.has_begun
+        return query.has_begun or query.owns_background
 
     def _mark_begun(self, query: ChildQuery, uuid: str | None) -> None:
         if not query.has_begun and self._subscriptions is not None:
@@ -682,7 +682,7 @@ class ChildRun(OwnedTask):
     def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
         """Return what takes notes about permissions: that of the query that runs, else that of the subscriptions."""
         query = self._query
-        if query is not None and query.wants_permission_events and (query.has_begun or query.is_awaiting_idle):
+        if query is not None and query.wants_permission_events and (query.has_begun or query.owns_background):
             return query.add_permission_note
         return self._add_permission_note if self._subscriptions else None
 

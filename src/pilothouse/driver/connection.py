@@ -97,6 +97,11 @@ class ChildQuery(MessageSink, Protocol):
         ...
 
     @property
+    def owns_background(self) -> bool:
+        """Whether what background tasks say belongs to it although none of its prompts is answered now."""
+        ...
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing follows."""
         ...
@@ -123,7 +128,7 @@ class ChildQuery(MessageSink, Protocol):
     def note_denied(self, message: PermissionDeniedMessage) -> None:
         """Report a tool that the CLI has denied."""
 
-    def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
+    def owns_result(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
         """Whether a result belongs to it."""
         ...
 

@@ -62,7 +62,7 @@ class QueryRun(OwnedTask):
         has_turn_ended: whether the CLI has reported the end of what it was given.
         has_started_prompt: whether the CLI has named a prompt of this query as started.
         was_sent: whether a prompt may have reached the CLI.
-        is_awaiting_idle: whether the result has come and the query goes on until background tasks have ended.
+        is_awaiting_idle: whether the result has come and the query waits for background tasks.
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         on_denied: called for each tool that the CLI has denied by itself. Must not raise.
@@ -249,6 +249,16 @@ class QueryRun(OwnedTask):
         """Whether the CLI has started a prompt of this query; its messages from here on belong to the query."""
         return self._begun.is_set()
 
+    @property
+    def owns_background(self) -> bool:
+        """Whether what background tasks say belongs to this query although none of its prompts is answered now.
+
+        With `until_idle`, from its first result on, also while a middleware decides and before the next prompt begins.
+        """
+        return self.is_awaiting_idle or (
+            self._limits.until_idle and self.result is not None and not self._ended.is_set()
+        )
+
     def mark_begun(self, uuid: str | None = None) -> None:
         """Mark a prompt of this query as started; None if the CLI does not say which."""
         if uuid is not None:
@@ -305,12 +315,13 @@ class QueryRun(OwnedTask):
         if self.on_denied is not None:
             self.on_denied(message)
 
-    def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
+    def owns_result(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
         """Whether a result belongs to this query; `may_be_unnamed` also accepts a result that names no prompt."""
         if self.pending_prompts.is_answered_by(result):
             return True
-        unnamed = not result.user_message_uuids and result.user_message_uuid is None
-        return unnamed and may_be_unnamed and not result.is_woken
+        if result.is_woken:
+            return self.owns_background
+        return may_be_unnamed and not result.user_message_uuids and result.user_message_uuid is None
 
     def add_result(self, result: ResultMessage) -> None:
         """Add a result that belongs to this query."""
@@ -433,8 +444,6 @@ class QueryRun(OwnedTask):
     def _end_if_done(self) -> None:
         if not self._is_answered() or self.is_awaiting_next_prompt or self._ended.is_set():
             return
-        # Before a middleware decides what follows: what background tasks send meanwhile is for this query, too.
-        self.is_awaiting_idle = self._limits.until_idle
         following, result = self._middleware, self.result
         if following is None or result is None or self.is_stopping or not following.start(result):
             self._on_answered()
@@ -455,7 +464,7 @@ class QueryRun(OwnedTask):
             self._on_answered()
             return
         self.pending_prompts.add(following.prompt.uuid)
-        self._begun, self.has_turn_ended, self.is_awaiting_idle = LazyEvent(), False, False
+        self._begun, self.has_turn_ended = LazyEvent(), False
         self._idle_from = anyio.current_time()
         self._start_task(partial(self._send_next_prompt, following.prompt))
 
@@ -491,7 +500,8 @@ class QueryRun(OwnedTask):
         """Finish, or wait until the CLI is idle first if `until_idle` is set."""
         if not self._limits.until_idle or self.is_stopping:
             self._finish()
-        else:
+        elif not self.is_awaiting_idle:
+            self.is_awaiting_idle = True
             self._start_task(self._finish_when_idle)
 
     async def _finish_when_idle(self) -> None:
