@@ -59,6 +59,8 @@ def test_the_cost_and_the_context_are_those_noted_last(disk: Disk) -> None:
     file.note("assistant", uuid="side", isSidechain=True, message={"model": "m", "usage": {"input_tokens": 9}})
     file.note("user", uuid="said", message={"role": "user", "content": '"usage": and "type":"cost-state"'})
     assert (info_of(file).cost_usd, info_of(file).context_tokens) == (1.25, 433)
+    file.note("cost-state", totalCostUSD=10**400).note("cost-state", totalCostUSD="2")  # neither is a cost
+    assert info_of(file).cost_usd == 1.25
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,7 @@ def test_what_only_looks_like_a_title_is_none(disk: Disk) -> None:
 PROMPTS = [
     ("plain words", "plain words"),
     ("two\nlines  and   spaces", "two lines and spaces"),
+    (" two  spaces, one\u2028line ", "two spaces, one line"),
     ([{"type": "image", "source": {}}, {"type": "text", "text": "behind a picture"}], "behind a picture"),
     ("<command-name>/review</command-name>\n<command-args>the diff</command-args>", "/review the diff"),
     ("<bash-input>git status</bash-input>", "! git status"),

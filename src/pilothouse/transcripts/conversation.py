@@ -21,8 +21,8 @@ from pilothouse.transcripts.rows import (
     TranscriptProblem,
     TranscriptRow,
     ignore_problem,
-    make_message,
     open_transcript,
+    read_messages,
     read_rows,
 )
 
@@ -370,7 +370,7 @@ def _read_messages(
             visible = [row for row in rows if row.is_visible or row.type in more]
             stop = None if limit is None or limit <= 0 else max(offset, 0) + limit
             parent = agent.tool_use_id if agent is not None else None
-            return list(_decode_messages(file, path, visible[max(offset, 0) : stop], parent, on_problem))
+            return list(read_messages(file, path, visible[max(offset, 0) : stop], parent, on_problem))
     except OSError as error:
         on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
         return []
@@ -391,14 +391,3 @@ def read_conversation(
     for row, reason in found.problems:
         on_problem(TranscriptProblem(str(path), row.number, reason))
     return found.rows
-
-
-def _decode_messages(
-    file: BufferedReader, path: Path, rows: list[TranscriptRow], parent: str | None, on_problem: OnProblem
-) -> Iterator[Message]:
-    for row in rows:
-        message = make_message(file, row, parent)
-        if message is None:
-            on_problem(TranscriptProblem(str(path), row.number, "it has changed while it was read"))
-        else:
-            yield message

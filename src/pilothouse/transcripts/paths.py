@@ -21,6 +21,7 @@ MAX_KEY_CHARS = 200
 """Maximum length of a project's folder name; the rest of a longer path becomes a hash."""
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_SESSION_NAME = re.compile(_ID.pattern + re.escape(SUFFIX), re.ASCII)
 _AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 # CLAUDE_CODE_PROJECT_DIR_NAME only applies in this form, and only together with CLAUDE_CONFIG_DIR.
 _EXPLICIT_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -160,8 +161,7 @@ def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_session(entry: os.DirEntry[str]) -> bool:
-    name = entry.name
-    return name.endswith(SUFFIX) and is_session_id(name[: -len(SUFFIX)]) and entry.is_file(follow_symlinks=False)
+    return _SESSION_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def find_worktree_project_directories(

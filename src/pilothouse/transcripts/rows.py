@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
-from pilothouse.errors import LineDecodeError, MessageParseError
-from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage, decode
-from pilothouse.messages.decoder import CoercionFailure, coerce_struct
+from pilothouse.errors import LineDecodeError
+from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage
+from pilothouse.messages.decoder import CoercionFailure, FrameDecoder, coerce_struct
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.messages.system_subtypes import CompactMetadata
 from pilothouse.transcripts.paths import StrPath, open_file
@@ -173,6 +173,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
 
     Attributes:
         number, offset, size: its line number from 1, byte offset, and length.
+        tool_use_result: not empty if the line has such a field; from `read_rows` without its content.
     """
 
     type: str = ""
@@ -180,7 +181,6 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     parent_uuid: str | None = None
     session_id: str | None = None
     subtype: str | None = None
-    timestamp: str | None = None
     is_sidechain: bool = False
     is_meta: bool = False
     is_compact_summary: bool = False
@@ -193,6 +193,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     leaf_uuid: str | None = None
     explicit: bool = False
     message: RowMessage | None = None
+    tool_use_result: Raw = Raw()
     number: int = field(default=0, name="<number>")
     offset: int = field(default=0, name="<offset>")
     size: int = field(default=0, name="<size>")
@@ -215,6 +216,8 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
         ids = (block.id if kind == "tool_use" else block.tool_use_id for block in blocks if block.type == kind)
         return [key for key in ids if key is not None]
 
+
+_ANY_RESULT = Raw(b"null")
 
 S = TypeVar("S", bound=Struct)
 _decode_strictly = msgspec.json.Decoder(TranscriptRow).decode
@@ -263,6 +266,8 @@ def read_rows(file: BufferedReader, path: Path, on_problem: OnProblem = ignore_p
             if row is None:
                 continue
         row.number, row.offset, row.size = number, offset, len(stripped)
+        if row.tool_use_result:
+            row.tool_use_result = _ANY_RESULT  # the decoded one keeps the whole line in memory
         yield row
 
 
@@ -286,48 +291,65 @@ class _MessageFields(Struct, gc=False, rename="camel"):
 
 _decode_message_fields = msgspec.json.Decoder(_MessageFields).decode
 _set_field = msgspec.structs.force_setattr
+_ROWS_PER_DECODING = 64
 
 
-def make_message(file: BufferedReader, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
-    """Decode the message of a row; None if it can no longer be read.
+def read_messages(
+    file: BufferedReader,
+    path: Path,
+    rows: Sequence[TranscriptRow],
+    parent_tool_use_id: str | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> Iterator[Message]:
+    """Yield the messages of rows; those that can no longer be read are reported and skipped.
 
     Args:
-        file: its file.
-        row: the row.
-        parent_tool_use_id: the call that started its sub-agent.
+        file: their file.
+        path: its path.
+        rows: the rows.
+        parent_tool_use_id: the call that started their sub-agent.
+        on_problem: called with each row that cannot be read.
     """
-    line = read_part(file, row)
-    try:
-        message = decode(line)
-    except (LineDecodeError, MessageParseError):
-        return None
-    # The object was made one line above and is not shared yet; a copy of every message would cost as much as decoding
-    # it.
+    decode_lines = FrameDecoder().decode_lines
+    for start in range(0, len(rows), _ROWS_PER_DECODING):
+        part = rows[start : start + _ROWS_PER_DECODING]
+        messages, _ = decode_lines([read_part(file, row) for row in part])
+        for row, message in zip(part, messages, strict=True):
+            if isinstance(message, Message):
+                _complete_message(message, row, parent_tool_use_id)
+                yield message
+            else:
+                on_problem(TranscriptProblem(str(path), row.number, "it has changed while it was read"))
+
+
+def _complete_message(message: Message, row: TranscriptRow, parent_tool_use_id: str | None) -> None:
+    """Fill the fields of a message whose names differ in a transcript. The message is new, and not shared yet.
+
+    A copy of every message would cost as much as decoding it.
+    """
     _set_field(message, "session_id", row.session_id)
     if isinstance(message, UserMessage):
         _set_field(message, "parent_tool_use_id", parent_tool_use_id)
         _set_field(message, "agent_id", row.agent_id)
         _set_field(message, "is_meta", row.is_meta)
         _set_field(message, "is_compact_summary", row.is_compact_summary)
-        if b'"toolUseResult"' in line:
-            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
+        if row.tool_use_result:
+            _set_field(message, "tool_use_result", _read_message_fields(message.raw_line).tool_use_result)
     elif isinstance(message, AssistantMessage):
         _set_field(message, "parent_tool_use_id", parent_tool_use_id)
         _set_field(message, "agent_id", row.agent_id)
         _set_field(message, "request_id", row.request_id)
         if row.is_api_error_message:
-            beside = _read_message_fields(line)
+            beside = _read_message_fields(message.raw_line)
             _set_field(message, "is_api_error_message", True)
             _set_field(message, "api_error_status", beside.api_error_status)
             _set_field(message, "api_error_type", beside.api_error_type)
     elif isinstance(message, CompactBoundaryMessage):
         compaction = row.compact_metadata or RowCompaction()
         size = (compaction.pre_tokens, compaction.post_tokens)
-        _set_field(
-            message, "compact_metadata", CompactMetadata(compaction.trigger, *size, duration_ms=compaction.duration_ms)
-        )
+        metadata = CompactMetadata(compaction.trigger, *size, duration_ms=compaction.duration_ms)
+        _set_field(message, "compact_metadata", metadata)
         _set_field(message, "logical_parent_uuid", row.logical_parent_uuid)
-    return message
 
 
 def _read_message_fields(line: bytes) -> _MessageFields:

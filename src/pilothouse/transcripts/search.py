@@ -208,7 +208,7 @@ class _TranscriptSearch:
                     where=where,
                     excerpt=_make_excerpt(text, *found),
                     match=text[slice(*found)],
-                    timestamp=row.timestamp,
+                    timestamp=message.timestamp,
                     agent_id=agent_id,
                 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -166,15 +166,14 @@ def _read_info(file: SessionFile, on_problem: OnProblem) -> SessionInfo | None:
     begin = _FileHead(head)
     if begin.is_sidechain or not (begin.is_spoken or b'"parentUuid":' in tail or len(head) < size):
         return None
-    notes = _SessionMetadata(head, tail)
-    title = notes.find_in_tail("custom-title", "customTitle")
+    notes = _read_metadata(tail)
+    earlier = {} if head is tail else _read_metadata(head)
+    title = notes.get("custom-title")
     if title is None:
-        title = _read_sidecar(file, "custom-title.json").custom_title or notes.find_in_head(
-            "custom-title", "customTitle"
-        )
-    ai_title = notes.find_anywhere("ai-title", "aiTitle")
-    last_prompt = notes.find_in_tail("last-prompt", "lastPrompt")
-    summary = title or ai_title or last_prompt or notes.find_in_tail("summary", "summary") or begin.prompt
+        title = _read_sidecar(file, "custom-title.json").custom_title or earlier.get("custom-title")
+    ai_title = notes.get("ai-title", earlier.get("ai-title"))
+    last_prompt = notes.get("last-prompt")
+    summary = title or ai_title or last_prompt or notes.get("summary") or begin.prompt
     if not summary:
         return None
     git_branch, context_tokens = _read_last_rows(head, tail)
@@ -188,13 +187,13 @@ def _read_info(file: SessionFile, on_problem: OnProblem) -> SessionInfo | None:
         first_prompt=begin.prompt or None,
         last_prompt=last_prompt or None,
         git_branch=git_branch,
-        cwd=notes.find_in_tail("relocated", "relocatedCwd") or begin.cwd,
-        tag=notes.find_anywhere("tag", "tag") or None,
+        cwd=notes.get("relocated") or begin.cwd,
+        tag=notes.get("tag", earlier.get("tag")) or None,
         created_at=begin.created_at,
         entrypoint=begin.entrypoint,
         path=file.path,
-        archived=_read_archived(file, head, tail),
-        cost_usd=notes.find_cost(),
+        archived=_read_archived(file, head, tail) if file.has_folder else None,
+        cost_usd=notes.get("cost-state"),
         context_tokens=context_tokens,
     )
 
@@ -337,7 +336,7 @@ class _FileHead:
 
 def extract_prompt(text: str) -> tuple[str, str]:
     """Return what a person typed, shortened: a prompt and a slash command; both empty for other texts."""
-    typed = _TYPED_TEXT.search(text)
+    typed = _TYPED_TEXT.search(text) if "<" in text else None
     if typed is None:
         return ("" if _WRAPPED_TEXT.match(text) else shorten_line(text)), ""
     if typed[1] == "bash-input":
@@ -346,45 +345,42 @@ def extract_prompt(text: str) -> tuple[str, str]:
     return "", shorten_line(f"{typed[2]} {arguments[1].strip() if arguments else ''}".strip())
 
 
-class _SessionMetadata:
-    """The metadata rows of a session, found from the end of its file.
+# By type of metadata row: the field that a list needs.
+_METADATA_FIELDS = {
+    "ai-title": "aiTitle",
+    "cost-state": "totalCostUSD",
+    "custom-title": "customTitle",
+    "last-prompt": "lastPrompt",
+    "relocated": "relocatedCwd",
+    "summary": "summary",
+    "tag": "tag",
+}
+# Such rows may match anywhere in a line: inside a message, a match only looks like a row.
+_METADATA_ROW = re.compile(rb'"type": ?"(%s)"' % "|".join(_METADATA_FIELDS).encode())
 
-    Args:
-        head: the start of the file.
-        tail: its end.
-    """
 
-    def __init__(self, head: bytes, tail: bytes) -> None:
-        self._head = head
-        self._tail = tail
-        self._tail_offsets = _find_metadata_rows(tail)
-        self._head_offsets: dict[str, list[int]] | None = {} if head is tail else None
+def _read_metadata(part: bytes) -> dict[str, Any]:
+    """Return the last value of each type of metadata row: text, or a number for the cost."""
+    values: dict[str, Any] = {}
+    for found in reversed(list(_METADATA_ROW.finditer(part))):  # one pass: there may be thousands of files
+        kind = found[1].decode()
+        if kind in values:
+            continue
+        _, line = _find_line(part, found.start())
+        value = _read_metadata_field(line, kind)
+        if value is None and (glued := line.rfind(b'{"type":')) > 0:
+            value = _read_metadata_field(line[glued:], kind)  # after half a row that a crash has left
+        if value is not None:
+            values[kind] = value
+    return values
 
-    def find_in_tail(self, kind: str, key: str) -> str | None:
-        """Return the text of the last such row in the tail."""
-        offsets = self._tail_offsets.get(kind)
-        return None if offsets is None else _find_last_text(self._tail, offsets, kind, key)
 
-    def find_in_head(self, kind: str, key: str) -> str | None:
-        """Return the text of the last such row in the head."""
-        if self._head_offsets is None:
-            self._head_offsets = _find_metadata_rows(self._head)
-        offsets = self._head_offsets.get(kind)
-        return None if offsets is None else _find_last_text(self._head, offsets, kind, key)
-
-    def find_anywhere(self, kind: str, key: str) -> str | None:
-        """Return the text of the last such row."""
-        found = self.find_in_tail(kind, key)
-        return self.find_in_head(kind, key) if found is None else found
-
-    def find_cost(self) -> float | None:
-        """Return the dollars in the last row that counts them, in the tail."""
-        for offset in reversed(self._tail_offsets.get("cost-state", ())):
-            row = load_object(_find_line(self._tail, offset)[1]) or {}
-            cost = row.get("totalCostUSD")
-            if row.get("type") == "cost-state" and isinstance(cost, int | float):
-                return float(cost)
-        return None
+def _read_metadata_field(line: bytes, kind: str) -> str | float | None:
+    row = load_object(line)
+    value = row.get(_METADATA_FIELDS[kind]) if row is not None and row.get("type") == kind else None
+    if kind == "cost-state":
+        return float(value) if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, str) else None
 
 
 class _LastMessage(Struct):
@@ -428,17 +424,6 @@ def _read_last_rows(head: bytes, tail: bytes) -> tuple[str | None, int | None]:
 
 _GIT_BRANCH = b'"gitBranch":"'
 
-# Metadata rows may match anywhere in a line: inside a message, a match only looks like such a row.
-_METADATA_ROW = re.compile(rb'"type": ?"(ai-title|cost-state|custom-title|last-prompt|relocated|summary|tag)"')
-
-
-def _find_metadata_rows(part: bytes) -> dict[str, list[int]]:
-    """Return possible positions of rows of each kind, in order, in one pass: there may be thousands of files."""
-    offsets: dict[str, list[int]] = {}
-    for found in _METADATA_ROW.finditer(part):
-        offsets.setdefault(found[1].decode(), []).append(found.start())
-    return offsets
-
 
 def _find_line(part: bytes, offset: int) -> tuple[int, bytes]:
     """Return the start and the content of the line around an offset; nothing for -1."""
@@ -448,27 +433,11 @@ def _find_line(part: bytes, offset: int) -> tuple[int, bytes]:
     return start, part[start : stop if stop >= 0 else len(part)].strip(b"\0")
 
 
-def _find_last_text(part: bytes, offsets: Sequence[int], kind: str, key: str) -> str | None:
-    """Return the text under `key` in the last row of a kind."""
-    for offset in reversed(offsets):
-        _, line = _find_line(part, offset)
-        found = _read_text_field(line, kind, key)
-        if found is None and (glued := line.rfind(b'{"type":')) > 0:
-            found = _read_text_field(line[glued:], kind, key)  # after half a row that a crash has left
-        if found is not None:
-            return found
-    return None
-
-
-def _read_text_field(line: bytes, kind: str, key: str) -> str | None:
-    row = load_object(line)
-    value = row.get(key) if row is not None and row.get("type") == kind else None
-    return value if isinstance(value, str) else None
-
-
 def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
     """Shorten a text to one line of at most `length` characters."""
-    line = " ".join(text[: length + length // 2].split())  # a text may be long, and this is mostly enough
+    line = text[: length + length // 2]  # a text may be long, and this is mostly enough
+    # The only printable whitespace is a space, so most texts need no splitting.
+    line = line.strip() if line.isprintable() and "  " not in line else " ".join(line.split())
     if len(line) <= length < len(text):
         line = " ".join(text.split())
     return line if len(line) <= length else line[:length].rstrip() + "…"
