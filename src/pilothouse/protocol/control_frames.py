@@ -276,17 +276,21 @@ def encode_line(value: object) -> bytes:
     Raises:
         UsageError: a part of the value cannot be written; the message names its path from `value`.
     """
+    return _encode_text(value) + b"\n"
+
+
+def _encode_text(value: object) -> bytes:
     try:
         try:
-            line = _encode(value)
+            text = _encode(value)
         except UNENCODABLE:
-            line = encode_ascii(value, _to_encodable)
+            text = encode_ascii(value, _to_encodable)
     except (TypeError, ValueError, RecursionError) as error:
         raise _encoding_error(value, error) from error
-    if not line.isascii():
+    if not text.isascii():
         for raw, escaped in _OTHER_LINE_ENDS:
-            line = line.replace(raw, escaped)
-    return line + b"\n"
+            text = text.replace(raw, escaped)
+    return text
 
 
 def _encoding_error(value: object, error: BaseException) -> UsageError:
@@ -350,10 +354,13 @@ def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None =
     return encode_line({"type": "control_request", "request_id": request_id, "request": request})
 
 
+_SUCCESS: Final = b'{"type":"control_response","response":{"subtype":"success","request_id":%b,"response":%b}}\n'
+
+
 def success_line(request_id: str | int, payload: object) -> bytes:
     """Return a success response as a line; raises `UsageError` if the payload cannot be written as JSON."""
-    response = {"subtype": "success", "request_id": request_id, "response": payload}
-    return encode_line({"type": "control_response", "response": response})
+    # Encoding nested dicts takes twice as long.
+    return _SUCCESS % (_encode_text(request_id), _encode_text(payload))
 
 
 def error_line(request_id: str | int, error: str, code: str | None = None) -> bytes:
