@@ -292,7 +292,9 @@ class ControlChannel:
         events, new = self.connection.events, questions.unhandled
         may_be_full = True  # the reader before this one may have filled the sink
         while True:
-            if new and await questions.handle_new(reader, self._start_next_reader):
+            if new and (rest := questions.handle_new(reader)) is not None:
+                self._start_next_reader()
+                await rest
                 return False
             # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
             while may_be_full and sink.is_full and not self._pending:

@@ -95,9 +95,7 @@ def read_event(cls: type[E], data: Mapping[str, Any]) -> E:
         cls: the class of the event.
         data: the input object, as it came. The event keeps it, if it is a dict.
     """
-    raw: Any = data
-    if type(raw) is not dict:
-        raw = dict(data)
+    raw = data if isinstance(data, dict) else dict(data)
     try:
         event = convert(raw, cls)
     except (ValueError, TypeError, RecursionError):
