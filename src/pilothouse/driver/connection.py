@@ -417,6 +417,7 @@ class ControlChannel:
         info = await self.wait_response(pending, unsent)
         if self._handlers is not None:
             self._handlers.on_initialize(info)
+            self.check_at(self._clock())  # a timer that is not needed slows each cycle of the loop
             if self._handlers.before_first_prompt is not None:
                 self.is_preparing = True
                 await self._handlers.before_first_prompt(self.request)
