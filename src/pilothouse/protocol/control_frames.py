@@ -276,21 +276,17 @@ def encode_line(value: object) -> bytes:
     Raises:
         UsageError: a part of the value cannot be written; the message names its path from `value`.
     """
-    return _encode_text(value) + b"\n"
-
-
-def _encode_text(value: object) -> bytes:
     try:
         try:
-            text = _encode(value)
+            line = _encode(value)
         except UNENCODABLE:
-            text = encode_ascii(value, _to_encodable)
+            line = encode_ascii(value, _to_encodable)
     except (TypeError, ValueError, RecursionError) as error:
         raise _encoding_error(value, error) from error
-    if not text.isascii():
+    if not line.isascii():
         for raw, escaped in _OTHER_LINE_ENDS:
-            text = text.replace(raw, escaped)
-    return text
+            line = line.replace(raw, escaped)
+    return line + b"\n"
 
 
 def _encoding_error(value: object, error: BaseException) -> UsageError:
@@ -360,7 +356,7 @@ _SUCCESS: Final = b'{"type":"control_response","response":{"subtype":"success","
 def success_line(request_id: str | int, payload: object) -> bytes:
     """Return a success response as a line; raises `UsageError` if the payload cannot be written as JSON."""
     # Encoding nested dicts takes twice as long.
-    return _SUCCESS % (_encode_text(request_id), _encode_text(payload))
+    return _SUCCESS % (encode_line(request_id)[:-1], encode_line(payload)[:-1])
 
 
 def error_line(request_id: str | int, error: str, code: str | None = None) -> bytes:
