@@ -35,7 +35,10 @@ class RequestHarness:
     async def answer(self) -> None:
         reader = ReaderTask()
         with reader.scope:
-            await self.requests.handle_new(reader, lambda: self.group.start_soon(self.answer))
+            rest = self.requests.handle_new(reader)
+            if rest is not None:
+                self.group.start_soon(self.answer)
+                await rest
         await self.requests.finish(reader)
 
     async def send(self, data: bytes) -> None:
@@ -204,7 +207,7 @@ async def test_an_answer_that_waits_for_nothing_is_sent_before_anything_else_run
         harness.request("can_use_tool", "1", input="a")
         harness.request("can_use_tool", "2", input="b")
         with (reader := ReaderTask()).scope:
-            assert not await harness.requests.handle_new(reader, lambda: pytest.fail("nothing had to wait"))
+            assert harness.requests.handle_new(reader) is None, "nothing had to wait"
         assert harness.answers == {"1": {"got": "a"}, "2": {"got": "b"}}
         assert not len(harness.requests)
 

@@ -43,7 +43,7 @@ def test_a_native_cancellation_between_read_and_return_loses_nothing(pipe: tuple
     async def main() -> None:
         reader = PipeReader(pipe[0])
         os.write(pipe[1], b"data")
-        task = asyncio.create_task(reader.read())
+        task = asyncio.ensure_future(reader.read())
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -181,7 +181,7 @@ def test_a_reader_that_is_cancelled_while_it_waits_can_read_again(pipe: tuple[in
     async def main() -> None:
         reader = PipeReader(pipe[0])
         for _ in range(3):
-            task = asyncio.create_task(reader.read())
+            task = asyncio.ensure_future(reader.read())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()

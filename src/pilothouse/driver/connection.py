@@ -297,7 +297,9 @@ class ControlChannel:
         events, new = self.connection.events, questions.unhandled
         may_be_full = True  # the reader before this one may have filled the sink
         while True:
-            if new and await questions.handle_new(reader, self._start_next_reader):
+            if new and (rest := questions.handle_new(reader)) is not None:
+                self._start_next_reader()
+                await rest
                 return False
             # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
             while may_be_full and sink.is_full and not self._pending:
@@ -420,6 +422,7 @@ class ControlChannel:
         info = await self.wait_response(pending, unsent)
         if self._handlers is not None:
             self._handlers.on_initialize(info)
+            self.check_at(self._clock())  # a timer that is not needed slows each cycle of the loop
             if self._handlers.before_first_prompt is not None:
                 self.is_preparing = True
                 await self._handlers.before_first_prompt(self.request)

@@ -96,16 +96,15 @@ class IncomingRequests(Struct, eq=False):
         elif question is not None and question.scope is not None:
             question.scope.cancel()
 
-    async def handle_new(self, reader: ReaderTask, start_next_reader: Callable[[], object]) -> bool:
+    def handle_new(self, reader: ReaderTask) -> Awaitable[None] | None:
         """Handle the new requests in this task, up to the first whose handler has to wait.
 
         Args:
             reader: this task, inside its scope.
-            start_next_reader: called when a handler has to wait: a new task must read on, starting with the requests
-                that are left.
 
         Returns:
-            Whether reading was handed over. Then call `finish`, outside of the scope.
+            None, or the rest of the work on that request. A new task must read on then, starting with the requests
+            that are left. Await the rest, and call `finish` outside of the scope.
         """
         while self.unhandled:
             question = self.unhandled.popleft()
@@ -117,10 +116,8 @@ class IncomingRequests(Struct, eq=False):
             except StopIteration:
                 continue
             self._wait_for(question, reader)
-            start_next_reader()
-            await _resume_coroutine(answering, trap, context)
-            return True
-        return False
+            return _resume_coroutine(answering, trap, context)
+        return None
 
     async def finish(self, reader: ReaderTask) -> None:
         """Send the response that `reader` had to wait for, or the response to a timeout."""
@@ -134,7 +131,8 @@ class IncomingRequests(Struct, eq=False):
                 )
             except Exception as error:  # noqa: BLE001 - the CLI gets an error response
                 question.response = self._error_response(question.request, error)
-        await self._send_response(question)
+        if not self._try_respond(question):
+            await self._send_response(question)
 
     def _wait_for(self, question: OpenRequest, reader: ReaderTask) -> None:
         reader.request = question
@@ -158,16 +156,22 @@ class IncomingRequests(Struct, eq=False):
             question.response = self._connection.respond(asked.request_id, await answer)
         except Exception as error:  # noqa: BLE001 - the CLI gets an error response
             question.response = self._error_response(asked, error)
-        if question.scope is None:
+        if question.scope is None and not self._try_respond(question):
             await self._send_response(question)
+
+    def _try_respond(self, question: OpenRequest) -> bool:
+        """Send the response if that needs no waiting; returns whether that is done."""
+        # Empty data: the request was cancelled or the CLI closed its input.
+        is_done = not question.response or self._try_send(question.response)
+        if is_done:
+            self._open.pop(question.request.request_id, None)
+        return is_done
 
     async def _send_response(self, question: OpenRequest) -> None:
         question.scope = None
+        question.is_sending = True
         try:
-            # Empty data: the request was cancelled or the CLI closed its input.
-            if question.response and not self._try_send(question.response):
-                question.is_sending = True
-                await self._send(question.response)
+            await self._send(question.response)
         finally:
             self._open.pop(question.request.request_id, None)
 

@@ -136,7 +136,7 @@ class HookDispatcher:
         """Call every hook that matches, in order; return the first refusal, else the merged outputs."""
         answers: list[dict[str, Any]] = []
         for hook in self._find_matching(data[EVENT_NAME_KEY], data):
-            answer = await _call_hook(hook, data)
+            answer = await _call_hook(hook, dict(data))
             if _is_refusal(answer):
                 return answer
             answers.append(answer)

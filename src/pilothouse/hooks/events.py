@@ -11,8 +11,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
+from msgspec.structs import force_setattr as set_field
 
 from pilothouse.messages.base import Number, short_value
 from pilothouse.messages.decoder import convert_fields
@@ -93,14 +93,14 @@ def read_event(cls: type[E], data: Mapping[str, Any]) -> E:
 
     Args:
         cls: the class of the event.
-        data: the input object, as it came.
+        data: the input object, as it came. The event keeps it, if it is a dict.
     """
-    raw = dict(data)
+    raw = data if isinstance(data, dict) else dict(data)
     try:
-        event = msgspec.convert(raw, cls)
+        event = convert(raw, cls)
     except (ValueError, TypeError, RecursionError):
         event = cls(**convert_fields(cls, raw, keep_misfits=True))
-    msgspec.structs.force_setattr(event, "raw", raw)
+    set_field(event, "raw", raw)
     return event
 
 

@@ -350,10 +350,13 @@ def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None =
     return encode_line({"type": "control_request", "request_id": request_id, "request": request})
 
 
+_SUCCESS: Final = b'{"type":"control_response","response":{"subtype":"success","request_id":%b,"response":%b}}\n'
+
+
 def success_line(request_id: str | int, payload: object) -> bytes:
     """Return a success response as a line; raises `UsageError` if the payload cannot be written as JSON."""
-    response = {"subtype": "success", "request_id": request_id, "response": payload}
-    return encode_line({"type": "control_response", "response": response})
+    # Encoding nested dicts takes twice as long.
+    return _SUCCESS % (encode_line(request_id)[:-1], encode_line(payload)[:-1])
 
 
 def error_line(request_id: str | int, error: str, code: str | None = None) -> bytes:

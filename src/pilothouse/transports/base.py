@@ -15,6 +15,7 @@ Errors: `send` raises `anyio.BrokenResourceError` after the other side went away
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from typing import Any, Literal
 
 import anyio
@@ -105,7 +106,7 @@ class Transport(ABC):
                 setattr(cls, quick, getattr(Transport, quick))
 
     @abstractmethod
-    async def receive(self) -> bytes:
+    def receive(self) -> Awaitable[bytes]:
         """Return the next bytes, at most a few hundred KiB; b"" at the end of the output, and on every later call."""
 
     @abstractmethod

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -26,8 +26,6 @@ from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.watchdog import KILL
 
 if TYPE_CHECKING:
-    from types import CoroutineType
-
     from pilothouse.options.secrets import Redactor
     from pilothouse.transports.isolation import PrivateFiles, PrivateHome, UserAccount
 
@@ -239,7 +237,7 @@ class CliTransport(Transport):
         elif self._draining is not None:
             self._draining.cancel()
 
-    def receive(self) -> CoroutineType[Any, Any, bytes]:
+    def receive(self) -> Awaitable[bytes]:
         """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""
         if self._child is None:
             raise anyio.ClosedResourceError

@@ -91,13 +91,19 @@ class PipeReader(PipeEnd):
     _remaining: int | None = None
     _watcher: ReadWatcher | None = None
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
         """Return the next bytes; b"" at the end, and on every later call.
 
         Raises:
             anyio.ClosedResourceError: after `close` or `stop`.
         """
         # Reading a pipe that the last read has emptied would cost a system call per message.
+        must_wait = self._is_empty and self._held is None and not self._is_stopped and not self.is_closed
+        if must_wait and self._watcher is not None:
+            return self._watcher.wait()  # without a coroutine, which each request of the CLI would pay for
+        return self._read()
+
+    async def _read(self) -> bytes:
         if not self._is_empty or self._held is not None:
             await checkpoint_if_cancelled()
             data = self._read_open()
