@@ -310,7 +310,8 @@ class Query(Generic[OutputT]):
         """Iterate over typed events: text and thinking deltas, tools, permissions, retries, rejected outputs, end.
 
         Turns `partial_messages` on, as `text_stream` does. The last event is `Finished`, whose `error` is that of a
-        failed run. Permission events follow the event of their tool call; they start when this method is called.
+        failed run. Permission events follow the event of their tool call; they start when this method is called. In a
+        session, requests that already wait when the query begins are the first events.
         """
         self._want_partial_messages()
         self._plan.wants_permission_events = True

@@ -285,19 +285,22 @@ class QueryRun(OwnedTask):
         if batch:
             self._buffer.put(batch, size)
 
+    def put_note(self, note: SystemMessage) -> None:
+        """Add a message of our own to the stream."""
+        self._buffer.put([note], len(note.raw_line))
+
     def add_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        self._buffer.put([note], len(note.raw_line))
+        self.put_note(note)
         if self._child is not None:
             self._child.add_note(note)
 
-    def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Add a message about a permission request, or its decision."""
-        self.add_note(make_note(subtype, self.session_id, fields))
-
     def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
-        """Return `add_permission_note` if the consumer wants such messages."""
-        return self.add_permission_note if self.wants_permission_events else None
+        """Return what takes notes about permissions, if the consumer of this one-shot query wants them."""
+        return self._add_permission_note if self.wants_permission_events else None
+
+    def _add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
+        self.put_note(make_note(subtype, self.session_id, fields))
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
