@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
 import anyio
@@ -10,6 +11,8 @@ from session_cli import Cli, hang, talking
 
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
+from pilothouse.messages import TaskNotificationMessage
+from pilothouse.testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -145,6 +148,39 @@ async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_quer
     shown = [event.message.result if isinstance(event, ph.Finished) else type(event).__name__ for event in events]
     assert [name for name in shown if name in {"LAUNCHED", "WOKEN", "re: again"}] == ["LAUNCHED", "WOKEN", "re: again"]
     assert {"PermissionAsked", "PermissionSettled"} <= {*shown}
+
+
+@pytest.mark.parametrize("way", ["middleware", "iterable"])
+async def test_a_later_prompt_leaves_the_background_tasks_to_the_query(cli: Cli, way: str) -> None:
+    async def start_agent(cli: Cli, say: Any, text: str) -> str:
+        await say({**STARTED, "tool_use_id": "agent_1"})
+        return "LAUNCHED"
+
+    async def work() -> None:
+        await anyio.sleep(5)
+        [peer] = cli.children
+        await peer.write({**frames.assistant("of the agent"), "parent_tool_use_id": "agent_1"})
+        await wake(cli, "WOKEN")
+
+    class FollowUp(Middleware):
+        following: ClassVar[list[str]] = ["again"]
+
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt | None:
+            return self.make_next_prompt(self.following.pop()) if self.following else None
+
+    async def say_both() -> AsyncGenerator[str]:
+        yield "start"
+        await anyio.sleep(2)
+        yield "again"
+
+    cli.acts["start"] = start_agent
+    is_list = way == "iterable"
+    async with talking(cli, middleware=[] if is_list else [FollowUp]) as session, anyio.create_task_group() as group:
+        group.start_soon(work)
+        whole = await session.query(say_both() if is_list else "start", until="idle")
+    texts = [message.text for message in whole.messages if isinstance(message, ph.AssistantMessage)]
+    assert texts == ["LAUNCHED", "re: again", "of the agent", "WOKEN"]
+    assert any(isinstance(message, TaskNotificationMessage) for message in whole.messages)
 
 
 async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_runs(cli: Cli) -> None:

@@ -662,7 +662,8 @@ class ChildRun(OwnedTask):
 
     def _mark_begun(self, query: ChildQuery, uuid: str | None) -> None:
         if not query.has_begun and self._subscriptions is not None:
-            self._attribution.start_query()
+            if not query.owns_background:  # else the tasks that its earlier prompts have started are its own
+                self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
         query.mark_begun(uuid)
 
