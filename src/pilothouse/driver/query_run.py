@@ -202,8 +202,8 @@ class QueryRun(OwnedTask):
         ended = self._turn_ended
         try:
             if goes_on and self._middleware is not None:
-                self._middleware.cancel()  # the CLI has nothing to stop
-            else:
+                self._middleware.cancel()
+            if not goes_on or self._is_in_background_turn:  # else the CLI has nothing to stop
                 await self._interrupt_turn(child, ended)
         except PilothouseError as error:
             self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
@@ -221,10 +221,13 @@ class QueryRun(OwnedTask):
             self.stop()  # no prompt was sent, and none will be
             return
         child.release_reader()
-        if not self.is_awaiting_idle and not self.has_begun:  # no wait otherwise: the query may be stopped meanwhile
+        # No wait otherwise: the query may be stopped meanwhile.
+        if not (self.is_awaiting_idle or self.is_awaiting_next_prompt or self.has_begun):
             await self._first_sent.wait()
             await child.cancel_prompts(self)
             if not self.pending_prompts:
+                if self._is_in_background_turn:
+                    await child.request("interrupt")
                 self.is_cut_short = self.has_turn_ended = True
                 self._end_turn()
                 return
@@ -490,8 +493,12 @@ class QueryRun(OwnedTask):
 
     def _is_idle(self) -> bool:
         """Whether there is no turn to interrupt."""
-        works = self.is_awaiting_idle and self._child is not None and self._child.is_in_turn
-        return self.has_turn_ended and not self.pending_prompts and not works
+        return self.has_turn_ended and not self.pending_prompts and not self._is_in_background_turn
+
+    @property
+    def _is_in_background_turn(self) -> bool:
+        """Whether the CLI works on a turn of its own that belongs to this query."""
+        return self.owns_background and self._child is not None and self._child.is_in_turn
 
     async def wait_decided(self) -> None:
         """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
