@@ -494,6 +494,7 @@ class ChildSupervisor:
             except kind:
                 if not mend():
                     raise
+                self.check_open()  # `close` has ended the child before, and would not know of this one
         return await self._launch(previous)
 
     async def _launch(self, previous: ChildRun | None) -> ChildRun:
