@@ -25,7 +25,8 @@ async def start(cli: Cli, say: Say, text: str) -> str:
     return "LAUNCHED"
 
 
-async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: Any) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: Any, *, is_late: bool) -> None:
     cli.acts["start"] = start
     shown: list[str] = []
     heard: list[Any] = []
@@ -35,8 +36,11 @@ async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: 
         [peer] = cli.children
         await peer.write(REQUEST)
         [ask] = [await session.asks.wait()]
+        query = session.query("next", until=until)
+        if is_late:
+            await query.start()
         with anyio.fail_after(60):
-            async for event in session.query("next", until=until).events():
+            async for event in query.events():
                 shown.append(type(event).__name__)
                 if isinstance(event, ph.PermissionAsked):
                     assert event.id == ask.id

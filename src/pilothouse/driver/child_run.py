@@ -32,7 +32,6 @@ from pilothouse.messages import (
     StatusMessage,
     SystemMessage,
 )
-from pilothouse.messages.core import ASKED
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
 from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
@@ -474,8 +473,7 @@ class ChildRun(OwnedTask):
         self.last_activity = anyio.current_time()
         self._query = query
         if query.wants_permission_events:  # nobody may have seen what was asked before
-            for fields in self._open_asks:
-                query.put_note(make_note(ASKED, self.session_id, fields))
+            self.show_open_asks(query)
         try:
             yield
         finally:
@@ -680,16 +678,19 @@ class ChildRun(OwnedTask):
             self._subscriptions.put([note], len(note.raw_line))
 
     def report_permission(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Give a note about a permission request, or its decision, to the active query and the subscriptions.
-
-        Also before the CLI takes the prompt of the query: it may first wait for the decision.
-        """
+        """Give a note about a request, or its decision, to the active query, even before its turn, and to listeners."""
         self._open_asks.track(subtype, fields)
         query = self._query if self._query is not None and self._query.wants_permission_events else None
         if query is not None or self._subscriptions:
             note = make_note(subtype, self.session_id, fields)
             self.add_note(note)
             if query is not None:
+                query.put_note(note)
+
+    def show_open_asks(self, query: ChildQuery) -> None:
+        """Give the active query the notes about the requests that wait."""
+        if query is self._query:
+            for note in self._open_asks.make_notes(self.session_id):
                 query.put_note(note)
 
     # What single messages say about the child.

@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct, field
 
+from pilothouse.driver.failures import make_note
 from pilothouse.messages import (
     AssistantMessage,
     BackgroundTasksChangedMessage,
     Message,
     ResultMessage,
+    SystemMessage,
     TaskNotificationMessage,
     TaskStartedMessage,
     TaskUpdatedMessage,
@@ -150,8 +152,9 @@ class OpenAsks(Struct, eq=False):
 
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._facts.values())
+    def make_notes(self, session_id: str | None) -> list[SystemMessage]:
+        """Make the notes again."""
+        return [make_note(ASKED, session_id, facts) for facts in self._facts.values()]
 
     def track(self, subtype: str, facts: dict[str, Any]) -> None:
         """Take the next note: its subtype, `ASKED` or `SETTLED`, and its facts."""

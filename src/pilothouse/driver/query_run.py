@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
-from pilothouse.driver.failures import IdleTimer, QueryLimits, make_note, self_wait_error, timeout_error
+from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
 from pilothouse.driver.tasks import LazyEvent, OwnedTask, current_owners
@@ -299,11 +299,15 @@ class QueryRun(OwnedTask):
             self._child.add_note(note)
 
     def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
-        """Return what takes notes about permissions, if the consumer of this one-shot query wants them."""
-        return self._add_permission_note if self.wants_permission_events else None
+        """Return what takes notes about permissions in a one-shot query."""
+        return None if self._child is None else self._child.report_permission
 
-    def _add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        self.put_note(make_note(subtype, self.session_id, fields))
+    def request_permission_events(self) -> None:
+        """Give the consumer notes about permissions from now on, at first about the requests that wait."""
+        if not self.wants_permission_events:
+            self.wants_permission_events = True
+            if self._child is not None:
+                self._child.show_open_asks(self)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
