@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
@@ -364,3 +366,25 @@ def test_mistakes_are_reported_before_anything_is_started(cli: Cli) -> None:
         with pytest.raises(ph.UsageError):
             session_of(cli, **settings)
     assert cli.children == []
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("turns", range(5, 20))
+async def test_a_session_that_is_closed_while_a_child_is_refused_leaves_no_child(turns: int) -> None:
+    """The child before died before it saved anything, so the next one cannot resume, and a third one begins anew."""
+    cli = Cli()
+    cli.acts["first"] = die
+    session = ph.Agent(transport=cli.transport).session()
+    with pytest.raises(ph.CLIExitedError):
+        await session.query("first")
+
+    async def ask() -> None:
+        with suppress(ph.SessionClosedError):
+            await session.query("next")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        for _ in range(turns):
+            await checkpoint()
+        await session.close()
+    assert not cli.running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
 import anyio
@@ -10,6 +11,8 @@ from session_cli import Cli, hang, talking
 
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
+from pilothouse.messages import TaskNotificationMessage
+from pilothouse.testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -147,6 +150,42 @@ async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_quer
     assert {"PermissionAsked", "PermissionSettled"} <= {*shown}
 
 
+@pytest.mark.parametrize("way", ["middleware", "iterable"])
+async def test_a_later_prompt_leaves_the_background_tasks_to_the_query(cli: Cli, way: str) -> None:
+    async def start_agent(cli: Cli, say: Any, text: str) -> str:
+        await say({**STARTED, "tool_use_id": "agent_1"})
+        return "LAUNCHED"
+
+    async def work() -> None:
+        await anyio.sleep(5)
+        [peer] = cli.children
+        await peer.write({**frames.assistant("of the agent"), "parent_tool_use_id": "agent_1"})
+        await wake(cli, "WOKEN")
+
+    class FollowUp(Middleware):
+        following: ClassVar[list[str]] = ["again"]
+
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt | None:
+            return self.make_next_prompt(self.following.pop()) if self.following else None
+
+    async def say_both() -> AsyncGenerator[str]:
+        yield "start"
+        await anyio.sleep(2)
+        yield "again"
+
+    cli.acts["start"] = start_agent
+    is_list = way == "iterable"
+    async with talking(cli, middleware=[] if is_list else [FollowUp]) as session:
+        query = session.query(say_both() if is_list else "start", until="idle")
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await query.result()
+        whole = await query
+    texts = [message.text for message in whole.messages if isinstance(message, ph.AssistantMessage)]
+    assert texts == ["LAUNCHED", "re: again", "of the agent", "WOKEN"]
+    assert any(isinstance(message, TaskNotificationMessage) for message in whole.messages)
+
+
 async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_runs(cli: Cli) -> None:
     cli.acts["start"], cli.acts["again"] = start, hang
 
@@ -172,6 +211,31 @@ async def test_an_interrupt_while_nothing_runs_ends_the_waiting(cli: Cli) -> Non
         assert ((await query).text, (await query).outcome) == ("LAUNCHED", "success")
         assert not cli.controls  # there was no turn to stop
         assert (await session.query("next")).text == "re: next"
+
+
+@pytest.mark.parametrize("moment", ["decides", "prompt_waits"])
+async def test_an_interrupt_between_two_prompts_stops_a_turn_of_the_clis_own(cli: Cli, moment: str) -> None:
+    class FollowUp(Middleware):
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
+            cli.hold = lambda frame: cli.queue(0, frame)
+            await anyio.sleep(1000 if moment == "decides" else 0)
+            return self.make_next_prompt("again")
+
+    cli.acts["start"] = start
+    async with talking(cli, middleware=[FollowUp]) as session, anyio.create_task_group() as group:
+        query = session.query("start", until="idle")
+        group.start_soon(query.result)
+        await anyio.sleep(1)
+        [peer] = cli.children
+        await peer.write(ENDED)
+        await peer.write(frames.init())
+        await anyio.sleep(1)
+        with anyio.fail_after(1):
+            await query.interrupt()
+        assert (await query).outcome == "interrupted"
+        asked = [request["subtype"] for request in cli.controls]
+        assert asked == (["interrupt"] if moment == "decides" else ["cancel_async_message", "interrupt"])
+        assert cli.prompts == [["start"]]
 
 
 async def test_a_child_that_dies_meanwhile_fails_the_query(cli: Cli) -> None:

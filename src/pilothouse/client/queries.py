@@ -310,12 +310,13 @@ class Query(Generic[OutputT]):
         """Iterate over typed events: text and thinking deltas, tools, permissions, retries, rejected outputs, end.
 
         Turns `partial_messages` on, as `text_stream` does. The last event is `Finished`, whose `error` is that of a
-        failed run. Permission events follow the event of their tool call; they start when this method is called.
+        failed run. Permission events follow the event of their tool call; they start when this method is called, with
+        the requests that wait at that moment. In a session, they may have come before the query began.
         """
         self._want_partial_messages()
         self._plan.wants_permission_events = True
         if self._run is not None:
-            self._run.wants_permission_events = True
+            self._run.request_permission_events()
         return self._make_iterator(self._plan.make_event_reader(), again=self._messages_again)
 
     def _want_partial_messages(self) -> None:

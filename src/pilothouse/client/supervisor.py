@@ -494,6 +494,7 @@ class ChildSupervisor:
             except kind:
                 if not mend():
                     raise
+                self.check_open()  # `close` has ended the child before, and would not know of this one
         return await self._launch(previous)
 
     async def _launch(self, previous: ChildRun | None) -> ChildRun:
@@ -512,7 +513,7 @@ class ChildSupervisor:
             handlers=host,
         )
         if self.handlers is not None:
-            self.handlers.find_permission_report = conversation.find_permission_report
+            self.handlers.find_permission_report = lambda: conversation.report_permission
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._loop = self.monitor.loop = running_loop()
@@ -595,7 +596,7 @@ class ChildSupervisor:
         self.options, self.handlers, new_handlers.find_permission_report = (
             options,
             new_handlers,
-            conversation.find_permission_report,
+            lambda: conversation.report_permission,
         )
         invocation, host = self.monitor.instrument_launch(
             *make_launch(self._next_options(self._started_with), new_handlers)

@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from pilothouse.driver.connection import ChildQuery, ControlChannel, PendingRequest, SkippedLine
-from pilothouse.driver.failures import QueryLimits, idle_timeout_error, make_note, missing_result_error
-from pilothouse.driver.pending_work import BackgroundAttribution, RunningTasks, RunningTools
+from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, make_note, missing_result_error
+from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, RunningTasks, RunningTools
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
-from pilothouse.errors import (
-    CLIExitedError,
-    ControlError,
-    LineDecodeError,
-    PilothouseError,
-    SessionClosedError,
-)
+from pilothouse.errors import CLIExitedError, ControlError, LineDecodeError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
     ApiRetryMessage,
     CommandLifecycleMessage,
@@ -121,6 +115,7 @@ class ChildRun(OwnedTask):
         self._subscriptions = subscriptions
         self._make_refusal_error = make_refusal_error
         self._attribution = BackgroundAttribution()
+        self._open_asks = OpenAsks()
         self._query: ChildQuery | None = None  # the active one
         self._only_query: ChildQuery | None = None  # the one that the child was started for
         self._is_in_foreign_turn = self._has_seen_turns = self._is_input_ended = False
@@ -477,6 +472,8 @@ class ChildRun(OwnedTask):
             self._attribution.start_query()
         self.last_activity = anyio.current_time()
         self._query = query
+        if query.wants_permission_events:  # nobody may have seen what was asked before
+            self.show_open_asks(query)
         try:
             yield
         finally:
@@ -663,7 +660,8 @@ class ChildRun(OwnedTask):
 
     def _mark_begun(self, query: ChildQuery, uuid: str | None) -> None:
         if not query.has_begun and self._subscriptions is not None:
-            self._attribution.start_query()
+            if not query.owns_background:  # else the tasks that its earlier prompts have started are its own
+                self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
         query.mark_begun(uuid)
 
@@ -679,15 +677,21 @@ class ChildRun(OwnedTask):
         if self._subscriptions is not None:
             self._subscriptions.put([note], len(note.raw_line))
 
-    def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
-        """Return what takes notes about permissions: that of the query that runs, else that of the subscriptions."""
-        query = self._query
-        if query is not None and query.wants_permission_events and (query.has_begun or query.owns_background):
-            return query.add_permission_note
-        return self._add_permission_note if self._subscriptions else None
+    def report_permission(self, subtype: str, fields: dict[str, Any]) -> None:
+        """Give a note about a request, or its decision, to the active query, even before its turn, and to listeners."""
+        self._open_asks.track(subtype, fields)
+        query = self._query if self._query is not None and self._query.wants_permission_events else None
+        if query is not None or self._subscriptions:
+            note = make_note(subtype, self.session_id, fields)
+            self.add_note(note)
+            if query is not None:
+                query.put_note(note)
 
-    def _add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        self.add_note(make_note(subtype, self.session_id, fields))
+    def show_open_asks(self, query: ChildQuery) -> None:
+        """Give the active query the notes about the requests that wait."""
+        if query is self._query:
+            for note in self._open_asks.make_notes(self.session_id):
+                query.put_note(note)
 
     # What single messages say about the child.
 
@@ -742,7 +746,7 @@ class ChildRun(OwnedTask):
         self.is_in_turn, self._has_seen_turns = False, True
         self.session_id = message.session_id or self.session_id
         refuse = self._make_refusal_error
-        if refuse is not None and not self.has_started and _is_refusal(message):
+        if refuse is not None and not self.has_started and is_refusal(message):
             self.failure = self.failure or refuse(message)
             return
         only = self._only_query
@@ -794,7 +798,3 @@ class ChildRun(OwnedTask):
 
             self._redactor = Redactor(invocation_secrets(self.invocation))
         return self._redactor.redact(text)
-
-
-def _is_refusal(message: ResultMessage) -> bool:
-    return message.is_error and message.subtype != "success" and not message.is_woken

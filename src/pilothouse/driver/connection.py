@@ -28,7 +28,7 @@ from pilothouse.errors import (
     PilothouseError,
     SessionClosedError,
 )
-from pilothouse.messages import LineSkippedMessage, Message, PermissionDeniedMessage, ResultMessage
+from pilothouse.messages import LineSkippedMessage, Message, PermissionDeniedMessage, ResultMessage, SystemMessage
 from pilothouse.protocol import (
     Connection,
     ErrorReceived,
@@ -122,8 +122,8 @@ class ChildQuery(MessageSink, Protocol):
     def unmark_begun(self) -> None:
         """Undo `mark_begun`."""
 
-    def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Add a message about a permission request."""
+    def put_note(self, note: SystemMessage) -> None:
+        """Take a message of our own."""
 
     def note_denied(self, message: PermissionDeniedMessage) -> None:
         """Report a tool that the CLI has denied."""

@@ -22,7 +22,7 @@ from pilothouse.errors import (
     SessionExistsError,
     UsageError,
 )
-from pilothouse.messages import SystemMessage
+from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.options import TABLE
 from pilothouse.options.table import list_flags
 from pilothouse.protocol import encode_line
@@ -239,3 +239,8 @@ def make_note(subtype: str, session_id: str | None, fields: dict[str, Any]) -> S
     named = {} if session_id is None else {"session_id": session_id}
     line = encode_line({"type": "system", "subtype": subtype, **named, **fields})[:-1]
     return SystemMessage(subtype=subtype, session_id=session_id, raw_line=line)
+
+
+def is_refusal(message: ResultMessage) -> bool:
+    """Whether a result says that the CLI does not start; it comes in place of the initialize response."""
+    return message.is_error and message.subtype != "success" and not message.is_woken

@@ -1,4 +1,4 @@
-"""What the CLI has to do: prompts, which of them have no result yet, and tools and background tasks that run.
+"""What the CLI has to do: prompts without a result, tools and background tasks that run, requests that wait.
 
 A result is not always the end: the CLI waits for its background tasks and then starts another turn (2.1.330). Pure.
 """
@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct, field
 
+from pilothouse.driver.failures import make_note
 from pilothouse.messages import (
     AssistantMessage,
     BackgroundTasksChangedMessage,
     Message,
     ResultMessage,
+    SystemMessage,
     TaskNotificationMessage,
     TaskStartedMessage,
     TaskUpdatedMessage,
@@ -25,6 +27,7 @@ from pilothouse.messages import (
     UnknownMessage,
     UserMessage,
 )
+from pilothouse.messages.core import ASKED
 
 
 class PromptMessage(Struct, frozen=True):
@@ -142,6 +145,23 @@ class BackgroundAttribution(Struct, eq=False):
 
 def _task_ids(message: Message) -> set[Any]:
     return {value for name in _ID_FIELDS if isinstance(value := getattr(message, name, None), str)}
+
+
+class OpenAsks(Struct, eq=False):
+    """The requests for a decision that wait, as the facts of their notes, oldest first."""
+
+    _facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    def make_notes(self, session_id: str | None) -> list[SystemMessage]:
+        """Make the notes again."""
+        return [make_note(ASKED, session_id, facts) for facts in self._facts.values()]
+
+    def track(self, subtype: str, facts: dict[str, Any]) -> None:
+        """Take the next note: its subtype, `ASKED` or `SETTLED`, and its facts."""
+        if subtype == ASKED:
+            self._facts[facts["id"]] = facts
+        else:
+            self._facts.pop(facts["id"], None)
 
 
 _REMEMBERED_TOOLS: Final = 10_000

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
-from pilothouse.driver.failures import IdleTimer, QueryLimits, make_note, self_wait_error, timeout_error
+from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
 from pilothouse.driver.tasks import LazyEvent, OwnedTask, current_owners
@@ -202,8 +202,8 @@ class QueryRun(OwnedTask):
         ended = self._turn_ended
         try:
             if goes_on and self._middleware is not None:
-                self._middleware.cancel()  # the CLI has nothing to stop
-            else:
+                self._middleware.cancel()
+            if not goes_on or self._is_in_background_turn:  # else the CLI has nothing to stop
                 await self._interrupt_turn(child, ended)
         except PilothouseError as error:
             self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
@@ -221,10 +221,13 @@ class QueryRun(OwnedTask):
             self.stop()  # no prompt was sent, and none will be
             return
         child.release_reader()
-        if not self.is_awaiting_idle and not self.has_begun:  # no wait otherwise: the query may be stopped meanwhile
+        # No wait otherwise: the query may be stopped meanwhile.
+        if not (self.is_awaiting_idle or self.is_awaiting_next_prompt or self.has_begun):
             await self._first_sent.wait()
             await child.cancel_prompts(self)
             if not self.pending_prompts:
+                if self._is_in_background_turn:
+                    await child.request("interrupt")
                 self.is_cut_short = self.has_turn_ended = True
                 self._end_turn()
                 return
@@ -285,19 +288,26 @@ class QueryRun(OwnedTask):
         if batch:
             self._buffer.put(batch, size)
 
+    def put_note(self, note: SystemMessage) -> None:
+        """Add a message of our own to the stream."""
+        self._buffer.put([note], len(note.raw_line))
+
     def add_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        self._buffer.put([note], len(note.raw_line))
+        self.put_note(note)
         if self._child is not None:
             self._child.add_note(note)
 
-    def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Add a message about a permission request, or its decision."""
-        self.add_note(make_note(subtype, self.session_id, fields))
-
     def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
-        """Return `add_permission_note` if the consumer wants such messages."""
-        return self.add_permission_note if self.wants_permission_events else None
+        """Return what takes notes about permissions in a one-shot query."""
+        return None if self._child is None else self._child.report_permission
+
+    def request_permission_events(self) -> None:
+        """Give the consumer notes about permissions from now on, at first about the requests that wait."""
+        if not self.wants_permission_events:
+            self.wants_permission_events = True
+            if self._child is not None:
+                self._child.show_open_asks(self)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
@@ -487,8 +497,12 @@ class QueryRun(OwnedTask):
 
     def _is_idle(self) -> bool:
         """Whether there is no turn to interrupt."""
-        works = self.is_awaiting_idle and self._child is not None and self._child.is_in_turn
-        return self.has_turn_ended and not self.pending_prompts and not works
+        return self.has_turn_ended and not self.pending_prompts and not self._is_in_background_turn
+
+    @property
+    def _is_in_background_turn(self) -> bool:
+        """Whether the CLI works on a turn of its own that belongs to this query."""
+        return self.owns_background and self._child is not None and self._child.is_in_turn
 
     async def wait_decided(self) -> None:
         """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
