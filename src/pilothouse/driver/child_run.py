@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from pilothouse.driver.connection import ChildQuery, ControlChannel, PendingRequest, SkippedLine
-from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, make_note, missing_result_error
-from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, RunningTasks, RunningTools
+from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
+from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, RunningTasks, RunningTools, make_ask_note
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
 from pilothouse.errors import CLIExitedError, ControlError, LineDecodeError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
@@ -682,7 +682,7 @@ class ChildRun(OwnedTask):
         self._open_asks.track(subtype, fields)
         query = self._query if self._query is not None and self._query.wants_permission_events else None
         if query is not None or self._subscriptions:
-            note = make_note(subtype, self.session_id, fields)
+            note = make_ask_note(subtype, self.session_id, fields)
             self.add_note(note)
             if query is not None:
                 query.put_note(note)

@@ -51,7 +51,10 @@ from pilothouse.tracebacks import make_exc_info
 
 T = TypeVar("T")
 Report = Callable[[str, dict[str, Any]], object]
-"""Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
+"""Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts.
+
+Their `id` is an `AskId`, and the same object both times.
+"""
 FindReport = Callable[[], Report | None]
 """Returns who wants to know now; None: nobody."""
 
@@ -61,8 +64,8 @@ DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
 
 
-class AskId(Struct):
-    """The id of a request, made when it is needed first: most requests are neither reported nor parked."""
+class AskId(Struct, eq=False):
+    """The id of a request, made when it is needed first: most requests are neither shown nor parked."""
 
     _text: str = ""
 
@@ -93,7 +96,7 @@ async def decide_safely(
     """
     ask_id = AskId()
     if find_report is not None and (report := find_report()) is not None:
-        report(ASKED, {"id": str(ask_id), "kind": kind, "request": body})
+        report(ASKED, {"id": ask_id, "kind": kind, "request": body})
     answer: Any = None
     by = "withdrawn"
     try:
@@ -103,7 +106,7 @@ async def decide_safely(
         answer, by = failure_decision, "error"
     finally:
         if find_report is not None and (report := find_report()) is not None:
-            report(SETTLED, {"id": str(ask_id), "kind": kind, "by": by, "answer": answer})
+            report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
     return answer
 
 
