@@ -231,6 +231,27 @@ class Cli:
         return {"cancelled": bool(found)}
 
 
+TASK_STARTED: dict[str, Any] = {"type": "system", "subtype": "task_started", "task_id": "t1", "description": "tests"}
+TASK_ENDED: dict[str, Any] = {
+    "type": "system",
+    "subtype": "task_notification",
+    "task_id": "t1",
+    "status": "completed",
+}
+
+
+def bash_request(request_id: str) -> dict[str, Any]:
+    """The CLI asks whether a command may run."""
+    request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
+    return {"type": "control_request", "request_id": request_id, "request": request}
+
+
+async def start_task(cli: Cli, say: Say, text: str) -> str:
+    """Starts a task in the background, and answers."""
+    await say(TASK_STARTED)
+    return "LAUNCHED"
+
+
 async def die(cli: Cli, say: Say, text: str) -> str:
     """Says a part of an answer, and is killed."""
     await say(frames.assistant(f"part of {text}"))

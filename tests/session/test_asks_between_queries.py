@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from session_cli import Cli, Say, talking
+from session_cli import TASK_ENDED, Cli, bash_request, start_task, talking
 
 import pilothouse as ph
 from pilothouse.messages.core import ASKED
@@ -14,27 +14,17 @@ from pilothouse.testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time, pytest.mark.parametrize("until", ["idle", "result"])]
 
-STARTED: dict[str, Any] = {"type": "system", "subtype": "task_started", "task_id": "t1", "description": "tests"}
-ENDED: dict[str, Any] = {"type": "system", "subtype": "task_notification", "task_id": "t1", "status": "completed"}
-BODY: dict[str, Any] = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
-REQUEST: dict[str, Any] = {"type": "control_request", "request_id": "r1", "request": BODY}
-
-
-async def start(cli: Cli, say: Say, text: str) -> str:
-    await say(STARTED)
-    return "LAUNCHED"
-
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: Any, *, is_late: bool) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     shown: list[str] = []
     heard: list[Any] = []
     async with talking(cli, asks=ph.Asks()) as session:
         messages = session.messages()
         await session.query("start", until="result")
         [peer] = cli.children
-        await peer.write(REQUEST)
+        await peer.write(bash_request("r1"))
         [ask] = [await session.asks.wait()]
         query = session.query("next", until=until)
         if is_late:
@@ -45,7 +35,7 @@ async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: 
                 if isinstance(event, ph.PermissionAsked):
                     assert event.id == ask.id
                     ask.allow()
-                    await peer.write(ENDED)
+                    await peer.write(TASK_ENDED)
         assert "PermissionAsked" not in [type(event).__name__ async for event in session.query("last").events()]
     heard += [message async for message in messages if isinstance(message, ph.SystemMessage)]
     assert (shown.count("PermissionAsked"), shown.count("PermissionSettled")) == (1, 1)
@@ -54,19 +44,19 @@ async def test_a_query_shows_what_waits_since_the_query_before(cli: Cli, until: 
 
 async def test_a_query_shows_what_has_to_be_decided_before_its_prompt_is_taken(cli: Cli, until: Any) -> None:
     """The CLI was woken and asks in a turn of its own, while the prompt waits in its queue."""
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     waiting: list[dict[str, Any]] = []
     shown: list[str] = []
 
     async def ask() -> None:
         await anyio.sleep(1)
-        await peer.write(REQUEST)
+        await peer.write(bash_request("r1"))
 
     async with talking(cli, asks=ph.Asks()) as session, anyio.create_task_group() as group:
         await session.query("start", until="result")
         [peer] = cli.children
         cli.hold = waiting.append
-        await peer.write(ENDED)
+        await peer.write(TASK_ENDED)
         await peer.write(frames.init())
         group.start_soon(ask)
         with anyio.fail_after(60):

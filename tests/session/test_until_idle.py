@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from session_cli import Cli, hang, talking
+from session_cli import TASK_ENDED, TASK_STARTED, Cli, bash_request, hang, start_task, talking
 
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
@@ -16,27 +16,19 @@ from pilothouse.testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
-STARTED: dict[str, Any] = {"type": "system", "subtype": "task_started", "task_id": "t1", "description": "tests"}
-ENDED: dict[str, Any] = {"type": "system", "subtype": "task_notification", "task_id": "t1", "status": "completed"}
-
-
-async def start(cli: Cli, say: Any, text: str) -> str:
-    await say(STARTED)
-    return "LAUNCHED"
-
 
 async def wake(cli: Cli, *answers: str) -> None:
     """The task ends, which wakes the model."""
     await anyio.sleep(5)
     [peer] = cli.children
-    await peer.write(ENDED)
+    await peer.write(TASK_ENDED)
     for answer in answers:
         await cli.wake(peer, answer=answer)
 
 
 @pytest.mark.parametrize("until", ["idle", "result"])
 async def test_woken_turns_belong_to_the_query(cli: Cli, until: Any) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     order: list[str] = []
 
     async def ask(prompt: str, **settings: Any) -> None:
@@ -63,7 +55,7 @@ async def test_woken_turns_belong_to_the_query(cli: Cli, until: Any) -> None:
 
 
 async def test_what_a_background_task_asks_after_the_answer_is_an_event(cli: Cli) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     was_asked = anyio.Event()
     events: list[str] = []
 
@@ -74,8 +66,7 @@ async def test_what_a_background_task_asks_after_the_answer_is_an_event(cli: Cli
     async def ask() -> None:
         await anyio.sleep(5)
         [peer] = cli.children
-        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
-        await peer.write({"type": "control_request", "request_id": "r1", "request": request})
+        await peer.write(bash_request("r1"))
         await was_asked.wait()
         await wake(cli, "FINISHED")
 
@@ -87,7 +78,7 @@ async def test_what_a_background_task_asks_after_the_answer_is_an_event(cli: Cli
 
 async def test_what_comes_while_a_middleware_decides_belongs_to_the_query(cli: Cli) -> None:
     """A request, and a turn that the CLI starts by itself; the prompt of the middleware ends in the same way."""
-    cli.acts["start"] = cli.acts["again"] = start
+    cli.acts["start"] = cli.acts["again"] = start_task
     events: list[str] = []
 
     class SlowFollowUp(Middleware):
@@ -95,8 +86,7 @@ async def test_what_comes_while_a_middleware_decides_belongs_to_the_query(cli: C
 
         async def after_result(self, result: ph.ResultMessage) -> NextPrompt | None:
             [peer] = cli.children
-            request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
-            await peer.write({"type": "control_request", "request_id": result.uuid, "request": request})
+            await peer.write(bash_request(str(result.uuid)))
             await wake(cli, "FINISHED")
             await anyio.sleep(1)
             return self.make_next_prompt(self.following.pop()) if self.following else None
@@ -116,7 +106,7 @@ async def test_what_comes_while_a_middleware_decides_belongs_to_the_query(cli: C
 
 async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_query(cli: Cli) -> None:
     """The CLI is woken first, and the woken turn asks; only then it takes the prompt of the middleware."""
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     events: list[Any] = []
     waiting: list[dict[str, Any]] = []
     was_asked = anyio.Event()
@@ -135,9 +125,8 @@ async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_quer
     async def work() -> None:
         await anyio.sleep(5)
         [peer], [frame] = cli.children, waiting
-        await peer.write(ENDED)
-        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "call_1"}
-        await cli.wake(peer, {"type": "control_request", "request_id": "r1", "request": request}, answer="WOKEN")
+        await peer.write(TASK_ENDED)
+        await cli.wake(peer, bash_request("r1"), answer="WOKEN")
         await was_asked.wait()
         cli.take(0, frame)
 
@@ -153,7 +142,7 @@ async def test_a_turn_of_the_clis_own_before_the_next_prompt_belongs_to_the_quer
 @pytest.mark.parametrize("way", ["middleware", "iterable"])
 async def test_a_later_prompt_leaves_the_background_tasks_to_the_query(cli: Cli, way: str) -> None:
     async def start_agent(cli: Cli, say: Any, text: str) -> str:
-        await say({**STARTED, "tool_use_id": "agent_1"})
+        await say({**TASK_STARTED, "tool_use_id": "agent_1"})
         return "LAUNCHED"
 
     async def work() -> None:
@@ -187,7 +176,7 @@ async def test_a_later_prompt_leaves_the_background_tasks_to_the_query(cli: Cli,
 
 
 async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_runs(cli: Cli) -> None:
-    cli.acts["start"], cli.acts["again"] = start, hang
+    cli.acts["start"], cli.acts["again"] = start_task, hang
 
     class FollowUp(Middleware):
         async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
@@ -200,7 +189,7 @@ async def test_silence_is_limited_in_the_prompt_of_a_middleware_although_a_task_
 
 
 async def test_an_interrupt_while_nothing_runs_ends_the_waiting(cli: Cli) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     async with talking(cli) as session:
         query = session.query("start", until="idle")
         async with anyio.create_task_group() as group:
@@ -221,13 +210,13 @@ async def test_an_interrupt_between_two_prompts_stops_a_turn_of_the_clis_own(cli
             await anyio.sleep(1000 if moment == "decides" else 0)
             return self.make_next_prompt("again")
 
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     async with talking(cli, middleware=[FollowUp]) as session, anyio.create_task_group() as group:
         query = session.query("start", until="idle")
         group.start_soon(query.result)
         await anyio.sleep(1)
         [peer] = cli.children
-        await peer.write(ENDED)
+        await peer.write(TASK_ENDED)
         await peer.write(frames.init())
         await anyio.sleep(1)
         with anyio.fail_after(1):
@@ -239,7 +228,7 @@ async def test_an_interrupt_between_two_prompts_stops_a_turn_of_the_clis_own(cli
 
 
 async def test_a_child_that_dies_meanwhile_fails_the_query(cli: Cli) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     async with talking(cli) as session:
         query = session.query("start", until="idle")
         async with anyio.create_task_group() as group:
@@ -255,7 +244,7 @@ async def test_a_child_that_dies_meanwhile_fails_the_query(cli: Cli) -> None:
 
 
 async def test_its_time_counts_while_it_waits(cli: Cli) -> None:
-    cli.acts["start"] = start
+    cli.acts["start"] = start_task
     async with talking(cli) as session:
         with pytest.raises(ph.QueryTimeout):
             await session.query("start", until="idle", timeout=3)
