@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.driver import HandlerSet, SendControl
     from pilothouse.hooks.dispatcher import HookDispatcher
-    from pilothouse.permissions.dispatcher import FindReport, Park, Report
+    from pilothouse.permissions.dispatcher import Park, Report
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds", "asks")
@@ -52,7 +52,7 @@ class RequestHandlers:
         hooks: the dispatcher of the hooks, if there are any.
         handlers: by subtype of the request.
         initialize_fields: what the initialize request must contain for them.
-        find_permission_report: finds who wants to know of a permission request or decision.
+        report_permission: is told of each permission request and decision.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
@@ -74,7 +74,7 @@ class RequestHandlers:
         self.hooks: Any = None
         self._tools: Any = None
         self._session = session
-        self.find_permission_report: FindReport = lambda: None
+        self.report_permission: Report | None = None
         self._add_permissions(options)
         self._add_hooks(options, None if previous is None else previous.hooks)
         self._add_dialogs(options)
@@ -163,7 +163,7 @@ class RequestHandlers:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         del asked["asks"]
         dispatcher = make_permission_dispatcher(**asked, park=self._make_park(options))
-        dispatcher.session, dispatcher.find_report = self._session, self._find_report
+        dispatcher.session, dispatcher.report = self._session, self._report
         self.handlers["can_use_tool"] = dispatcher.handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
@@ -175,8 +175,9 @@ class RequestHandlers:
         scope = getattr(self._session, "_supervisor", self)  # the session itself is a weak reference
         return partial(options.asks.park, scope)
 
-    def _find_report(self) -> Report | None:
-        return self.find_permission_report()
+    def _report(self, subtype: str, facts: dict[str, Any]) -> None:
+        if self.report_permission is not None:  # known when there is a child
+            self.report_permission(subtype, facts)
 
     def _add_hooks(self, options: Options, previous: HookDispatcher | None) -> None:
         hooks = options.hooks
@@ -219,7 +220,7 @@ class RequestHandlers:
         elicitations = make_elicitation_dispatcher(options.on_elicitation, park=self._make_park(options))
         dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
         elicitations.session = dialogs.session = self._session
-        elicitations.find_report = dialogs.find_report = self._find_report
+        elicitations.report = dialogs.report = self._report
         self.handlers["elicitation"] = elicitations.handle
         self.handlers["request_user_dialog"] = dialogs.handle
         self.initialize_fields |= dialogs.initialize_fields

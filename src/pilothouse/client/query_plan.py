@@ -176,7 +176,7 @@ class QueryPlan:
             raise
         run.wants_permission_events = self.wants_permission_events
         if self.handlers is not None:
-            self.handlers.find_permission_report = run.find_permission_report
+            self.handlers.report_permission = run.report_permission
         if options.can_use_tool is None and options.confirm is None and options.asks is None:
             run.on_denied = self._note_denied
         for middleware in middlewares:

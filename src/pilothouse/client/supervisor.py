@@ -513,7 +513,7 @@ class ChildSupervisor:
             handlers=host,
         )
         if self.handlers is not None:
-            self.handlers.find_permission_report = lambda: conversation.report_permission
+            self.handlers.report_permission = conversation.report_permission
         conversation.session_id = self.resume_state.id
         conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._loop = self.monitor.loop = running_loop()
@@ -593,10 +593,10 @@ class ChildSupervisor:
             self.handlers,
             make_replacement_handlers(self.handlers, options.merge(own), changes, self._session, bridge),
         )
-        self.options, self.handlers, new_handlers.find_permission_report = (
+        self.options, self.handlers, new_handlers.report_permission = (
             options,
             new_handlers,
-            lambda: conversation.report_permission,
+            conversation.report_permission,
         )
         invocation, host = self.monitor.instrument_launch(
             *make_launch(self._next_options(self._started_with), new_handlers)

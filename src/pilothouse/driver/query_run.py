@@ -298,9 +298,10 @@ class QueryRun(OwnedTask):
         if self._child is not None:
             self._child.add_note(note)
 
-    def find_permission_report(self) -> Callable[[str, dict[str, Any]], None] | None:
-        """Return what takes notes about permissions in a one-shot query."""
-        return None if self._child is None else self._child.report_permission
+    def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
+        """Take a note about a permission request, or its decision, in a one-shot query."""
+        if self._child is not None:
+            self._child.report_permission(subtype, facts)
 
     def request_permission_events(self) -> None:
         """Give the consumer notes about permissions from now on, at first about the requests that wait."""

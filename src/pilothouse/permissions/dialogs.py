@@ -18,8 +18,8 @@ from pilothouse.messages.base import short_repr
 from pilothouse.permissions.dispatcher import (
     DECIDED_WITHOUT_FUNCTION,
     AskId,
-    FindReport,
     Park,
+    Report,
     decide_safely,
     make_callback,
 )
@@ -88,14 +88,14 @@ class ElicitationDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        find_report: finds who wants to know of an elicitation or its answer; its owner may set it.
+        report: is told of each elicitation and its answer; its owner may set it.
     """
 
     def __init__(self, on_elicitation: UserCallback | None, park: Park | None) -> None:
         self._on_elicitation = on_elicitation
         self._park = park
         self.session: Any = None
-        self.find_report: FindReport | None = None
+        self.report: Report | None = None
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one elicitation; raises nothing but cancellation.
@@ -108,7 +108,7 @@ class ElicitationDispatcher:
             lambda body: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
             kind="elicitation",
             body=body,
-            find_report=self.find_report,
+            report=self.report,
             failure_decision={"action": "cancel"},
         )
 
@@ -209,14 +209,14 @@ class DialogDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        find_report: finds who wants to know of a dialog or its answer; its owner may set it.
+        report: is told of each dialog and its answer; its owner may set it.
     """
 
     def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...]) -> None:
         self._on_user_dialog = on_user_dialog
         self._kinds = kinds
         self.session: Any = None
-        self.find_report: FindReport | None = None
+        self.report: Report | None = None
 
     @property
     def initialize_fields(self) -> Mapping[str, Any]:
@@ -241,7 +241,7 @@ class DialogDispatcher:
             lambda body: f"the dialog {body['dialog_kind']!s:.80}",
             kind="dialog",
             body=body,
-            find_report=self.find_report,
+            report=self.report,
             failure_decision={"behavior": "cancelled"},
         )
 

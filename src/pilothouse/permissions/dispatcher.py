@@ -55,8 +55,6 @@ Report = Callable[[str, dict[str, Any]], object]
 
 Their `id` is an `AskId`, and the same object both times.
 """
-FindReport = Callable[[], Report | None]
-"""Returns who wants to know now; None: nobody."""
 
 log = logging.getLogger("pilothouse.permissions")
 
@@ -81,7 +79,7 @@ async def decide_safely(
     *,
     kind: str,
     body: Mapping[str, Any],
-    find_report: FindReport | None,
+    report: Report | None,
     failure_decision: T,
 ) -> T:
     """Make a decision; every failure gives one as well.
@@ -91,11 +89,11 @@ async def decide_safely(
         describe: returns a short text about the request with this body, for the log.
         kind: the kind of request: "permission", "question", "plan", "elicitation" or "dialog".
         body: the body of the request.
-        find_report: called before `decide`, and again before the decision is sent.
+        report: called before `decide`, and again before the decision is sent.
         failure_decision: the decision when `decide` raises.
     """
     ask_id = AskId()
-    if find_report is not None and (report := find_report()) is not None:
+    if report is not None:
         report(ASKED, {"id": ask_id, "kind": kind, "request": body})
     answer: Any = None
     by = "withdrawn"
@@ -105,7 +103,7 @@ async def decide_safely(
         log.error("%s: no valid answer, so the request is refused", describe(body), exc_info=make_exc_info(error))
         answer, by = failure_decision, "error"
     finally:
-        if find_report is not None and (report := find_report()) is not None:
+        if report is not None:
             report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
     return answer
 
@@ -167,7 +165,7 @@ class PermissionDispatcher:
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
-        find_report: finds who wants to know of a request or a decision; its owner may set it.
+        report: is told of each request and decision; its owner may set it.
     """
 
     def __init__(
@@ -192,7 +190,7 @@ class PermissionDispatcher:
         if on_plan is not None:
             self._routes[PLAN_TOOL] = partial(self._ask_plan, on_plan), "on_plan"
         self.session: Any = None
-        self.find_report: FindReport | None = None
+        self.report: Report | None = None
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one request; raises nothing but cancellation.
@@ -205,7 +203,7 @@ class PermissionDispatcher:
             _describe,
             kind=_KINDS.get(str(body.get("tool_name")), "permission"),
             body=body,
-            find_report=self.find_report,
+            report=self.report,
             failure_decision=_FAILED_RESPONSE,
         )
 
