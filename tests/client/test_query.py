@@ -55,6 +55,13 @@ async def test_iterating_gives_messages_as_they_come(fake: FakeCLI) -> None:
     assert [m async for m in query] == seen
 
 
+async def test_an_awaited_answer_keeps_each_repeated_value_once(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init(), frames.assistant("one"), frames.assistant("two"), frames.result("done"))
+    one, two, end = (await ph.query("go", cli=fake.path)).messages[1:]
+    assert one.session_id
+    assert one.session_id is two.session_id is end.session_id
+
+
 @pytest.mark.requirement("L57", "L61")
 async def test_on_message_is_called_in_order_and_may_raise(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
     fake.text("Hello")

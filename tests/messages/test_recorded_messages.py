@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 from collections.abc import Iterator
@@ -198,3 +199,17 @@ def test_what_the_host_sends_is_understood_too(transcripts: list[Path]) -> None:
             assert message.content
             seen += 1
     assert seen > 40
+
+
+def test_kept_messages_share_what_they_repeat_and_stay_equal(message_lines: list[bytes]) -> None:
+    fresh = [messages.decode(line) for line in message_lines]
+    kept = [messages.decode(line) for line in message_lines]
+    half = len(kept) // 2
+    last = decoder_module.share_equal_values(kept[:half], None)
+    assert decoder_module.share_equal_values(kept[half:], last) is not last
+    assert kept == fresh
+    assert [message.raw for message in kept] == [message.raw for message in fresh]
+    answers = [message for message in kept if isinstance(message, messages.AssistantMessage)]
+    pairs = [(one, other) for one, other in itertools.pairwise(answers) if one.usage == other.usage]
+    assert pairs
+    assert all(one.usage is other.usage for one, other in pairs)

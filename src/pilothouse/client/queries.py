@@ -24,7 +24,8 @@ from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.driver import QueryRun, call_in_loop, running_loop
 from pilothouse.driver.query_run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
-from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
+from pilothouse.messages import AssistantMessage, DoneMessage, LineSkippedMessage, Message, ResultMessage
+from pilothouse.messages.decoder import share_equal_values
 from pilothouse.options import Options
 from pilothouse.tracebacks import make_exc_info, user_class, user_function
 
@@ -232,6 +233,7 @@ class Query(Generic[OutputT]):
         self._collected_bytes = 0
         self._has_overflowed = False
         self._is_collecting = False
+        self._last_kept: AssistantMessage | None = None
         self._is_managed = False
         self._is_interrupted_early = False
         self._is_exhausted = False  # everything was taken from the run
@@ -511,7 +513,9 @@ class Query(Generic[OutputT]):
             self._collected.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
             return
         self._collected.extend(batch)
-        if not self._is_collecting:
+        if self._is_collecting:
+            self._last_kept = share_equal_values(batch, self._last_kept)
+        else:
             self._collected_bytes += size
             if self._collected_bytes > STREAM_KEEP_BYTES:
                 self._has_overflowed = True

@@ -257,6 +257,36 @@ def is_terminal(message: object) -> bool:
     return isinstance(message, ResultMessage | core.DoneMessage)
 
 
+def share_equal_values(messages: Iterable[Message], last: AssistantMessage | None) -> AssistantMessage | None:
+    """Let messages that are kept use the same objects for what they all repeat, which saves a quarter of their memory.
+
+    Args:
+        messages: fresh from the decoder, in order.
+        last: what this function returned for the messages before; None: there were none.
+
+    Returns:
+        The last assistant message.
+    """
+    for message in messages:
+        if message.__class__ is AssistantMessage:
+            message = cast("AssistantMessage", message)
+            if last is not None:
+                _share(message, last, ("session_id",))
+                _share(message.message, last.message, ("id", "model", "usage"))
+            _set_field(message.message, "content", message.content[:])  # the decoder leaves room for three more blocks
+            last = message
+        elif last is not None:
+            _share(message, last, ("session_id",))
+    return last
+
+
+def _share(one: msgspec.Struct, other: msgspec.Struct, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(other, name)
+        if getattr(one, name) == value:
+            _set_field(one, name, value)
+
+
 # -- the lenient path: fits JSON to a class, value by value ----------------------------------------------------------
 
 # Unions that are open on the wire, and the class for what fits no member.
