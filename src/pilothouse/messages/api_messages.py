@@ -6,8 +6,6 @@ default are required; a block that lacks one is kept as `UnknownBlock`.
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
@@ -65,7 +63,7 @@ class ToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="too
     """Wire type `tool_result`: the result of a tool call."""
 
     tool_use_id: str
-    content: str | list[ContentBlock] | None = None
+    content: "str | list[ContentBlock] | None" = None
     is_error: bool | None = None
     cache_control: dict[str, Any] | None = None
 
@@ -140,7 +138,7 @@ class McpToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="
     """Wire type `mcp_tool_result`."""
 
     tool_use_id: str
-    content: str | list[ContentBlock] | None = None
+    content: "str | list[ContentBlock] | None" = None
     is_error: bool | None = None
 
     @property
@@ -171,7 +169,7 @@ class SearchResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="s
 
     source: str
     title: str = ""
-    content: list[ContentBlock] = []
+    content: "list[ContentBlock]" = []
     citations: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
 
@@ -307,7 +305,7 @@ class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
     type: Literal["message"] = "message"  # a literal, so that no message creates a new string
     role: Literal["assistant"] = "assistant"
     model: str | None = None
-    content: list[ContentBlock] = []
+    content: "list[ContentBlock]" = []
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None

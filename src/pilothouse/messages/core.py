@@ -7,8 +7,6 @@ how lines are decoded.
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -90,7 +88,7 @@ class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assist
     historical: bool = False
 
     @classmethod
-    def of(cls, *content: ContentBlock | str, model: str | None = None, **fields: Any) -> AssistantMessage:
+    def of(cls, *content: ContentBlock | str, model: str | None = None, **fields: Any) -> "AssistantMessage":
         """Build a message by hand, for tests and for engines that write the protocol themselves.
 
         Args:
@@ -173,7 +171,7 @@ class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
     historical: bool = False
 
     @classmethod
-    def of(cls, content: str | Sequence[ContentBlock], **fields: Any) -> UserMessage:
+    def of(cls, content: str | Sequence[ContentBlock], **fields: Any) -> "UserMessage":
         """Build a message by hand.
 
         Args:

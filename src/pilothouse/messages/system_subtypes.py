@@ -3,8 +3,6 @@
 Loaded lazily, through the decoder.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec import Struct

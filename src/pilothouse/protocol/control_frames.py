@@ -14,8 +14,6 @@ Reading gives the same result for the nested form of the real CLI and the flat s
 Writing always uses the nested form: one compact line of JSON that ends in ``\n``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
