@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from served_host import LIMIT, TOKEN, Served, prompt, settings
 
 from pilothouse import Query, QueryResult, UsageError
-from pilothouse.server import Host
+from pilothouse.server import Host, rest
 from pilothouse.testing import FakeCLI, frames
 
 MakeHost = Callable[..., Served]
@@ -109,6 +111,32 @@ def test_events_resume_at_any_of_them(serve_host: MakeHost) -> None:
         for at, event in enumerate(whole[:-1]):
             with served.events(made["id"], event["id"]) as events:
                 assert [next(events) for _ in whole[at + 1 :]] == whole[at + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_viewers_of_the_same_output_share_its_events_whatever_they_read(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = [b'{"type":"assistant","number":%d}\n' % number for number in range(10, 40)]
+    size = len(rows[0])
+    events = [b"id: %d\ndata: %s\n\n" % (size * (at + 1), row[:-1]) for at, row in enumerate(rows)]
+    output = b"".join(rows)
+    session: Any = SimpleNamespace(attached_count=2, shared_events=None)
+    viewers = [rest.NumberedLines(0), rest.NumberedLines(0), rest.NumberedLines(7)]  # the last in the middle of a line
+    seen = [b"", b"", b""]
+    while any(viewer.place < len(output) for viewer in viewers):
+        index = chance.randrange(3)
+        piece = output[viewers[index].place :][: chance.choice((size, size, 2 * size, size + 7, 7, size - 7))]
+        seen[index] += viewers[index].encode(session, piece)
+    assert seen == [b"".join(events), b"".join(events), b"".join(events[1:])]
+
+
+def test_the_second_viewer_of_some_output_gets_what_the_first_one_made_of_it() -> None:
+    session: Any = SimpleNamespace(attached_count=2, shared_events=None)
+    first, second = rest.NumberedLines(0), rest.NumberedLines(0)
+    output = b'{"type":"assistant"}\n{"type":'
+    assert first.encode(session, output) is second.encode(session, output)
+    assert first.encode(session, b'"user"}\n') == second.encode(session, b'"user"}\n') != b""
+    assert first.place == second.place
 
 
 def test_events_of_a_session_over_the_wire_and_its_end(serve_host: MakeHost) -> None:

@@ -603,14 +603,15 @@ class ChildRun(OwnedTask):
         subscriptions, query = self._subscriptions, self._query
         assert subscriptions is not None
         subscriptions.put(batch, size)
-        if is_plain and self.reports_lifecycle and not self._attribution:
-            if query is not None and (query.owns_background or (query.has_begun and query.pending_prompts)):
-                query.put(batch, size)
-            else:
-                for message in batch:
-                    subscriptions.on_unattributed(message)
-            return
-        self._put_each(batch, size, query, subscriptions)
+        is_uniform = is_plain and not self._attribution  # then the first message says whose all are
+        is_mine = is_uniform and query is not None and self._belongs_to(query, batch[0])
+        if not is_uniform or self._attribution:
+            self._put_each(batch, size, query, subscriptions)
+        elif query is not None and is_mine:
+            query.put(batch, size)
+        else:
+            for message in batch:
+                subscriptions.on_unattributed(message)
 
     def _put_all(self, query: ChildQuery, batch: list[Message], size: int, *, is_plain: bool) -> None:
         if not query.has_begun:

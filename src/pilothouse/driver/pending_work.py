@@ -135,7 +135,7 @@ class BackgroundAttribution(Struct, eq=False):
         """Whether `message` is about work of an earlier query. Call it with every message about a task."""
         if isinstance(message, BackgroundTasksChangedMessage):
             return bool(self._earlier) and not self._own
-        theirs = not self._earlier.isdisjoint(_task_ids(message))
+        theirs = bool(self._earlier) and not self._earlier.isdisjoint(_task_ids(message))
         if isinstance(message, TaskStartedMessage):
             (self._earlier if theirs else self._own).update(_task_ids(message))
         elif theirs and isinstance(message, AssistantMessage):

@@ -25,7 +25,7 @@ from pilothouse.server.auth import HEALTH_PATH, HTTP_STATUSES, find_request_owne
 from pilothouse.server.host import Host
 from pilothouse.server.journal import KEPT_EVENTS, JournalError, OutputPrunedError
 from pilothouse.server.policy import RefusedRequestError
-from pilothouse.server.sessions import RestSession, ServerSession
+from pilothouse.server.sessions import RestSession, ServerSession, SharedEvents
 
 READ_BYTES = 256 * 1024
 """Bytes per read."""
@@ -57,20 +57,40 @@ class NumberedLines:
     """
 
     def __init__(self, place: int) -> None:
-        self._place = place
+        self.place = place
         self._held: list[bytes] = []
         self._size = 0
+
+    @property
+    def begins_line(self) -> bool:
+        """Whether the next byte begins a line."""
+        return not self._size
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes | None]]:
         """Yield each complete line without its end, after its end's offset; None for a line that was too long."""
         *ends, rest = data.split(b"\n")
         for part in ends:
+            self.place += len(part) + 1
+            if not self._size and len(part) <= MAX_LINE_BYTES:
+                yield self.place, part
+                continue
             self._hold(part)
-            self._place += len(part) + 1
-            yield self._place, None if self._size > MAX_LINE_BYTES else b"".join(self._held)
+            yield self.place, None if self._size > MAX_LINE_BYTES else b"".join(self._held)
             self._held, self._size = [], 0
-        self._place += len(rest)
+        self.place += len(rest)
         self._hold(rest)
+
+    def encode(self, session: ServerSession, data: bytes) -> bytes:
+        """Return the events of the next output of a session; viewers at the same place share the work."""
+        begin, begins_line, shared = self.place, self.begins_line, session.shared_events
+        if shared is not None and begins_line and (shared.place, shared.size) == (begin, len(data)):
+            self.place += len(data)
+            self._hold(shared.rest)
+            return shared.events
+        events = b"".join([event for end, line in self.feed(data) if (event := _encode_event(end, line))])
+        is_shared = begins_line and session.attached_count > 1
+        session.shared_events = SharedEvents(begin, len(data), events, b"".join(self._held)) if is_shared else None
+        return events
 
     def _hold(self, part: bytes) -> None:
         self._size += len(part)
@@ -101,7 +121,7 @@ async def stream_events(session: ServerSession, place: int, heartbeat: float) ->
             if not data:
                 break
             place += len(data)
-            events = b"".join(event for end, line in lines.feed(data) if (event := _encode_event(end, line)))
+            events = lines.encode(session, data)
             if events:
                 yield events
         ending = session.record.ending

@@ -60,6 +60,18 @@ class AcceptedPrompt(NamedTuple):
     scope: anyio.CancelScope  # of the task that waits for the result
 
 
+class SharedEvents(NamedTuple):
+    """The events that one viewer has made of a piece of output, for the others at the same place.
+
+    `place` is the offset of its first byte, which begins a line; `rest` is its last line if that is incomplete.
+    """
+
+    place: int
+    size: int
+    events: bytes
+    rest: bytes
+
+
 class ServerSession(ABC):
     """One session on this host.
 
@@ -70,6 +82,7 @@ class ServerSession(ABC):
     Attributes:
         attached_count: number of connections that read it now.
         last_used: event loop time of the last attachment or activity.
+        shared_events: of the output that was read last, if more than one viewer is attached.
     """
 
     def __init__(self, journal: OutputJournal, record: JournaledSession) -> None:
@@ -78,6 +91,7 @@ class ServerSession(ABC):
         self.output = OutputLog(journal, record, acknowledged=record.kind == "wire")
         self.attached_count = 0
         self.last_used = anyio.current_time()
+        self.shared_events: SharedEvents | None = None
 
     @property
     def id(self) -> str:
