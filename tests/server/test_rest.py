@@ -139,6 +139,14 @@ def test_the_second_viewer_of_some_output_gets_what_the_first_one_made_of_it() -
     assert first.place == second.place
 
 
+def test_a_viewer_that_begins_in_the_middle_of_a_line_shares_nothing_with_those_that_have_all_of_it() -> None:
+    session: Any = SimpleNamespace(attached_count=2, shared_events=None)
+    late, early = rest.NumberedLines(7), rest.NumberedLines(0)
+    output = b'{"type":"assistant"}\n'
+    assert early.encode(session, output[:7]) == late.encode(session, output[7:]) == b""
+    assert early.encode(session, output[7:]) == b"id: 21\ndata: " + output + b"\n"
+
+
 def test_events_of_a_session_over_the_wire_and_its_end(serve_host: MakeHost) -> None:
     with FakeCLI().text("Hello") as fake:
         served = serve_host(cli=fake.path)
