@@ -341,21 +341,19 @@ def make_launch(
     """Return the invocation of a child with `options`, and its handlers; the argv form has the prompt in it."""
     if handlers is None:
         in_argv = options.prompt_via == "argv" and isinstance(prompt, str)
-        invocation, host = render(options, os.environ, prompt=prompt if in_argv else None), None
+        invocation, handler_set = render(options, os.environ, prompt=prompt if in_argv else None), None
     else:
-        invocation, host = (
-            handlers.add_initialize(render(handlers.add_options(options), os.environ)),
-            handlers.make_handler_set(),
-        )
+        invocation = handlers.add_initialize(render(handlers.add_options(options), os.environ))
+        handler_set = handlers.make_handler_set()
     pool: object = options.transport
     adapt: Callable[[Any, Invocation], Invocation] | None = getattr(type(pool), "adapt_invocation", None)
     if adapt is not None:
         invocation = adapt(pool, invocation)
     if not options.wait_for_mcp:
-        return invocation, host
+        return invocation, handler_set
     from pilothouse.client.controls import add_mcp_wait
 
-    return invocation, add_mcp_wait(host, options)
+    return invocation, add_mcp_wait(handler_set, options)
 
 
 _HANDLER_OPTION_SET = frozenset(HANDLER_OPTIONS)

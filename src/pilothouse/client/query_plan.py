@@ -191,13 +191,13 @@ class QueryPlan:
         return make_observation(self.options, self._prompt, self._middlewares, **how)
 
     def _make_one_shot(self, options: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
-        invocation, host = make_launch(options, self.handlers, self._prompt)
+        invocation, handler_set = make_launch(options, self.handlers, self._prompt)
         if middlewares:
             from pilothouse.client.observation import instrument_launch
 
-            invocation, host = instrument_launch(middlewares, invocation, host, options)
+            invocation, handler_set = instrument_launch(middlewares, invocation, handler_set, options)
         limits = make_limits(options)
-        child = ChildRun(make_transport(options), invocation, limits, host)
+        child = ChildRun(make_transport(options), invocation, limits, handler_set)
         return QueryRun(child.open_for, prompts, limits, middlewares, child=child)
 
     def _note_denied(self, message: PermissionDeniedMessage) -> None:

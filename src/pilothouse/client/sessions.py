@@ -103,14 +103,14 @@ class Session(SessionControls):
         """The state of the session."""
         if self._supervisor.is_closed:
             return "closed"
-        conversation = self._child
-        if conversation is None:
+        child = self._child
+        if child is None:
             return "new"
-        if conversation.is_finished:
+        if child.is_finished:
             return "starting" if self._supervisor.is_starting else "broken"
-        if not conversation.has_started:
+        if not child.has_started:
             return "starting"
-        return "running" if self._turn is not None or conversation.is_in_turn else "idle"
+        return "running" if self._turn is not None or child.is_in_turn else "idle"
 
     def health(self) -> Health:
         """Whether the session can take a query, and if not, why."""
@@ -285,21 +285,23 @@ class Session(SessionControls):
             if schema != self.options.json_schema:
                 fixed = fixed.with_(json_schema=schema)
             settings = settings.with_(json_schema=None)  # the query sets it again, from the type
-        child = self._supervisor.make_child_options(fixed)
-        return self._make_query(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
+        child_options = self._supervisor.make_child_options(fixed)
+        return self._make_query(
+            prompt, settings, changes, child_options, on_message=on_message, output_type=output_type
+        )
 
     def _make_query(
-        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child: ChildOptions, **how: Any
+        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child_options: ChildOptions, **how: Any
     ) -> Query:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
-            enter = partial(self._take_turn, changes, middlewares=middlewares, child=child)
+            enter = partial(self._take_turn, changes, middlewares=middlewares, child_options=child_options)
             turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
             turn.get_query = found[0]  # weak: a query that is dropped has to end
             turn.check_session = self._check_caller
             return turn
 
         found: list[Callable[[], Any]] = []
-        bridge, limit = self._supervisor.get_bridge(child), self.options.max_budget_tokens
+        bridge, limit = self._supervisor.get_bridge(child_options), self.options.max_budget_tokens
         shared: Any = {
             "bridge": bridge,
             "session_costs": self._monitor.costs,
@@ -316,15 +318,15 @@ class Session(SessionControls):
         changes: Mapping[str, Any],
         turn: QueryRun,
         middlewares: Sequence[Middleware] = (),
-        child: ChildOptions | None = None,
+        child_options: ChildOptions | None = None,
     ) -> AsyncGenerator[ChildRun]:
         self._supervisor.check_loop()
         self._queue.append(turn)
         try:
             async with self._turn_lock:  # in order of arrival
-                with self._monitor.run_turn(middlewares), self._supervisor.require(child):
-                    async with self._run_turn(turn, changes) as conversation:
-                        yield conversation
+                with self._monitor.run_turn(middlewares), self._supervisor.require(child_options):
+                    async with self._run_turn(turn, changes) as child:
+                        yield child
         finally:
             self._queue.remove(turn)
 
@@ -336,25 +338,25 @@ class Session(SessionControls):
                 await turn.wait_admitted()
         finally:
             self._turn = None
-        conversation = await self._ensure_running()
-        await conversation.wait_foreign_turn()
+        child = await self._ensure_running()
+        await child.wait_foreign_turn()
 
-        async def change_conversation() -> ChildRun:
-            nonlocal conversation
-            conversation = await self._apply_settings(await self._ensure_running(), changes)
-            return conversation
+        async def get_next_child() -> ChildRun:
+            nonlocal child
+            child = await self._apply_settings(await self._ensure_running(), changes)
+            return child
 
-        turn.get_next_child = change_conversation
+        turn.get_next_child = get_next_child
         self._turn = turn
         try:
-            conversation = await self._apply_settings(conversation, changes)
+            child = await self._apply_settings(child, changes)
             self._supervisor.resume_state.mark_prompt_sent()
-            yield conversation
+            yield child
         finally:
             self._turn = None
             if turn.result is not None:
-                self._supervisor.resume_state.mark_turn_saved(conversation.session_id)
-            if changes and not conversation.is_finished:
+                self._supervisor.resume_state.mark_turn_saved(child.session_id)
+            if changes and not child.is_finished:
                 await self._restore_settings()
 
     async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
@@ -399,9 +401,9 @@ class Session(SessionControls):
             while self._queue:
                 async with self._turn_lock:  # until earlier queries have ended
                     await anyio.lowlevel.checkpoint()
-            conversation = self._child
-            if conversation is not None:
-                await conversation.wait_idle()
+            child = self._child
+            if child is not None:
+                await child.wait_idle()
             if not self._queue:
                 return
 
@@ -428,8 +430,8 @@ class Session(SessionControls):
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
-        conversation = self._supervisor.ready_child() or await self._ensure_running()
-        return await conversation.request(subtype, body)
+        child = self._supervisor.ready_child() or await self._ensure_running()
+        return await child.request(subtype, body)
 
     async def interrupt(self, *, cancel_queued: bool = False) -> InterruptResult:
         """Stop the current turn. Returns at once when the child is idle.
@@ -438,15 +440,15 @@ class Session(SessionControls):
             cancel_queued: also remove prompts from the queue of the CLI. Default False.
         """
         self._supervisor.check_loop()
-        turn, conversation = self._turn, self._child
+        turn, child = self._turn, self._child
         if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
             await turn.interrupt()
-        if conversation is None or conversation.is_finished:
+        if child is None or child.is_finished:
             return InterruptResult()
-        if not (conversation.is_in_turn if turn is None else cancel_queued):
+        if not (child.is_in_turn if turn is None else cancel_queued):
             return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
-        return to_result(InterruptResult, await conversation.request("interrupt", body))
+        return to_result(InterruptResult, await child.request("interrupt", body))
 
     async def set_model(self, model: str | None) -> str | None:
         """Use another model from the next turn on; None: the default. Returns its full name."""
@@ -509,10 +511,10 @@ class Session(SessionControls):
             UsageError: the session does not run, or not on a host.
         """
         self._supervisor.check_open()
-        conversation = self._child
-        if conversation is None or conversation.is_finished:
+        child = self._child
+        if child is None or child.is_finished:
             raise UsageError("the session is not running")
-        found_as = await conversation.detach()
+        found_as = await child.detach()
         await self.close()
         return found_as
 

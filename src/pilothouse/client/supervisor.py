@@ -399,9 +399,9 @@ class ChildSupervisor:
     @property
     def id(self) -> str | None:
         """Id of the conversation, as far as it is known; a warm child of a pool brings its own."""
-        conversation = self.child
-        if conversation is not None:
-            return conversation.session_id or self.resume_state.id
+        child = self.child
+        if child is not None:
+            return child.session_id or self.resume_state.id
         may_change = isinstance(self.options.transport, Pool) and self.resume_state.is_id_replaceable
         return None if may_change else self.resume_state.id
 
@@ -418,10 +418,10 @@ class ChildSupervisor:
     def ready_child(self) -> ChildRun | None:
         """Return the child, if it can be used without any waiting."""
         self.check_loop()
-        conversation = self.child
-        if conversation is None or self.is_closed or self._starting.locked() or not conversation.is_ready:
+        child = self.child
+        if child is None or self.is_closed or self._starting.locked() or not child.is_ready:
             return None
-        return conversation if self._started_with.is_compatible(self.required) else None
+        return child if self._started_with.is_compatible(self.required) else None
 
     async def ensure_running(self, *, in_turn: bool) -> ChildRun:
         """Return a running child with the required options; start or replace it if need be.
@@ -464,23 +464,23 @@ class ChildSupervisor:
         await previous.close()
         self.check_open()
         self.monitor.on_child_replaced()
-        conversation = await self._launch_with_fallback(previous)
-        if mode is not None and mode != conversation.permission_mode and "permission_mode" not in self.required.options:
+        child = await self._launch_with_fallback(previous)
+        if mode is not None and mode != child.permission_mode and "permission_mode" not in self.required.options:
             # The CLI had changed it by itself, as after an approved plan.
-            await conversation.request("set_permission_mode", {"mode": mode})
-            conversation.permission_mode = mode
-        return conversation
+            await child.request("set_permission_mode", {"mode": mode})
+            child.permission_mode = mode
+        return child
 
     async def _restart(self, previous: ChildRun | None) -> ChildRun:
         if previous is not None and previous.has_started:
             self._crashed = previous  # until a child takes over: several starts may fail before
         if self._crashed is not None and self.options.restart == "never":
             raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
-        conversation = await self._launch_with_fallback(previous)
+        child = await self._launch_with_fallback(previous)
         crashed, self._crashed = self._crashed, None
         if crashed is not None:
-            self.monitor.on_child_restarted(conversation.session_id, crashed.failure)
-        return conversation
+            self.monitor.on_child_restarted(child.session_id, crashed.failure)
+        return child
 
     async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
         """Start a child, without resuming if the previous one died before it saved anything."""
@@ -500,42 +500,42 @@ class ChildSupervisor:
     async def _launch(self, previous: ChildRun | None) -> ChildRun:
         self._started_with = wanted = self.required
         options = self._next_options(wanted)
-        invocation, host = self._make_launch(options, wanted)
+        invocation, handler_set = self._make_launch(options, wanted)
         if previous is not None:
             invocation = replace(invocation, has_generated_session_id=False)
         transport, limits = make_transport(options), make_limits(options)
-        conversation = self.child = ChildRun(
+        child = self.child = ChildRun(
             transport,
             invocation,
             limits,
             subscriptions=self.monitor,
             make_refusal_error=make_refusal_error,
-            handlers=host,
+            handlers=handler_set,
         )
         if self.handlers is not None:
-            self.handlers.report_permission = conversation.report_permission
-        conversation.session_id = self.resume_state.id
-        conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+            self.handlers.report_permission = child.report_permission
+        child.session_id = self.resume_state.id
+        child.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._loop = self.monitor.loop = running_loop()
-        spawn(conversation.run, "pilothouse session")
+        spawn(child.run, "pilothouse session")
         try:
-            await conversation.start()
+            await child.start()
         except BaseException as error:
-            conversation.stop()
+            child.stop()
             with anyio.CancelScope(shield=True):
-                await conversation.wait_finished()
+                await child.wait_finished()
             if isinstance(error, anyio.get_cancelled_exc_class()):
-                conversation.has_started = False  # it may have been ready by now, but did not crash
+                child.has_started = False  # it may have been ready by now, but did not crash
             raise
         given: str | None = getattr(transport, "session_id", None)  # set by a pool, whose child was started before
         if given is not None:
             self.resume_state.set_id(given)
-            conversation.session_id = given
+            child.session_id = given
             if getattr(transport, "is_attached", False):
                 self.resume_state.mark_prompt_sent()
                 self.resume_state.mark_turn_saved(given)
-        self.runtime_settings = RuntimeSettings(options, conversation)
-        return conversation
+        self.runtime_settings = RuntimeSettings(options, child)
+        return child
 
     def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
         """Return the invocation of the next child, and its handlers."""
@@ -543,9 +543,10 @@ class ChildSupervisor:
 
     def _make_launch(self, options: Options, required: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
         self.handlers = make_handlers(options, self._session, self.get_bridge(required))
-        invocation, host = self.monitor.instrument_launch(*make_launch(options, self.handlers))
+        invocation, handler_set = self.monitor.instrument_launch(*make_launch(options, self.handlers))
+        is_generated = self.resume_state.is_id_replaceable
         # The next child finds in the home what this one has saved.
-        return replace(invocation, home=self.home, has_generated_session_id=self.resume_state.is_id_replaceable), host
+        return replace(invocation, home=self.home, has_generated_session_id=is_generated), handler_set
 
     def get_bridge(self, settings: ChildOptions) -> Bridge | None:
         """Return what runs the `custom_tools` of a query with these child options."""
@@ -576,37 +577,28 @@ class ChildSupervisor:
             raise OptionsError(
                 "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
             )
-        if (
-            not self._started_with.is_compatible(self.required)
-            and self.child is not None
-            and not self.child.is_finished
-        ):
+        is_running = self.child is not None and not self.child.is_finished
+        if is_running and not self._started_with.is_compatible(self.required):
             await self.ensure_running(in_turn=False)  # otherwise it is the child of an earlier query
         async with self._starting:
-            conversation, options = self.child, self.options.merge(changes)
-            if conversation is None or conversation.is_finished:
+            child, options = self.child, self.options.merge(changes)
+            if child is None or child.is_finished:
                 make_handlers(options)
                 self.options = options
                 return
         own, bridge = self._started_with.options, self.get_bridge(self._started_with)
-        before, new_handlers = (
-            self.handlers,
-            make_replacement_handlers(self.handlers, options.merge(own), changes, self._session, bridge),
-        )
-        self.options, self.handlers, new_handlers.report_permission = (
-            options,
-            new_handlers,
-            conversation.report_permission,
-        )
-        invocation, host = self.monitor.instrument_launch(
-            *make_launch(self._next_options(self._started_with), new_handlers)
-        )
-        assert host is not None
-        if new_handlers.has_same_initialize_fields(before):
-            await conversation.replace_handlers(host, None)
+        before = self.handlers
+        self.handlers = make_replacement_handlers(before, options.merge(own), changes, self._session, bridge)
+        self.handlers.report_permission = child.report_permission
+        self.options = options
+        launch = make_launch(self._next_options(self._started_with), self.handlers)
+        invocation, handler_set = self.monitor.instrument_launch(*launch)
+        assert handler_set is not None
+        if self.handlers.has_same_initialize_fields(before):
+            await child.replace_handlers(handler_set, None)
         else:
             async with between_turns:
-                await conversation.replace_handlers(host, invocation.initialize)
+                await child.replace_handlers(handler_set, invocation.initialize)
 
     def begin_close(self) -> None:
         """Start no further child from now on.
@@ -630,9 +622,9 @@ class ChildSupervisor:
 
     def drop(self) -> None:
         """End a dropped session; called by a finalizer: from any thread, at any moment."""
-        conversation = self.child
-        if conversation is not None and self._loop is not None and not conversation.is_finished:
-            call_in_loop(self._loop, partial(_end_child, conversation, self.monitor))
+        child = self.child
+        if child is not None and self._loop is not None and not child.is_finished:
+            call_in_loop(self._loop, partial(_end_child, child, self.monitor))
 
 
 def _merge_budget(options: Options, own: Options) -> Options:

@@ -33,14 +33,15 @@ def make_bridge(options: Options) -> Bridge:
         ToolDefinitionError: a tool that cannot work.
     """
     rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
-    host = ToolExecutor(TOOL_SERVER, sdk_server(TOOL_SERVER, options.custom_tools or ()).tools, rules, log_tool_failure)
-    host.permission_mode = options.permission_mode
+    tools = sdk_server(TOOL_SERVER, options.custom_tools or ()).tools
+    executor = ToolExecutor(TOOL_SERVER, tools, rules, log_tool_failure)
+    executor.permission_mode = options.permission_mode
     if options.tool_bridge == "deferred":
         if options.bare:
             raise OptionsError(
                 "options 'bare' and tool_bridge='deferred' exclude each other: a bare CLI calls no hooks", option="bare"
             )
-        return DeferredBridge(host, options.max_turns)
+        return DeferredBridge(executor, options.max_turns)
     for name, value in (("tools", options.tools), ("mcp_servers", options.mcp_servers)):
         if value:
             raise OptionsError(
@@ -54,7 +55,7 @@ def make_bridge(options: Options) -> Bridge:
             "runs the calls of an answer",
             option="tool_bridge",
         )
-    return XmlBridge(host, options.max_turns)
+    return XmlBridge(executor, options.max_turns)
 
 
 def make_bridge_options(bridge: Bridge, options: Options) -> dict[str, Any]:

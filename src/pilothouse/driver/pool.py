@@ -73,15 +73,15 @@ class PoolGroup:
     @property
     def has_usable(self) -> bool:
         """Whether there is a usable child."""
-        return any(peer.is_usable for peer in self.idle)
+        return any(child.is_usable for child in self.idle)
 
     def pop(self) -> WarmChild | None:
         """Remove and return the oldest usable child; unusable ones are ended."""
         while self.idle:
-            peer = self.idle.popleft()
-            if peer.is_usable:
-                return peer
-            peer.release()
+            child = self.idle.popleft()
+            if child.is_usable:
+                return child
+            child.release()
         return None
 
     def end(self) -> None:
@@ -183,7 +183,7 @@ class Pool:
     @property
     def idle(self) -> int:
         """How many children are not in use, including those that are being started."""
-        return sum(not peer.is_claimed for peer in self._children)
+        return sum(not child.is_claimed for child in self._children)
 
     @property
     def in_use(self) -> int:
@@ -222,8 +222,8 @@ class Pool:
         self._refill(kind)
         try:
             async with anyio.create_task_group() as tasks:
-                for peer in list(kind.idle):
-                    tasks.start_soon(peer.wait_ready)
+                for child in list(kind.idle):
+                    tasks.start_soon(child.wait_ready)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -250,17 +250,17 @@ class Pool:
             self.close()
             return
         self._closed = True
-        idle = [peer for peer in self._children if not peer.is_claimed]
+        idle = [child for child in self._children if not child.is_claimed]
         self._discard_idle()
         with anyio.CancelScope(shield=True):
-            for peer in idle:
-                await peer.wait_freed()
+            for child in idle:
+                await child.wait_freed()
 
     def __del__(self) -> None:
         if self._loop is not None and self._pid == os.getpid():
-            for peer in list(self._children):
-                if not peer.is_claimed:
-                    call_in_loop(self._loop, peer.release)
+            for child in list(self._children):
+                if not child.is_claimed:
+                    call_in_loop(self._loop, child.release)
 
     # Called by its transports.
 
@@ -279,8 +279,8 @@ class Pool:
                 kind.target_size = max(self.min_idle, kind.target_size)
         await self._wait_for_slot(kind)
         try:
-            peer = await self._take_warm(kind, invocation) if kind is not None else None
-            return peer or await self._start_transport(invocation), True
+            child = await self._take_warm(kind, invocation) if kind is not None else None
+            return child or await self._start_transport(invocation), True
         except BaseException:
             self.release()
             raise
@@ -299,19 +299,19 @@ class Pool:
         return transport
 
     async def _take_warm(self, group: PoolGroup, invocation: Invocation) -> WarmChild | None:
-        while (peer := group.pop()) is not None:
-            peer.claim()
+        while (child := group.pop()) is not None:
+            child.claim()
             try:
-                if await peer.wait_handover(invocation.on_stderr):
-                    await peer.claim_directory(invocation)
-                    return peer
+                if await child.wait_handover(invocation.on_stderr):
+                    await child.claim_directory(invocation)
+                    return child
             except PilothouseError as error:
-                peer.failure = error
+                child.failure = error
             except BaseException:
-                peer.release()
+                child.release()
                 raise
-            log.info("a prewarmed child cannot be used: %s", peer.failure)
-            peer.release()
+            log.info("a prewarmed child cannot be used: %s", child.failure)
+            child.release()
         return None
 
     async def _wait_for_slot(self, group: PoolGroup | None) -> None:
@@ -335,8 +335,8 @@ class Pool:
 
     def _end_oldest(self) -> None:
         for kind in self._groups.values():  # the least recently requested group comes first
-            if (peer := kind.pop()) is not None:
-                peer.release()
+            if (child := kind.pop()) is not None:
+                child.release()
                 return
 
     # Groups and children.
@@ -375,10 +375,10 @@ class Pool:
                 "any_directory": self.any_directory,
                 "idle_seconds": self.idle_ttl,
             }
-            peer = WarmChild(self._transport(), invocation, **how, on_released=gone)
-            group.idle.append(peer)
-            self._children.add(peer)
-            spawn(peer.run, "pilothouse prewarmed child")
+            child = WarmChild(self._transport(), invocation, **how, on_released=gone)
+            group.idle.append(child)
+            self._children.add(child)
+            spawn(child.run, "pilothouse prewarmed child")
 
     def _has_spare_slot(self) -> bool:
         return self.max_live is None or (not self._waiting and self._in_use + self.idle < self.max_live)

@@ -317,13 +317,13 @@ class ToolLoop:
 
     def observe(self, message: Message) -> None:
         """Record the session facts that hooks and rules need."""
-        host = self.executor
+        executor = self.executor
         if isinstance(message, InitMessage):
-            host.permission_mode = message.permission_mode or host.permission_mode
-            facts = {"session_id": message.session_id, "cwd": message.cwd, "permission_mode": host.permission_mode}
-            host.hook_fields = {name: value for name, value in facts.items() if value}
+            executor.permission_mode = message.permission_mode or executor.permission_mode
+            facts = {"session_id": message.session_id, "cwd": message.cwd, "permission_mode": executor.permission_mode}
+            executor.hook_fields = {name: value for name, value in facts.items() if value}
         elif isinstance(message, StatusMessage) and message.permission_mode:
-            host.permission_mode = host.hook_fields["permission_mode"] = message.permission_mode
+            executor.permission_mode = executor.hook_fields["permission_mode"] = message.permission_mode
 
     def add_denials(self, result: ResultMessage) -> ResultMessage:
         """Return `result` with the calls that were denied here."""
