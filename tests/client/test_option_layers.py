@@ -373,7 +373,8 @@ def test_files_that_are_no_files(project: Path) -> None:
 
 def test_a_working_directory_that_is_gone_has_no_file(project: Path, tmp_path: Path) -> None:
     code = (
-        "import os, shutil, pilothouse as ph; shutil.rmtree(os.getcwd()); q = ph.query('x'); print(q.options.as_dict())"
+        "import os, shutil, pilothouse as ph; ph.query; shutil.rmtree(os.getcwd()); q = ph.query('x'); "
+        "print(q.options.as_dict())"
     )
     gone = tmp_path / "gone"
     gone.mkdir()

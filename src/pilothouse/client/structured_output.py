@@ -488,6 +488,13 @@ class OutputValidator(Middleware):
         self.attempts = 1
         self.rejected: list[OutputRejected] = []
 
+    def on_messages(self, batch: list[Message]) -> list[Message]:
+        """Validate outputs as they arrive. In a loop of the user, the error would keep the loop, and so the query."""
+        for message in batch:
+            if isinstance(message, ResultMessage):
+                self._repairable_error(message)
+        return batch
+
     async def after_result(self, result: ResultMessage) -> NextPrompt | None:
         """Return the prompt that asks for the output again, if it does not fit and a repair is possible."""
         error = self._repairable_error(result)

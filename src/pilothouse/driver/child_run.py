@@ -595,8 +595,7 @@ class ChildRun(OwnedTask):
         self.last_activity = anyio.current_time()
         kinds = set(map(type, batch))
         self.running_tools.track(batch, kinds)
-        routes = self._ROUTES
-        is_plain = routes.keys().isdisjoint(kinds)  # skips the loops for a batch of nothing but text
+        is_plain = self._ROUTES.keys().isdisjoint(kinds)  # skips the loops for a batch of nothing but text
         if self._only_query is not None:
             self._put_all(self._only_query, batch, size, is_plain=is_plain)
             return

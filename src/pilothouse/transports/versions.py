@@ -39,6 +39,10 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
+# From Python 3.12 on, no thread can be started while the interpreter ends; then there is no warning.
+_no_thread_at_exit = contextlib.suppress(RuntimeError)
+
+
 @lru_cache(maxsize=64)  # every query of a process passes the same one
 def is_old(version: str) -> bool:
     """Return whether `version` is known and older than the oldest supported version."""
@@ -70,10 +74,11 @@ def warn_if_executable_is_old(path: str) -> None:
     def warn() -> None:
         version = cached_version(path)
         if version is None:
-            version = probe_version(path, os.environ).version
+            with _no_thread_at_exit:
+                version = probe_version(path, os.environ).version
             if version:
                 cache_version(path, version)
-        warn_if_old(version)
+        warn_if_old(version or "")
 
     try:
         key = (path, os.stat(path).st_mtime_ns)
@@ -81,7 +86,8 @@ def warn_if_executable_is_old(path: str) -> None:
         return
     if key not in _checked_files:
         _checked_files.add(key)
-        threading.Thread(target=warn, name="pilothouse version", daemon=True).start()
+        with _no_thread_at_exit:
+            threading.Thread(target=warn, name="pilothouse version", daemon=True).start()
 
 
 def check_version(path: str, env: Mapping[str, str]) -> str:
@@ -246,6 +252,8 @@ def _run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess
     assert child.stderr is not None
     streams = (_StreamReader(child.stdout), _StreamReader(child.stderr))
     try:
+        for stream in streams:
+            stream.start()
         # Wait for the exit, not the end of output: a grandchild may hold the output open.
         code = child.wait(VERSION_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -256,7 +264,7 @@ def _run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(KILL_GRACE_SECONDS)
         for stream in streams:
-            stream.join(KILL_GRACE_SECONDS)
+            stream.finish()
     return subprocess.CompletedProcess(command, code, *(stream.text for stream in streams))
 
 
@@ -267,11 +275,17 @@ class _StreamReader(threading.Thread):
         super().__init__(name="pilothouse probe", daemon=True)
         self._data = bytearray()
         self._file = file
-        self.start()
 
     @property
     def text(self) -> str:
         return bytes(self._data).decode("utf-8", "replace").strip()
+
+    def finish(self) -> None:
+        """Wait for the thread; if it could not be started, only close the stream."""
+        if self.ident is None:
+            self._file.close()
+        else:
+            self.join(KILL_GRACE_SECONDS)
 
     def run(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._file:
