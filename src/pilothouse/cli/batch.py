@@ -126,11 +126,7 @@ _REQUIRED_TOGETHER = (
 
 
 def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
-    """Make the arguments of `Fleet` for a request.
-
-    Raises:
-        UsageError: flags that exclude each other, or a value that is not valid.
-    """
+    """Make the arguments of `Fleet` for a request; raises UsageError."""
     if request.worktree is not None and request.copy_from is not None:
         raise UsageError("--worktree and --copy-from are two ways to make a directory: give one of them")
     for names, needed in _REQUIRED_TOGETHER:
@@ -272,12 +268,7 @@ _STATE_STYLES: dict[str, Style] = {"succeeded": "good", "failed": "error", "canc
 
 
 class RunPrinter:
-    """Prints each run that ends as a line; on a rich screen failures alone, above a table that is redrawn.
-
-    Args:
-        screen: the output.
-        total: number of runs; None: unknown.
-    """
+    """Prints each run that ends as a line; on a rich screen failures alone, above a table that is redrawn."""
 
     def __init__(self, screen: Screen, total: int | None) -> None:
         self._screen = screen
@@ -384,13 +375,7 @@ PROMPT_FIELDS = ("prompt", "key", "options")
 
 
 class PromptLine(Struct, frozen=True):
-    """One prompt of the file.
-
-    Args:
-        key: the key of its run.
-        prompt: the prompt.
-        options: options of this run alone.
-    """
+    """One prompt of the file, with the key of its run and the options of this run alone."""
 
     key: str
     prompt: str | list[Any]
@@ -398,12 +383,7 @@ class PromptLine(Struct, frozen=True):
 
 
 class PromptFile:
-    """The prompts of a file. The whole file is checked first, then read as needed.
-
-    Args:
-        path: the file; "-" for standard input.
-        is_persistent: whether a journal keeps the runs.
-    """
+    """The prompts of a file, or of "-", standard input. The whole file is checked first, then read as needed."""
 
     def __init__(self, path: str, *, is_persistent: bool) -> None:
         self._name = "standard input" if path == STDIN else path
@@ -413,11 +393,7 @@ class PromptFile:
         self._lines = sys.stdin.buffer.read().splitlines() if path == STDIN else None
 
     def check(self) -> int:
-        """Check the whole file; return the number of prompts.
-
-        Raises:
-            UsageError: the file cannot be read, has no prompts, or a line is not valid; the message names it.
-        """
+        """Check the whole file; return the number of prompts. Raises UsageError, which names the line."""
         known: dict[str, tuple[str, int]] = {}
         for line, asked in self._read_prompts():
             found = digest_prompt(asked.prompt)

@@ -89,12 +89,7 @@ class DepthFile:
 
 
 def make_agent(depths: DepthFile, show: Callable[[str], object]) -> Any:
-    """Make the agent of `PROGRAM`.
-
-    Args:
-        depths: the data of its tool.
-        show: replaces `print`.
-    """
+    """Make the agent of `PROGRAM`, whose `print` is `show`."""
     names: dict[str, Any] = {"LOGBOOK": depths.places, "print": show, "__name__": "demo"}
     exec(PROGRAM, names)  # noqa: S102 - a constant: the shown program is executed
     return names["agent"]
@@ -153,15 +148,7 @@ class DemoContext:
 
 
 async def demo(request: DemoRequest, screen: Screen) -> int:
-    """Show both parts.
-
-    Args:
-        request: the request.
-        screen: the output for the user.
-
-    Returns:
-        0, or 1 if a part failed, or the exit code of the error that prevented the start.
-    """
+    """Show both parts; return the exit code."""
     redact = Redactor(secret_values(os.environ)).redact
     started = time.monotonic()
     screen.note(f"pilothouse {__version__}: Claude Code, steered from Python", "title")
@@ -288,14 +275,7 @@ def _print_prompt(screen: Screen, model: str, prompt: str) -> None:
 async def _run_query(
     context: DemoContext, prompt: str, settings: dict[str, Any], *, free: bool
 ) -> tuple[str, list[str]]:
-    """Make a query and show it.
-
-    Returns:
-        The answer, and the names of the tools that ran without an error.
-
-    Raises:
-        PilothouseError: there was no answer, or an error.
-    """
+    """Make a query and show it; return the answer, and the names of the tools that ran without an error."""
     # Temporary: nothing of it is written to the user's sessions.
     own = {"cli": context.cli, "partial_messages": True, "persist_session": False, "timeout": QUERY_TIMEOUT_SECONDS}
     options = Options(**cast("Settings", {**settings, **own}))

@@ -71,13 +71,7 @@ def describe_failure(error: Exception) -> FailureReport:
 
 
 def report_failure(screen: Screen, error: Exception | FailureReport, redact: Callable[[str], str] | None = None) -> int:
-    """Print a failure and its advice, and return its exit code.
-
-    Args:
-        screen: the output.
-        error: the error, or its description.
-        redact: removes secrets; by default the keys of the environment.
-    """
+    """Print a failure and its advice, without secrets (those of the environment by default); return its exit code."""
     failure = error if isinstance(error, FailureReport) else describe_failure(error)
     screen.end_text()
     screen.idle()
@@ -148,13 +142,7 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
 
 
 def explain_failure(error: Exception, prompt: str, cli: str) -> FailureReport:
-    """Describe the error of a run; without a key and a login, say how to get one.
-
-    Args:
-        error: the error of the run.
-        prompt: the prompt.
-        cli: the option of this name.
-    """
+    """Describe the error of a run; without a key and a login, say how to get one."""
     if not isinstance(error, AuthenticationError) or find_credentials(os.environ):
         return describe_failure(error)
     login = "claude"

@@ -52,14 +52,7 @@ TRUNCATED_NOTE = "the answer was cut here: the embedded model may not say more i
 
 
 class ProgressPrinter:
-    """Prints one run, message by message.
-
-    Args:
-        screen: the output.
-        redact: removes keys from a text.
-        text: whether to print the answer while it is written.
-        thinking: whether to print the model's thinking.
-    """
+    """Prints one run, message by message: the answer as it is written if `text`, and `thinking` if wanted."""
 
     def __init__(
         self, screen: Screen, redact: Callable[[str], str], *, text: bool = True, thinking: bool = False
@@ -178,12 +171,9 @@ def format_retry(message: ApiRetryMessage) -> str:
 
 
 def format_summary(result: QueryResult, *, free: bool = False, session: bool = True) -> str:
-    """Format turns, cost, time and session of a run, on one line.
+    """Format turns, cost, time and session of a run, on one line; its id is left out unless it can be resumed.
 
-    Args:
-        result: the run.
-        free: whether the run costs nothing: the CLI computes the cost of the model that it believes to use.
-        session: whether the session can be resumed, so that its id is shown.
+    A `free` run costs nothing: the CLI computes the cost of the model that it believes to use.
     """
     counted = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     cost = f"nothing spent (Claude Code counts {counted})" if free else counted
@@ -260,11 +250,7 @@ class ChatProgressPrinter(ProgressPrinter):
 
 
 class ChatCosts:
-    """The costs of a conversation's answers so far.
-
-    Args:
-        is_free: whether answers cost nothing: the CLI computes the cost of the model that it believes to use.
-    """
+    """The costs of a conversation's answers so far. If `is_free`, the CLI has counted for another model."""
 
     def __init__(self, *, is_free: bool = False) -> None:
         self._is_free = is_free

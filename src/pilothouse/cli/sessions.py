@@ -229,12 +229,7 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
 
 
 def _resolve_id(name: str | None) -> str:
-    """Return the session id with this prefix.
-
-    Raises:
-        UsageError: several ids match, or `name` cannot be the start of an id.
-        SessionNotFoundError: no id matches.
-    """
+    """Return the session id with this prefix."""
     prefix = (name or "").lower()
     if is_session_id(prefix):
         return prefix

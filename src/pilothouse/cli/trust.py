@@ -28,12 +28,7 @@ YES_WORDS = frozenset({"y", "yes"})
 
 
 def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
-    """Print which configuration file is in effect and what it sets; ask about an untrusted one.
-
-    Args:
-        screen: the output for the user.
-        may_ask: whether the command may ask a question, if a person is present.
-    """
+    """Print which configuration file is in effect and what it sets; ask about an untrusted one if `may_ask`."""
     try:
         file = load_config_layer(warns=False)
         if file is not None and file.ignored_options and may_ask and _is_interactive() and _ask_for_trust(file, screen):
