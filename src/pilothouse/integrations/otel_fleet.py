@@ -36,12 +36,7 @@ _OPEN_STATES = ("queued", "running", "interrupted")
 
 
 class FleetInstruments:
-    """The instruments of fleets.
-
-    Args:
-        meter: creates them.
-        names: of attributes.
-    """
+    """The instruments of fleets."""
 
     def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._error_type = names.error_type
@@ -81,15 +76,7 @@ class FleetInstruments:
 def make_fleet_observer(
     tracer: trace.Tracer, instruments: FleetInstruments, names: ConventionNames, start: FleetStart, *, with_text: bool
 ) -> FleetObserver:
-    """Open the span of one fleet in the current context.
-
-    Args:
-        tracer: creates spans.
-        instruments: the instruments.
-        names: of attributes.
-        start: the fleet.
-        with_text: whether to record error texts that may contain prompts or responses.
-    """
+    """Open the span of one fleet in the current context; `with_text` permits error texts, which may contain prompts."""
     return _FleetSpanObserver(tracer, instruments, names, start, with_text=with_text)
 
 

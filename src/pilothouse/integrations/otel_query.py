@@ -63,12 +63,7 @@ _TOKEN_COUNTERS = {
 
 
 class QueryInstruments:
-    """All instruments.
-
-    Args:
-        meter: creates them.
-        names: of instruments and attributes.
-    """
+    """All instruments."""
 
     def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._names = names
@@ -146,12 +141,7 @@ MAX_CHARACTERS = 64 * 1024
 
 
 class ContentRecorder:
-    """The content of one query.
-
-    Args:
-        names: of attributes.
-        start: the query.
-    """
+    """The content of one query."""
 
     def __init__(self, names: ConventionNames, start: QueryStart) -> None:
         self._names = names
@@ -251,21 +241,11 @@ def _do_nothing(*_: object) -> None: ...
 
 
 class QuerySpans:
-    """The spans of one query. The first is opened here, in the current context.
+    """The spans of one query. The first, `root`, is opened here, in the current context; its creator ends it.
 
-    Args:
-        tracer: creates spans.
-        names: of spans and attributes.
-        agent: name of the responding agent.
-        attributes: of the first span.
-
-    Attributes:
-        root: the span of the query; the creator of this object ends it.
-        denied: ids of tool calls that were not permitted.
-        tool_calls: number of tool calls.
-        on_tool_end: called for every ended tool call with name, seconds, kind of error.
-        on_own_turn_end: called for every turn of the CLI's own that has a result, with its span, which ends then, the
-            seconds and the result message.
+    `denied` are ids of tool calls that were not permitted. `on_tool_end` is called for every ended tool call with name,
+    seconds, kind of error; `on_own_turn_end` for every turn of the CLI's own that has a result, with its span, which
+    ends then, the seconds and the result message.
     """
 
     def __init__(self, tracer: trace.Tracer, names: ConventionNames, agent: str, attributes: Mapping[str, Any]) -> None:

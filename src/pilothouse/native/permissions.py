@@ -158,11 +158,7 @@ class ResolvedPath(msgspec.Struct, frozen=True):
 
 
 def resolve_path(given: str, workplace: Workplace, base: Path | None = None) -> ResolvedPath:
-    """Resolve a path from a tool or a command; `base` replaces the working directory.
-
-    Raises:
-        ValueError: the path contains a null byte.
-    """
+    """Resolve a path from a tool or a command; `base` replaces the working directory. Raises ValueError for a null."""
     if "\0" in given:
         raise ValueError("a path cannot contain a null byte")
     start = workplace.resolve_path(given) if given.startswith("~") or base is None else base / given

@@ -88,14 +88,7 @@ def error_body(error: HttpError) -> dict[str, Any]:
 
 
 def plan_response(answer: Answer, *, stream: bool, model: str, ids: IdFactory) -> ResponsePlan:
-    """Plan the response for an answer.
-
-    Args:
-        answer: the scripted answer.
-        stream: whether the request wants a stream.
-        model: the requested model.
-        ids: makes the ids of messages and tool calls.
-    """
+    """Plan the response for an answer; a `stream` if the request wants one."""
     match answer:
         case HttpError():
             return ResponsePlan(

@@ -28,11 +28,7 @@ _CONTEXT: Final = ("tool_use_id", "agent_id", "blocked_path", "title", "display_
 
 
 def check_can_use_tool(options: ClaudeAgentOptions) -> None:
-    """Check `can_use_tool`, and warn about tools that never ask it.
-
-    Raises:
-        ValueError: there is a `permission_prompt_tool_name` too.
-    """
+    """Check `can_use_tool`, which excludes a `permission_prompt_tool_name`; warn about tools that never ask it."""
     if options.can_use_tool is None:
         return
     if options.permission_prompt_tool_name:

@@ -38,11 +38,7 @@ _BLOCK_FIELDS: Final = ("cache_control", "citations", "signature", "caller")  # 
 
 
 def read_messages_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     if read_field(body, "max_tokens", int) is None:
         raise make_invalid("max_tokens", "a request needs it")
     choice: JsonBody = read_field(body, "tool_choice", dict, {})
@@ -167,11 +163,7 @@ def estimate_tokens(body: JsonBody) -> int:
 
 
 class MessageWriter:
-    """Writes a message: blocks of thinking, text and calls, one after the other.
-
-    Args:
-        request: the request.
-    """
+    """Writes a message: blocks of thinking, text and calls, one after the other."""
 
     def __init__(self, request: EndpointRequest) -> None:
         self._head: JsonBody = {

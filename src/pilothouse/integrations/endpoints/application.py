@@ -94,14 +94,7 @@ def anthropic_routes(models: EndpointModels, *, token: str | None) -> list[Route
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
-    """An answer that later requests may continue.
-
-    Attributes:
-        body: the answer, as the client got it.
-        messages: the conversation up to its end; only of pure models.
-        session_id: the session of an agent.
-        size: bytes of memory, about.
-    """
+    """An answer that later requests may continue: `messages` is the conversation up to its end, only of pure models."""
 
     body: JsonBody
     messages: list[Any]
@@ -124,11 +117,7 @@ class KeptAnswers:
             self._size -= self._answers.popitem(last=False)[1].size
 
     def get(self, key: str) -> KeptAnswer:
-        """Return an answer.
-
-        Raises:
-            EndpointError: it was never kept, or is no longer (404).
-        """
+        """Return an answer; raises EndpointError (404) if it was never kept, or is no longer."""
         if key in self._answers:
             return self._answers[key]
         text = f"there is no response {key!r}; the last {MAX_KEPT_ANSWERS:,} are kept until the server ends"
@@ -141,17 +130,7 @@ class KeptAnswers:
 
 
 class EndpointRoutes:
-    """The handlers of one dialect.
-
-    Args:
-        models: the models.
-        token: what clients send; None for no check.
-        dialect: the protocol.
-        answers: the kept answers.
-
-    Raises:
-        UsageError: the token is empty, or the extra is not installed.
-    """
+    """The handlers of one dialect; without a token they check none."""
 
     def __init__(self, models: EndpointModels, token: str | None, dialect: Dialect, answers: KeptAnswers) -> None:
         try:
@@ -275,14 +254,7 @@ class EndpointRoutes:
 class AnswerRun:
     """One answer, as an ASGI response; it ends its work when the client leaves.
 
-    Args:
-        models: the models.
-        request: the request.
-        dialect: the protocol.
-        resume: id of the session that it continues.
-
-    Attributes:
-        on_finished: called with the body and the whole answer at its end.
+    At its end `on_finished` is called with the body and the whole answer.
     """
 
     def __init__(self, models: EndpointModels, request: EndpointRequest, dialect: Dialect, resume: str | None) -> None:
@@ -298,12 +270,7 @@ class AnswerRun:
         self._sent_at = 0.0
 
     def open(self) -> None:
-        """Check the request, so that one that cannot be answered is refused before anything is started.
-
-        Raises:
-            EndpointError: there is no such model, or the model cannot do what the request wants.
-            UsageError: a message, a tool or a setting is not valid.
-        """
+        """Check the request, so that one that cannot be answered is refused before anything is started."""
         self._stream = self._models.start(self._request, resume=self._resume)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

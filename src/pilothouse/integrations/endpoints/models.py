@@ -97,11 +97,7 @@ class EndpointModels:
         return [*LISTED_MODELS, *self._aliases, *(AGENT_PREFIX + name for name in self._agents)]
 
     def check(self, name: str) -> str:
-        """Return the model that a name leads to.
-
-        Raises:
-            EndpointError: there is no such model (404).
-        """
+        """Return the model that a name leads to; raises EndpointError (404)."""
         found = self._aliases.get(name, name)
         if not self._is_known(found):
             text = f"there is no model {name!r}; there are {', '.join(self.names)}, and the full ids claude-…"
@@ -109,16 +105,7 @@ class EndpointModels:
         return found
 
     def start(self, request: EndpointRequest, *, resume: str | None = None) -> EventStream:
-        """Start to answer a request.
-
-        Args:
-            request: the request.
-            resume: id of the session that it continues; only of agents.
-
-        Raises:
-            EndpointError: there is no such model, or an agent cannot do what the request wants.
-            UsageError: a message, a tool or a setting is not valid.
-        """
+        """Start to answer a request; an agent continues the session `resume`. Raises EndpointError, UsageError."""
         name = self.check(request.model)
         if name.startswith(AGENT_PREFIX):
             return _start_agent(self._agents[name.removeprefix(AGENT_PREFIX)], request, resume)
@@ -170,9 +157,7 @@ def _start_agent(agent: Agent, request: EndpointRequest, resume: str | None) -> 
 class AgentStream:
     """The events of an agent's answer, in the form of a `LanguageModel`'s; its own tool calls are not part of them.
 
-    Args:
-        query: the query, not started.
-        is_structured: whether the text of the answer is its structured output.
+    If `is_structured`, the text of the answer is its structured output.
     """
 
     def __init__(self, query: Query[Any], *, is_structured: bool) -> None:

@@ -51,11 +51,7 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def read_chat_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     if read_field(body, "n", int, 1) != 1:
         raise make_invalid("n", "there is one answer to a request")
     if body.get("logprobs"):
@@ -86,11 +82,7 @@ def read_effort(given: Any) -> dict[str, Any]:
 
 
 def read_tool_choice(given: Any) -> Any:
-    """Convert the choice of a tool.
-
-    Raises:
-        EndpointError: it is not known.
-    """
+    """Convert the choice of a tool."""
     if given is None or given in ("auto", "none", "required"):
         return given or "auto"
     if isinstance(given, dict):
@@ -102,15 +94,7 @@ def read_tool_choice(given: Any) -> Any:
 
 
 def read_response_format(given: JsonBody, key: str | None) -> JsonBody | None:
-    """Return the schema of the answer.
-
-    Args:
-        given: the format.
-        key: where the schema is; None: in the format itself.
-
-    Raises:
-        EndpointError: the format is not known, or has no schema.
-    """
+    """Return the schema of the answer, which the format has under `key`, or is itself."""
     kind = given.get("type", "text")
     if kind == "text":
         return None
@@ -123,11 +107,7 @@ def read_response_format(given: JsonBody, key: str | None) -> JsonBody | None:
 
 
 def read_file(part: JsonBody) -> JsonBody:
-    """Convert a file: a data URL or base64, or its address.
-
-    Raises:
-        EndpointError: it is neither.
-    """
+    """Convert a file: a data URL or base64, or its address."""
     data = part.get("file_data") or part.get("file_url")
     if not isinstance(data, str):
         raise make_invalid("file", "expected file_data; files are not kept here, so a file_id leads to none")
@@ -224,11 +204,7 @@ def encode_arguments(call: ToolCall) -> str:
 
 
 class ChatWriter:
-    """Writes a chat completion.
-
-    Args:
-        request: the request.
-    """
+    """Writes a chat completion."""
 
     def __init__(self, request: EndpointRequest) -> None:
         options = request.body.get("stream_options")

@@ -42,11 +42,7 @@ _NOT_HERE: Final = ("conversation", "background", "prompt")
 
 
 def read_responses_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     for name in _NOT_HERE:
         if body.get(name):
             raise make_invalid(name, "not supported; previous_response_id continues a conversation")
@@ -152,11 +148,7 @@ def make_usage(usage: TokenUsage) -> JsonBody:
 
 
 class ResponseWriter:
-    """Writes a response: items of reasoning, text and calls, one after the other.
-
-    Args:
-        request: the request.
-    """
+    """Writes a response: items of reasoning, text and calls, one after the other."""
 
     def __init__(self, request: EndpointRequest) -> None:
         self._request = request

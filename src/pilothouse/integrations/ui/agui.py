@@ -68,13 +68,7 @@ _NOTES = (ApiRetry, RetryScheduled, WaitingForLimit, Stalled, LineSkipped, Budge
 
 
 class AguiWriter:
-    """Turns the events of one run into events of AG-UI. Pure.
-
-    Args:
-        thread_id: id of the thread.
-        run_id: id of the run, as the front end names it.
-        state: the state of the front end, which todos are added to.
-    """
+    """Turns the events of one run into events of AG-UI. Pure. Todos are added to the `state` of the front end."""
 
     def __init__(self, thread_id: str, run_id: str, state: Any = None) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}

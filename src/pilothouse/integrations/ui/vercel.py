@@ -40,11 +40,7 @@ Chunk = dict[str, Any]
 
 
 class VercelWriter:
-    """Turns the events of one stream into chunks. Pure.
-
-    Args:
-        message_id: id of the message that the chunks build; that of an earlier stream continues its message.
-    """
+    """Turns the events of one stream into chunks, which build the message with this id. Pure."""
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id

@@ -121,14 +121,7 @@ class StreamParser:
         self._steps = self._read_reply()
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """Parse the next part of the reply.
-
-        Returns:
-            The events that are certain now.
-
-        Raises:
-            UsageError: the parser is closed.
-        """
+        """Parse the next part of the reply; return the events that are certain now. Raises UsageError after `close`."""
         if self._closed:
             raise UsageError("the parser is closed; make a new parser for each reply")
         self._buffer.add(text)

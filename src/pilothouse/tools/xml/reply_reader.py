@@ -118,11 +118,7 @@ class ReplyReader:
         return turn.take_events()
 
     def end(self, result: ResultMessage | None = None) -> ParsedReply:
-        """End the turn, and return its outcome.
-
-        Args:
-            result: its result; None if the stream ended without one, which counts as a failure.
-        """
+        """End the turn, and return its outcome; a stream that ended without a result counts as a failure."""
         turn = self._turn
         if not turn.is_finished:
             turn.finish()

@@ -56,10 +56,7 @@ class _GrowingText:
 class ReplyPart(_GrowingText):
     """A stretch of text or thinking, or a call, whose text is its arguments as the model writes them.
 
-    Attributes:
-        id: id of the call.
-        started: the first event of the call.
-        call: the finished call or its error; None while the model is writing it.
+    Of a call, `started` is the first event, and `call` its end or error; None while the model is writing it.
     """
 
     __slots__ = ("call", "id", "kind", "started")
@@ -259,12 +256,7 @@ def _find_spans(blocks: Iterable[TurnBlock]) -> list[_Span]:
 
 
 class TurnState:
-    """The model's output between a prompt and its result.
-
-    Args:
-        parser_factory: makes a fresh parser, from the ids of calls that it may not use.
-        used_ids: ids of earlier calls; new ones are added.
-    """
+    """The model's output between a prompt and its result; `used_ids` are those of earlier calls, and new ones."""
 
     def __init__(self, parser_factory: Callable[[set[str]], StreamParser], used_ids: set[str]) -> None:
         self.blocks: list[TurnBlock] = []
@@ -415,12 +407,7 @@ _OPENING: Final = re.compile(r"\s*+<(tool_use(?:-\w+)?)\s*>")
 
 
 class ReplySplice(NamedTuple):
-    """How two pieces are joined.
-
-    Attributes:
-        kept_length: number of characters of the first piece that count.
-        skipped_length: number of characters of the second piece that do not count.
-    """
+    """How two pieces are joined: how much of the first counts, and how much of the second does not, in characters."""
 
     kept_length: int
     skipped_length: int = 0

@@ -31,14 +31,7 @@ class InternalClient:
 
 
 class MessageStream(AsyncIterator[Message]):
-    """The messages of one query. The CLI ends with the loop, however it is left.
-
-    Args:
-        prompt: see `query`.
-        options: the settings.
-        transport: of the program; None: the CLI as a child.
-        read: makes a message.
-    """
+    """The messages of one query. The CLI ends with the loop, however it is left."""
 
     def __init__(
         self,

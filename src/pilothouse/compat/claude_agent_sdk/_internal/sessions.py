@@ -127,11 +127,7 @@ def is_id(text: Any) -> bool:
 
 
 def is_checked(session_id: Any) -> bool:
-    """Return True for a session id.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return True for a session id; raise ValueError for any other value."""
     if not is_id(session_id):
         raise ValueError(f"Invalid session_id: {session_id}")
     return True
@@ -145,12 +141,7 @@ def check_message_id(message_id: str | None) -> None:
 
 @contextmanager
 def explain_errors(session_id: str, directory: str | None) -> Generator[None]:
-    """Turn errors of the block into those that programs expect.
-
-    Raises:
-        ValueError: the change cannot be made.
-        FileNotFoundError: there is no such session.
-    """
+    """Turn errors of the block into those that programs expect: ValueError and FileNotFoundError."""
     try:
         yield
     except SessionNotFoundError as error:
