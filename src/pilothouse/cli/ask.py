@@ -172,14 +172,12 @@ class AskRun:
         """Report why there is no answer, and return the exit code."""
         self._screen.end_text()
         self._screen.idle()
-        if isinstance(error, CLIExitedError | ControlTimeout) and not self._has_output():
+        has_output = self._query is not None and self._query.session_id is not None
+        if isinstance(error, CLIExitedError | ControlTimeout) and not has_output:
             error = await self._check_cli(error)
         if self._request.form == "json":
             self._write_json(None, error)
         return await self._print_failure(error)
-
-    def _has_output(self) -> bool:
-        return self._query is not None and self._query.session_id is not None
 
     async def _check_cli(self, error: Exception) -> Exception:
         """Return the error for a program without output that is not Claude Code; otherwise `error`."""

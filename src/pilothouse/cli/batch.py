@@ -287,7 +287,8 @@ class RunPrinter:
             return
         of = "" if self._total is None else f" of {self._total}"
         words = f": {run.error}" if run.error is not None and not run.is_success else ""
-        line = f"{self._count}{of}  {format_run_name(run)}  {run.state}  {format_run_duration(run)}"
+        took = "-" if run.started is None or run.ended is None else format_seconds(run.ended - run.started)
+        line = f"{self._count}{of}  {format_run_name(run)}  {run.state}  {took}"
         line += f"  ${run.cost_usd:.4f}{words}"
         self._screen.note(" ".join(line.split("\n")), _STATE_STYLES.get(run.state, ""))
 
@@ -353,11 +354,6 @@ def format_run_name(run: Run) -> str:
     if not start or not re.fullmatch("[0-9a-f]{32}|[0-9]+", run.key):
         return run.key
     return f"{run.key}: {start}" if run.key.isdigit() and len(run.key) < DIGEST_CHARS else start
-
-
-def format_run_duration(run: Run) -> str:
-    """Format the duration of the last attempt."""
-    return "-" if run.started is None or run.ended is None else format_seconds(run.ended - run.started)
 
 
 def format_seconds(value: float) -> str:

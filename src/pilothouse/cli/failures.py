@@ -65,7 +65,7 @@ def describe_failure(error: Exception) -> FailureReport:
     code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
-    text = join_lines(_get_first_error(error))
+    text = join_lines(_describe_error(error))
     step = _find_next_step(error)
     return FailureReport(code, f"{text}; {step}" if step else text)
 
@@ -81,16 +81,10 @@ def report_failure(screen: Screen, error: Exception | FailureReport, redact: Cal
     return failure.code
 
 
-def _get_first_error(error: Exception) -> str:
-    # The list of searched paths and ways to install would fill a screen; --verbose shows it.
-    return (
-        str(error).partition(" Tried:")[0].rstrip(".")
-        if isinstance(error, CLINotFoundError)
-        else _describe_error(error)
-    )
-
-
 def _describe_error(error: Exception) -> str:
+    if isinstance(error, CLINotFoundError):
+        # The list of searched paths and ways to install would fill a screen; --verbose shows it.
+        return str(error).partition(" Tried:")[0].rstrip(".")
     if isinstance(error, PilothouseError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -123,56 +123,41 @@ TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 
 
 def parse_transport(text: str) -> Callable[[], Any]:
-    """Parse the value of `--transport`.
+    """Parse the value of `--transport`."""
+    try:
+        return _make_transport(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
-    Raises:
-        argparse.ArgumentTypeError: the value is not known.
-    """
+
+def _make_transport(text: str) -> Callable[[], Any]:
+    kind, _, place = text.partition(":")
     if text == "native":
         from pilothouse.native import NativeTransport
 
         return NativeTransport
     if text.startswith(("ws://", "wss://")):
-        return _make_host_transport(text)
-    kind, colon, path = text.partition(":")
-    if kind in _ELSEWHERE and path:
-        return _make_far_transport(kind, path)
-    if kind not in ("record", "replay") or not colon or not path:
-        raise argparse.ArgumentTypeError(
+        from pilothouse.remote import on_host
+
+        # Not on the command line, which every process of the machine can read.
+        return on_host(text, token=os.environ.get(TOKEN_VARIABLE) or None)
+    if kind not in ("record", "replay", "ssh", "podman", "docker", "pod") or not place:
+        raise UsageError(
             f"expected native, record:FILE, replay:FILE, ws://HOST:PORT, wss://HOST:PORT, ssh:USER@HOST, podman:IMAGE, "
             f"docker:IMAGE or pod:NAMESPACE/NAME, got {text!a}"
         )
-    # The process may run in another directory: a path is relative to this one.
-    from pilothouse.transports import Player, Recorder
+    from pilothouse.transports import Player, Recorder, in_container, in_pod, over_ssh
 
-    return (Recorder if kind == "record" else Player)(Path(path).absolute())
-
-
-_ELSEWHERE = ("ssh", "podman", "docker", "pod")
-
-
-def _make_far_transport(kind: str, place: str) -> Callable[[], Any]:
-    from pilothouse.transports import in_container, in_pod, over_ssh
-
-    try:
-        if kind == "ssh":
+    match kind:
+        case "record" | "replay":  # the process may run in another directory: a path is relative to this one
+            return (Recorder if kind == "record" else Player)(Path(place).absolute())
+        case "ssh":
             return over_ssh(place)
-        if kind == "pod":
+        case "pod":
             namespace, _, pod = place.rpartition("/")
             return in_pod(pod, namespace=namespace or None)
-        return in_container(place, engine=kind, mounts={".": "/work"})
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _make_host_transport(url: str) -> Callable[[], Any]:
-    from pilothouse.remote import on_host
-
-    try:
-        # Not on the command line, which every process of the machine can read.
-        return on_host(url, token=os.environ.get(TOKEN_VARIABLE) or None)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        case _:
+            return in_container(place, engine=kind, mounts={".": "/work"})
 
 
 # By the first word of the type of a field.
