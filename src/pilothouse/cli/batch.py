@@ -46,12 +46,7 @@ from pilothouse.fleet import (
 from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.limits import is_systemic
 from pilothouse.fleet.run import digest_prompt
-from pilothouse.fleet.submission import (
-    open_journal_for_reading,
-    validate_key,
-    validate_prompt,
-    validate_settings,
-)
+from pilothouse.fleet.submission import open_journal_for_reading, validate_key, validate_prompt, validate_settings
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values

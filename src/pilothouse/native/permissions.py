@@ -22,13 +22,7 @@ import msgspec
 from pilothouse.native.tools.base import Workplace
 from pilothouse.native.tools.grep_program import covers_parts
 from pilothouse.native.wire import JsonObject
-from pilothouse.options.permission_rules import (
-    BEHAVIORS,
-    PermissionBehavior,
-    PermissionRule,
-    RuleSet,
-    matches_wildcard,
-)
+from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, PermissionRule, RuleSet, matches_wildcard
 
 # These change only the session itself.
 SESSION_TOOLS = frozenset({"StructuredOutput", "TaskStop", "TodoWrite", "ToolSearch"})
@@ -414,8 +408,11 @@ _UNQUOTED = str.maketrans("", "", "'\"\\")
 _SPACED = str.maketrans("'\"\\", "   ")
 
 
-def _judge_bash(command: str, context: RuleContext) -> Decision:
+def _judge_bash_call(_tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
     """Decide on a command as the model wrote it. In plan mode, no rule allows one."""
+    command = tool_input.get("command")
+    if not isinstance(command, str):
+        return Decision.ask("There is no command")
     texts = _CommandWords.parse(command)
     denied, certain = _find_rule("deny", texts, context)
     if denied is not None and certain:
@@ -621,11 +618,6 @@ def _forbid(behavior: PermissionBehavior, tool: str) -> Decision:
     if behavior == "deny":
         return Decision("deny", f"Permission to use {tool} is denied by a rule")
     return Decision.ask(f"A rule asks about {tool}", must_ask=True)
-
-
-def _judge_bash_call(_tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
-    command = tool_input.get("command")
-    return _judge_bash(command, context) if isinstance(command, str) else Decision.ask("There is no command")
 
 
 def _judge_file_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:

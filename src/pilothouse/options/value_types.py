@@ -230,10 +230,6 @@ def _parse_json(text: str, kind: type, expected: str) -> Any:
 # Types
 
 
-def _keep_value(value: Any, directory: str) -> Any:
-    return value
-
-
 class ValueType(Struct, frozen=True):
     """What a valid value is: `expected`, in words.
 
@@ -248,7 +244,7 @@ class ValueType(Struct, frozen=True):
     metavar: str = "TEXT"
     takes: str = "str"
     gives: str = ""
-    resolve_paths: Callable[[Any, str], Any] = _keep_value
+    resolve_paths: Callable[[Any, str], Any] = lambda value, directory: value
 
     @property
     def is_plain(self) -> bool:
@@ -367,10 +363,6 @@ def _is_uuid(value: Any) -> bool:
     return re.fullmatch(r"[\da-fA-F]{8}(-[\da-fA-F]{4}){3}-[\da-fA-F]{12}", value, re.ASCII) is not None
 
 
-def _is_instrumentation(value: Any) -> bool:
-    return callable(getattr(value, "query_started", None))
-
-
 def _is_session_store(value: Any) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("append", "load"))
 
@@ -458,7 +450,8 @@ FUNCTIONS = python_object("a list of functions, or of what @tool made of them", 
     _read_if(lambda v: isinstance(v, list | tuple), list), "list[Callable[..., Any]]")
 INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
     "Instrumentation | Sequence[Instrumentation]",
-    _read_if(lambda v: all(map(_is_instrumentation, as_list(v))), as_list), "list[Instrumentation]")
+    _read_if(lambda v: all(callable(getattr(one, "query_started", None)) for one in as_list(v)), as_list),
+    "list[Instrumentation]")
 MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
     _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
     "list[Callable[[], Any]]")

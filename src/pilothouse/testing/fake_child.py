@@ -54,11 +54,6 @@ class FakeChild:
             self._record_file.write(json.dumps(entry) + "\n")
             self._record_file.flush()
 
-    def listen(self) -> None:
-        """Read stdin in a background thread."""
-        if self.streaming:
-            threading.Thread(target=self._read, daemon=True).start()
-
     def _read(self) -> None:
         for line in sys.stdin.buffer:
             self.note(stdin=line.decode("utf-8", "surrogateescape"))
@@ -307,7 +302,8 @@ class FakeChild:
 
     def run(self) -> NoReturn:
         """Play the whole scenario, then finish."""
-        self.listen_if_reading()
+        if self.scenario["reads"] and self.streaming:
+            threading.Thread(target=self._read, daemon=True).start()
         source = self.scenario.get("source")
         if source:
             namespace: dict[str, Any] = {}
@@ -318,11 +314,6 @@ class FakeChild:
             while self.scenario["forever"]:
                 self.play(self.scenario["steps"])
         self.finish()
-
-    def listen_if_reading(self) -> None:
-        """Start reading, unless the scenario says that the child never reads."""
-        if self.scenario["reads"]:
-            self.listen()
 
 
 def _flag_value(argv: list[str], flag: str) -> str | None:

@@ -187,7 +187,7 @@ def parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
     except parser.ParseError:
         return _first_paragraph(text), {}
     parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
-    found = {param.arg_name: _one_line(param.description) for param in parsed.params if param.description}
+    found = {param.arg_name: " ".join(param.description.split()) for param in parsed.params if param.description}
     return "\n\n".join(parts), found
 
 
@@ -195,10 +195,6 @@ def _first_paragraph(text: str) -> str:
     paragraph = re.split(r"\n\s*\n", text.strip(), maxsplit=1)[0]
     section = _SECTION_HEADING.search(paragraph)
     return (paragraph[: section.start()] if section else paragraph).strip()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 Schema: TypeAlias = dict[str, Any]

@@ -9,6 +9,7 @@ import msgspec
 
 from pilothouse.events import ToolCall
 from pilothouse.integrations.endpoints.exchange import (
+    EFFORTS,
     Dialect,
     EndpointAnswer,
     EndpointError,
@@ -30,7 +31,6 @@ BYTES_PER_TOKEN: Final = 3.5
 """For estimates: the tokenizer is not public."""
 MEDIA_TOKENS: Final = 1600
 """For estimates: a picture, or a page of a document."""
-EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 STOP_WORDS: Final[Mapping[str, str]] = {"length": "max_tokens", "tool-calls": "tool_use", "content-filter": "refusal"}
 _IGNORED: Final = ("temperature", "top_p", "top_k", "container", "mcp_servers")
 _CHOICES: Final[Mapping[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}

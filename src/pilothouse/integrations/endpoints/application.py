@@ -192,41 +192,31 @@ class EndpointRoutes:
 
     async def get_answer(self, request: Request) -> Response:
         """Return a kept answer."""
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(self._answers.get(request.path_params["id"]).body)
+        return _make_response(self._answers.get(request.path_params["id"]).body)
 
     async def delete_answer(self, request: Request) -> Response:
         """Forget a kept answer."""
-        from starlette.responses import JSONResponse
-
         key = request.path_params["id"]
         self._answers.remove(key)
-        return JSONResponse({"id": key, "object": "response", "deleted": True})
+        return _make_response({"id": key, "object": "response", "deleted": True})
 
     async def count_tokens(self, request: Request) -> Response:
         """Estimate the tokens of a request."""
-        from starlette.responses import JSONResponse
-
         body = await _read_body(request)
         self._models.check(self._dialect.read({"max_tokens": 1, **body}).model)
-        return JSONResponse({"input_tokens": anthropic_messages.estimate_tokens(body)})
+        return _make_response({"input_tokens": anthropic_messages.estimate_tokens(body)})
 
     async def list_models(self, request: Request) -> Response:
         """List the models."""
-        from starlette.responses import JSONResponse
-
         found = [_describe_model(name) for name in self._models.names]
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"], "has_more": False}
-        return JSONResponse({"object": "list", "data": found, **ends})
+        return _make_response({"object": "list", "data": found, **ends})
 
     async def get_model(self, request: Request) -> Response:
         """Describe a model."""
-        from starlette.responses import JSONResponse
-
         name = request.path_params["id"]
         self._models.check(name)
-        return JSONResponse(_describe_model(name))
+        return _make_response(_describe_model(name))
 
     def _check_token(self, request: Request) -> None:
         if self._token is None:
@@ -237,9 +227,7 @@ class EndpointRoutes:
             raise EndpointError(401, "authentication_error", "the API key is not valid here", code="invalid_api_key")
 
     def _make_error_response(self, error: EndpointError) -> Response:
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(self._dialect.make_error_body(error), error.status, dict(_list_error_headers(error)))
+        return _make_response(self._dialect.make_error_body(error), error.status, dict(_list_error_headers(error)))
 
     def _keep(self, asked: EndpointRequest, messages: list[Any], body: JsonBody, answer: EndpointAnswer) -> None:
         if self._models.is_agent(asked.model):
@@ -377,6 +365,12 @@ class AnswerRun:
     def _ignored_header(self) -> list[tuple[bytes, bytes]]:
         names = ", ".join(self._request.ignored)
         return [(_IGNORED_HEADER, names.encode())] if names else []
+
+
+def _make_response(body: JsonBody, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(body, status, headers)
 
 
 async def _read_body(request: Request) -> JsonBody:

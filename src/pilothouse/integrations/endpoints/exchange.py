@@ -34,6 +34,7 @@ JsonBody: TypeAlias = dict[str, Any]
 MIN_RETRY_SECONDS: Final = 1
 DEFAULT_RETRY_SECONDS: Final = 5
 """After a limit or an overload that does not say how long it lasts."""
+EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 MAX_ATTEMPTS: Final = 4
 """Answers of the model to one request: it is asked again for calls and outputs that are not valid."""
 _PASSING_STATUSES: Final = (429, 529)

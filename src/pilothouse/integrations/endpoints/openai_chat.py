@@ -10,6 +10,7 @@ import msgspec
 
 from pilothouse.events import ToolCall
 from pilothouse.integrations.endpoints.exchange import (
+    EFFORTS,
     Dialect,
     EndpointAnswer,
     EndpointError,
@@ -28,14 +29,6 @@ from pilothouse.integrations.endpoints.exchange import (
 from pilothouse.language_model import TokenUsage
 
 DONE: Final = b"data: [DONE]\n\n"
-EFFORTS: Final[Mapping[str, str]] = {
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "xhigh",
-    "max": "max",
-}
 FINISH_WORDS: Final[Mapping[str, str]] = {
     "length": "length",
     "tool-calls": "tool_calls",
@@ -78,7 +71,8 @@ def read_chat_request(body: JsonBody) -> EndpointRequest:
 
 def read_effort(given: Any) -> dict[str, Any]:
     """Return the setting for the effort of reasoning."""
-    return {"effort": EFFORTS[given]} if isinstance(given, str) and given in EFFORTS else {}
+    effort = "low" if given == "minimal" else given
+    return {"effort": effort} if isinstance(effort, str) and effort in EFFORTS else {}
 
 
 def read_tool_choice(given: Any) -> Any:
@@ -111,11 +105,8 @@ def read_file(part: JsonBody) -> JsonBody:
     data = part.get("file_data") or part.get("file_url")
     if not isinstance(data, str):
         raise make_invalid("file", "expected file_data; files are not kept here, so a file_id leads to none")
-    return {"type": "file", "data": data, "filename": part.get("filename"), "media_type": _guess_type(data)}
-
-
-def _guess_type(data: str) -> str | None:
-    return "application/pdf" if data.startswith(("http://", "https://")) else None
+    kind = "application/pdf" if data.startswith(("http://", "https://")) else None
+    return {"type": "file", "data": data, "filename": part.get("filename"), "media_type": kind}
 
 
 def parse_arguments(text: Any) -> JsonBody:

@@ -201,8 +201,8 @@ class ResponseWriter:
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
         """Yield the error, in place of the end."""
-        body = {**self._make_response("failed", self._items), "error": _make_failure(error)}
-        yield self._event("response.failed", response=body)
+        failure = {"code": error.code or "server_error", "message": error.message}
+        yield self._event("response.failed", response={**self._make_response("failed", self._items), "error": failure})
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
         """Make the whole answer."""
@@ -291,10 +291,6 @@ def _make_reasoning(text: str) -> JsonBody:
 def _make_call(call: ToolCall) -> JsonBody:
     names = {"call_id": call.id, "name": call.name, "arguments": encode_arguments(call)}
     return {"id": make_id("fc_"), "type": "function_call", "status": "completed", **names}
-
-
-def _make_failure(error: EndpointError) -> JsonBody:
-    return {"code": error.code or "server_error", "message": error.message}
 
 
 DIALECT: Final = Dialect(

@@ -104,7 +104,8 @@ class AguiWriter:
             case Finished():
                 yield from self.finish(event.message, event.error)
             case _ if isinstance(event, _NOTES):
-                yield _make("CUSTOM", name=f"pilothouse.{event.type.replace('-', '_')}", value=_to_json(event))
+                value = to_builtins(event, enc_hook=str)
+                yield _make("CUSTOM", name=f"pilothouse.{event.type.replace('-', '_')}", value=value)
             case _:
                 return
 
@@ -364,10 +365,6 @@ def _list_usage(message: ResultMessage) -> list[Event]:
         }
         for model, use in found.items()
     ]
-
-
-def _to_json(event: QueryEvent) -> Any:
-    return to_builtins(event, enc_hook=str)
 
 
 def _tag(agent: str | None) -> dict[str, str]:

@@ -118,7 +118,8 @@ class VercelWriter:
             return
         if error is not None:
             yield {"type": "error", "errorText": str(error)}
-        facts: Chunk = {} if message is None else {"costUsd": message.total_cost_usd, "usage": _get_usage(message)}
+        usage = None if message is None else to_builtins(message.usage)
+        facts: Chunk = {} if message is None else {"costUsd": message.total_cost_usd, "usage": usage}
         yield {"type": "finish-step"}
         yield {"type": "finish", "messageMetadata": {"pilothouse": facts}}
 
@@ -294,7 +295,3 @@ class _Stream:
             if not writer.is_finished:  # the client left
                 turn.read_on() if self._resumable else await turn.stop()
             await self._thread.leave()
-
-
-def _get_usage(message: ResultMessage) -> Any:
-    return to_builtins(message.usage)

@@ -13,14 +13,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from pilothouse.errors import UsageError
-from pilothouse.events import (
-    ParserEvent,
-    ReplyFinished,
-    TextDelta,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallError,
-)
+from pilothouse.events import ParserEvent, ReplyFinished, TextDelta, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.tools.xml.call_reader import MAX_ERROR_CHARS, CallIds, CallReader, ParserConfig, read_plain_call
 from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
 from pilothouse.tools.xml.scanner import CodeSpanTracker, Tag, TagScanner, TextBuffer, make_tag_scanner

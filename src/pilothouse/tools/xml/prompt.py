@@ -242,10 +242,13 @@ class CallAnswer(Struct, frozen=True):
 
 def call_frame(call_id: str | None, name: str, arguments: Any, nonce: str | None = None) -> str:
     """Write a call as the model itself would write it."""
-    outer = outer_tag_name("tool_use", nonce)
-    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
     inside = escape_frames(json_text(arguments), nonce, as_json=True)
-    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<arguments>{inside}</arguments></{outer}>"
+    return _make_frame(outer_tag_name("tool_use", nonce), call_id, name, f"<arguments>{inside}</arguments>")
+
+
+def _make_frame(outer: str, call_id: str | None, name: str, inside: str) -> str:
+    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
+    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}{inside}</{outer}>"
 
 
 def result_frame(
@@ -272,9 +275,8 @@ def result_frame(
             body = "the call failed" if failed else "(no output)"
     if media:
         body += f"\n({len(media)} attached below)" if body else f"({len(media)} attached below)"
-    outer, inner = outer_tag_name("tool_result", nonce), "error" if failed else "result"
-    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
-    frame = f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<{inner}>{body}</{inner}></{outer}>"
+    inner = "error" if failed else "result"
+    frame = _make_frame(outer_tag_name("tool_result", nonce), call_id, name, f"<{inner}>{body}</{inner}>")
     return [make_text_block(frame), *media]
 
 

@@ -32,14 +32,7 @@ from pilothouse.messages import (
 from pilothouse.messages.api_messages import ContentBlock
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
-from pilothouse.tools.xml.turn_state import (
-    CALL,
-    TEXT,
-    THINKING,
-    ReplyPart,
-    TurnBlock,
-    TurnState,
-)
+from pilothouse.tools.xml.turn_state import CALL, TEXT, THINKING, ReplyPart, TurnBlock, TurnState
 
 _SYNTHETIC = "<synthetic>"  # the model of messages that the CLI wrote itself
 _UNREADABLE = "unreadable"
@@ -141,7 +134,9 @@ class ReplyReader:
         if any(isinstance(event, TextRetracted) for event in events):
             self._rewrite_state.discard_unparsed()
         match message:
-            case StreamEvent(event=ContentBlockStart() as begun, parent_tool_use_id=None) if _starts_with_text(begun):
+            case StreamEvent(
+                event=ContentBlockStart(content_block=TextBlock(text=text)) as begun, parent_tool_use_id=None
+            ) if text:
                 start = structs.replace(begun, content_block=TextBlock(""))
                 return [structs.replace(message, event=start), *self._rewrite_delta(message, events)]
             case StreamEvent(event=ContentBlockDelta(delta=WireTextDelta()), parent_tool_use_id=None):
@@ -325,10 +320,6 @@ def _is_from_model(message: AssistantMessage) -> bool:
     foreign = message.parent_tool_use_id or message.agent_id or message.subagent_type or message.local_command_source
     failed = message.is_api_error_message or message.error is not None
     return not (foreign or failed or message.historical or message.model == _SYNTHETIC)
-
-
-def _starts_with_text(event: ContentBlockStart) -> bool:
-    return isinstance(event.content_block, TextBlock) and event.content_block.text != ""
 
 
 def _join_text(parts: list[ReplyPart]) -> str:

@@ -207,14 +207,8 @@ class CodeSpanTracker:
     """
 
     __slots__ = (
-        "_fence",
-        "_in_fence_header",
-        "_is_fence_empty",
-        "_line_head",
-        "_may_close_fence",
-        "_open_backticks",
-        "_run",
-    )
+        "_fence", "_in_fence_header", "_is_fence_empty", "_line_head", "_may_close_fence", "_open_backticks", "_run"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._line_head = ""  # the first character of the line that is not white space
