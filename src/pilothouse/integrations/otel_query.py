@@ -62,6 +62,11 @@ _TOKEN_COUNTERS = {
 }
 
 
+def select_known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that are not None."""
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
 class QueryInstruments:
     """All instruments."""
 
@@ -103,8 +108,7 @@ class QueryInstruments:
 
     def record_retry(self, by: str, reason: str | None, way: str | None, common: Attributes) -> None:
         """Count a retry by "cli" or "pilothouse"."""
-        facts = {RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way}
-        self._retries.add(1, {**common, **{name: fact for name, fact in facts.items() if fact is not None}})
+        self._retries.add(1, {**common, **select_known({RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way})})
 
     def record_query(
         self,
@@ -233,7 +237,7 @@ def record_error(
         EXIT_CODE: getattr(error, "exit_code", None),
     }
     span.set_attribute(names.error_type, kind)
-    span.add_event("exception", {name: fact for name, fact in facts.items() if fact is not None})
+    span.add_event("exception", select_known(facts))
     span.set_status(Status(StatusCode.ERROR, text))
 
 
@@ -280,10 +284,6 @@ class QuerySpans:
     def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
         """Start a span inside of `context`."""
         return self._tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=attributes)
-
-    def record_error(self, span: Span, error: BaseException, redact: Callable[[str], str], *, with_text: bool) -> None:
-        """Mark a span as failed. `with_text`: include the text, although it may contain prompts or responses."""
-        record_error(span, self._names, error, redact, with_text=with_text)
 
     def read_message(self, message: Message, content: ContentRecorder | None) -> None:
         """Process the next message."""

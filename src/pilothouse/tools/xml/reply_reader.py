@@ -39,14 +39,9 @@ _UNREADABLE = "unreadable"
 
 
 class ParsedReply(Struct, frozen=True):
-    """The outcome of a turn.
+    """The outcome of a turn: answer and reasoning without markup, and calls to run or to answer with an error.
 
-    Attributes:
-        calls: calls to run, and errors to return to the model, in this order. Empty if the turn failed or was
-            interrupted: then no call may run.
-        text: the answer, without markup and reasoning.
-        thinking: the model's reasoning, native or between tags.
-        is_failed: whether the turn failed or was interrupted.
+    A turn that failed or was interrupted (`is_failed`) has no calls: none may run.
     """
 
     calls: tuple[ToolCall | ToolCallError, ...] = ()

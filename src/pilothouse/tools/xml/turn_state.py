@@ -181,17 +181,10 @@ BlockKind = Literal["text", "thinking"]
 
 
 class TurnBlock(_GrowingText):
-    """A block of text or thinking.
+    """A block of text or thinking, at an index of an API message; `uuid` is that of its whole message.
 
-    Attributes:
-        message: id of its API message.
-        index: its index in that message.
-        uuid: uuid of the whole message that contained it.
-        is_whole: whether such a message arrived.
-        is_restarted: whether its message is streamed again.
-        previous: the text block of another API message that it continues.
-        splice: how; None while that is not known, because the block may repeat the end of the other.
-        unparsed: the last pieces of its text.
+    A block that `is_restarted` is streamed again. It may continue the text block of another message (`previous`):
+    `splice` says how, and is None while that is not known, because the block may repeat the end of the other.
     """
 
     __slots__ = (
