@@ -180,7 +180,6 @@ def _add_default_action(words: list[str]) -> list[str]:
 
 
 def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
-    """Build the main parser and those of the commands."""
     parser = CommandParser(
         prog=PROGRAM,
         description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
@@ -216,7 +215,6 @@ def _add_session_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add flags for all options of a query."""
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",

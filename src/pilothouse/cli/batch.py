@@ -159,7 +159,6 @@ class _FleetCommand(Generic[RequestT]):
         self._first_signal: int | None = None
 
     async def run(self) -> int:
-        """Execute the command, and return the exit code."""
         try:
             with log_warnings_to(self._screen, self._redact):
                 return await self._execute()
@@ -444,8 +443,6 @@ PAGE_SIZE = 200
 
 
 class _BatchCommand(_FleetCommand[BatchRequest]):
-    """`pilothouse batch`."""
-
     async def _execute(self) -> int:
         request = self._request
         if request.action == "status":
@@ -536,7 +533,6 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         return prompt.options
 
     async def _print_status(self) -> int:
-        """Print the number of runs by state."""
         async with self._open_journal() as journal:
             found = await journal.status()
             while self._request.watch and found.left:
@@ -582,8 +578,6 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
 
 
 class _WorkerCommand(_FleetCommand[WorkerRequest]):
-    """`pilothouse worker`."""
-
     async def _execute(self) -> int:
         journal, request = self._require_journal("worker"), self._request
         async with AsyncExitStack() as local:

@@ -3,6 +3,8 @@
 Imports nothing heavy: every command loads it. `arguments` has the flags that come from the table of options.
 """
 
+# ruff: noqa: D101 - `AskRequest` has the parsed arguments of `pilothouse ask`, and so on
+
 from __future__ import annotations
 
 import argparse
@@ -187,8 +189,6 @@ class RunRequest:
 
 @request
 class AskRequest(RunRequest):
-    """The parsed arguments of `pilothouse ask`."""
-
     prompt: str | None = argument(
         "the question; '-' or none reads standard input, piped text is added to a question", None, None, nargs="?"
     )
@@ -204,8 +204,6 @@ class AskRequest(RunRequest):
 
 @request
 class ChatRequest(RunRequest):
-    """The parsed arguments of `pilothouse chat`."""
-
     prompt: str | None = argument("the first thing to say", None, None, nargs="?")
     quiet: bool = flag("no line with cost and tokens after each answer", default=False)
     remote: str | None = flag(
@@ -220,7 +218,7 @@ class ChatRequest(RunRequest):
 
 @request
 class AcpRequest:
-    """The parsed arguments of `pilothouse acp`. `settings` are options of all sessions."""
+    """`settings` are options of all sessions."""
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     remote: str | None = flag(
@@ -232,15 +230,11 @@ class AcpRequest:
 
 @request
 class CompletionRequest:
-    """The parsed arguments of `pilothouse completion`."""
-
     shell: Literal["bash", "zsh", "fish"] = argument("the shell", None, "bash", choices=("bash", "zsh", "fish"))
 
 
 @request
 class CompatRequest:
-    """The parsed arguments of `pilothouse compat`."""
-
     action: Literal["run", "path"] = argument(
         "run a program, or print the directory for PYTHONPATH", None, "run", choices=("run", "path")
     )
@@ -251,8 +245,6 @@ class CompatRequest:
 
 @request
 class DemoRequest:
-    """The parsed arguments of `pilothouse demo`."""
-
     prompt: str = flag("the question of part 1", default="What is the capital of France?")
     local: bool = flag("part 1 with the embedded model even if a key is set", default=False, exclusive="force")
     scripted: bool = flag("only part 2, the scripted one", default=False, exclusive="force")
@@ -261,8 +253,6 @@ class DemoRequest:
 
 @request
 class DoctorRequest:
-    """The parsed arguments of `pilothouse doctor`."""
-
     cli: str | None = flag(_CLI_HELP, "PATH")
     transport: Callable[[], Any] | None = flag(
         "look at that other side instead", "ssh:HOST|podman:IMAGE|docker:IMAGE|pod:NAMESPACE/NAME", type=parse_transport
@@ -273,8 +263,6 @@ class DoctorRequest:
 
 @request
 class InstallRequest:
-    """The parsed arguments of `pilothouse install-cli`."""
-
     force: bool = flag("fetch it even if it is there", default=False, exclusive="action")
     action: InstallAction = flag(
         default="install",
@@ -296,8 +284,6 @@ class InstallRequest:
 
 @request
 class OptionsRequest:
-    """The parsed arguments of `pilothouse options`."""
-
     name: str | None = argument("one option, in full", None, None, nargs="?")
     explain: bool = flag("only what is set here, and where each value comes from", default=False)
     policy: bool = flag("what runs unasked here, what asks, and what is denied", default=False)
@@ -306,8 +292,6 @@ class OptionsRequest:
 
 @request
 class ReplayRequest:
-    """The parsed arguments of `pilothouse replay`."""
-
     file: str = argument("a cassette, made by --transport record:FILE or in a program", "FILE")
     form: OutputFormat = flag(
         default="text",
@@ -348,16 +332,12 @@ class SessionListRequest:
 
 @request
 class ListRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions list`."""
-
     limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
     offset: int = flag("leave out the newest N", "N", 0, type=parse_count)
 
 
 @request
 class SearchRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions search`."""
-
     text: str = argument("what to look for")
     regex: bool = flag("it is a regular expression", default=False)
     case: bool = flag("capitals matter", default=False)
@@ -367,8 +347,6 @@ class SearchRequest(SessionListRequest):
 
 @request
 class UsageRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions usage`."""
-
     session: str | None = argument("only this session", None, None, nargs="?")
     by: str = flag("(default: day)", default="day", choices=("day", "session", "model"))
     since: date | None = flag("the first day, such as 2026-11-01", "DAY")
@@ -377,8 +355,6 @@ class UsageRequest(SessionListRequest):
 
 @request
 class ShowRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions show`."""
-
     agent: str | None = flag("the messages of this sub-agent", "ID")
     thinking: bool = flag("also what the model thought", default=False)
     whole: bool = flag("also what compactions have replaced by summaries", default=False)
@@ -389,8 +365,6 @@ class ShowRequest(SessionRequest):
 
 @request
 class ForkRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions fork`."""
-
     up_to: str | None = flag("the last message to take over (default: all)", "UUID")
     title: str | None = flag("the title of the fork", "TITLE")
     json: bool = flag("print JSON", default=False)
@@ -398,29 +372,21 @@ class ForkRequest(SessionRequest):
 
 @request
 class RenameRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions rename`."""
-
     title: str = argument("the new title")
 
 
 @request
 class TagRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions tag`."""
-
     tag: str | None = argument("the tag; none takes it away", None, None, nargs="?")
 
 
 @request
 class DeleteRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions delete`."""
-
     yes: bool = flag("do not ask", default=False)
 
 
 @request
 class ExportRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions export`."""
-
     format: Literal["markdown", "html", "json"] = flag(
         "(default: markdown)", default="markdown", choices=("markdown", "html", "json")
     )
@@ -431,7 +397,7 @@ class ExportRequest(SessionRequest):
 
 @request
 class SessionsRequest:
-    """The parsed arguments of `pilothouse sessions`: the name of an action, and its request."""
+    """The name of an action, and its request."""
 
     action: str
     request: Any
@@ -460,7 +426,7 @@ _MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this 
 
 @request
 class ServeRequest:
-    """The parsed arguments of `pilothouse serve`. Times in seconds."""
+    """Times are in seconds."""
 
     host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
     port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE)
@@ -510,7 +476,7 @@ class ServeRequest:
 
 @request
 class ConsoleRequest(ServeRequest):
-    """The parsed arguments of `pilothouse console`: those of the host that it starts, and two more."""
+    """The arguments of the host that it starts, and two more."""
 
     open: bool = flag("open the link in the browser", None, False, _WHERE)
     join: str | None = flag("the address of a host that runs, whose token you have", "URL", None, _WHERE)
@@ -582,8 +548,6 @@ class FleetRequest(WorkspaceRequest):
 
 @request
 class BatchRequest(FleetRequest):
-    """The parsed arguments of `pilothouse batch`."""
-
     source: str = argument("the prompts, or what to do", SOURCES)
     output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
     enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
@@ -599,8 +563,6 @@ class BatchRequest(FleetRequest):
 
 @request
 class WorkerRequest(FleetRequest):
-    """The parsed arguments of `pilothouse worker`."""
-
     journal: str | None = flag(f"the journal with the runs {_DEFAULT_JOURNAL}", _JOURNAL)
     until_empty: bool = flag("end when nothing is left, here and elsewhere", default=False)
     accepts: tuple[str, ...] = flag(

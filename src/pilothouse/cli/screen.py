@@ -165,7 +165,6 @@ class AnswerFormatter:
 
 
 def _count_columns(text: str) -> int:
-    """Return the number of columns of a text."""
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 

@@ -226,7 +226,6 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
 
 
 def _resolve_id(name: str | None) -> str:
-    """Return the session id with this prefix."""
     prefix = (name or "").lower()
     if is_session_id(prefix):
         return prefix

@@ -4,6 +4,8 @@ Owns the mapping of a fleet to spans and instruments; `otel` handles a query wit
 `[otel]`.
 """
 
+# ruff: noqa: D102 - `FleetObserver` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -95,7 +97,6 @@ class FleetSpanObserver(FleetObserver):
         self._cost_usd = 0.0
 
     def run_context(self) -> AbstractContextManager[object]:
-        """Return the context inside of the span."""
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def attempt_started(self, run: Run) -> AttemptObserver:
@@ -130,12 +131,10 @@ class FleetSpanObserver(FleetObserver):
             self._previous_contexts.popitem(last=False)
 
     def on_status(self, status: FleetStatus) -> None:
-        """Record the number of runs by state."""
         for state in _OPEN_STATES:
             self.instruments.runs_left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
 
     def on_end(self, error: BaseException | None) -> None:
-        """End the span."""
         self._span.set_attributes({name: self._ended[state] for state, name in _ENDED_ATTRIBUTES.items()})
         self._span.set_attribute(genai.COST, self._cost_usd)
         if isinstance(error, Exception) and not isinstance(error, Interrupted):

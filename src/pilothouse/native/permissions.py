@@ -238,7 +238,6 @@ GUARDED = "{} is a file or in a folder that can run commands later or holds secr
 
 
 def _judge_read(resolved: ResolvedPath, context: RuleContext, tool: str) -> Decision:
-    """Decide whether a path may be read."""
     decision = _apply_rules(resolved, context, tool)
     if decision is not None:
         return decision
@@ -251,7 +250,6 @@ def _judge_read(resolved: ResolvedPath, context: RuleContext, tool: str) -> Deci
 
 
 def _judge_edit(resolved: ResolvedPath, context: RuleContext, tool: str) -> Decision:
-    """Decide whether a path may be created or changed."""
     decision = _apply_rules(resolved, context, tool)
     if decision is not None:
         return decision
@@ -372,7 +370,6 @@ def _ascii_host(host: str) -> str:
 
 
 def _make_add_rule(tool: str, content: str | None, destination: str) -> JsonObject:
-    """Make the update that adds an allow rule."""
     rule: JsonObject = {"toolName": tool} | ({} if content is None else {"ruleContent": content})
     return {"type": "addRules", "rules": [rule], "behavior": "allow", "destination": destination}
 

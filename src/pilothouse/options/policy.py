@@ -467,7 +467,6 @@ def find_policy_conflicts(options: OptionValues) -> tuple[str, ...]:
 
 
 def _find_conflicts(view: PolicyInputs) -> Iterator[str]:
-    """Describe each contradiction in a sentence or two."""
     if view.mode == "bypassPermissions" and view.options.allowed_tools:
         yield (
             "allowed_tools has no effect in permission mode 'bypassPermissions', where everything runs; to "

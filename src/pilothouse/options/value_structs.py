@@ -433,7 +433,6 @@ def _list_of(item: Reader) -> Reader:
 
 
 def _make_reader(annotation: Any) -> Reader:
-    """Make the reader for the annotation of a field."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return _read_json_value

@@ -180,7 +180,6 @@ def _find_text(part: Part) -> str:
 
 
 def _make_block(part: Part) -> dict[str, Any]:
-    """Make the whole block of a part."""
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}

@@ -135,7 +135,6 @@ class FakeChild:
                     self._write_lifecycle(self._open_prompts.pop(0), "completed")
 
     def _write_lifecycle(self, uuid: str, *states: str) -> None:
-        """Report the states of a user message."""
         for state in states:
             frame = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
             self.write(json.dumps(frame).encode() + b"\n")

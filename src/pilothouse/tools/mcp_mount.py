@@ -231,8 +231,6 @@ class _ServerRun:
 
 
 class _PendingResponse:
-    """A request whose response has not arrived yet."""
-
     def __init__(self, key: Any) -> None:
         self.key = key
         self.done = anyio.Event()

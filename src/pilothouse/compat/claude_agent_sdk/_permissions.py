@@ -94,7 +94,6 @@ def _read_decision(answer: Any) -> Decision:
 
 
 def make_hooks(hooks: Mapping[Any, Any]) -> dict[str, list[HookMatcher]]:
-    """Return the hooks as pilothouse takes them."""
     made: dict[str, list[HookMatcher]] = {}
     for event, matchers in hooks.items():
         for matcher in matchers:

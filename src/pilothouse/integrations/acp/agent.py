@@ -447,7 +447,6 @@ def _make_unknown(session_id: str) -> RequestError:
 
 @contextlib.contextmanager
 def _translate_errors(session_id: str = "") -> Any:
-    """Turn errors of pilothouse into those of the protocol."""
     try:
         yield
     except SessionNotFoundError:

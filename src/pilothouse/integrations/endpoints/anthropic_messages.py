@@ -1,5 +1,7 @@
 """Anthropic's Messages API: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -180,17 +182,14 @@ class MessageWriter:
         yield _event("message_start", message=message)
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield more text."""
         yield from self._enter("text", {"type": "text", "text": ""})
         yield self._delta({"type": "text_delta", "text": text})
 
     def write_thinking(self, text: str) -> Iterator[bytes]:
-        """Yield more thinking."""
         yield from self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         yield self._delta({"type": "thinking_delta", "thinking": text})
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the calls, and the end."""
         for call in answer.calls:
             block = _make_call(call)
             yield from self._enter("tool_use", {**block, "input": {}})
@@ -202,11 +201,9 @@ class MessageWriter:
         yield _event("message_stop")
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
         yield encode_event(make_anthropic_error(error), "error")
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         content: list[JsonBody] = []
         if answer.result.reasoning and self._wants_thinking:
             content.append({"type": "thinking", "thinking": answer.result.reasoning, "signature": ""})

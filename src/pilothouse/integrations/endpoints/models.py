@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import anyio
 
@@ -21,6 +21,7 @@ from pilothouse.language_model import (
     ModelEvent,
     ModelStep,
     ResponseInfo,
+    Stream,
     TokenUsage,
 )
 from pilothouse.language_model.model import MODEL_ALIASES, check_model
@@ -35,24 +36,6 @@ AGENT_PREFIX: Final = "agent:"
 LISTED_MODELS: Final = ("opus", "sonnet", "haiku")
 DEFAULT_MAX_REQUESTS: Final = 8
 _ONE_CALL: Final = "Call one tool at most in an answer."
-
-
-class EventStream(Protocol):
-    """The events of one answer; leaving the block ends the work."""
-
-    async def __aenter__(self) -> Self:
-        """Enter the block."""
-        ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the work, and wait until its process is gone."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[ModelEvent]:
-        """Iterate over the events; the last one is the end."""
-        ...
 
 
 class EndpointModels:
@@ -104,7 +87,7 @@ class EndpointModels:
             raise EndpointError(404, "not_found_error", text, code="model_not_found")
         return found
 
-    def start(self, request: EndpointRequest, *, resume: str | None = None) -> EventStream:
+    def start(self, request: EndpointRequest, *, resume: str | None = None) -> Stream | AgentStream:
         """Start to answer a request; an agent continues the session `resume`. Raises EndpointError, UsageError."""
         name = self.check(request.model)
         if name.startswith(AGENT_PREFIX):

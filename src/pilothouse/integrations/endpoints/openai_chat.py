@@ -1,5 +1,7 @@
 """OpenAI's chat completions: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -203,11 +205,9 @@ class ChatWriter:
         self._head: JsonBody = {"id": make_id("chatcmpl-"), "created": int(time.time()), "model": request.model}
 
     def start(self) -> Iterator[bytes]:
-        """Yield the first chunk."""
         yield self._chunk({"role": "assistant", "content": ""})
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield the chunk of more text."""
         yield self._chunk({"content": text})
 
     def write_thinking(self, text: str) -> Iterator[bytes]:
@@ -215,7 +215,6 @@ class ChatWriter:
         yield self._chunk({"reasoning_content": text})
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the chunks of the calls, the end and the usage."""
         for index, call in enumerate(answer.calls):
             yield self._chunk({"tool_calls": [{"index": index, **_make_call(call)}]})
         yield self._chunk({}, FINISH_WORDS.get(answer.finish_reason, "stop"))
@@ -225,11 +224,9 @@ class ChatWriter:
         yield DONE
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
         yield encode_event(make_openai_error(error))
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         message: JsonBody = {"role": "assistant", "content": answer.text or None, "refusal": None}
         if answer.calls:
             message["tool_calls"] = [_make_call(call) for call in answer.calls]

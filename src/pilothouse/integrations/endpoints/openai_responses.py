@@ -1,5 +1,7 @@
 """OpenAI's responses: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -160,13 +162,11 @@ class ResponseWriter:
         self._items: list[JsonBody] = []
 
     def start(self) -> Iterator[bytes]:
-        """Yield the start of the response."""
         response = self._make_response("in_progress", [])
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield more text."""
         if self._open is None or self._open["type"] != "message":
             yield from self._leave()
             item: JsonBody = {**_make_message(""), "status": "in_progress", "content": []}
@@ -187,7 +187,6 @@ class ResponseWriter:
         yield self._event("response.reasoning_summary_text.delta", **self._place, summary_index=0, delta=text)
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the calls, and the end."""
         yield from self._leave()
         for call in answer.calls:
             item = _make_call(call)
@@ -200,12 +199,10 @@ class ResponseWriter:
         yield self._event(f"response.{body['status']}", response=body)
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
         failure = {"code": error.code or "server_error", "message": error.message}
         yield self._event("response.failed", response={**self._make_response("failed", self._items), "error": failure})
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         items = [_make_reasoning(answer.result.reasoning)] if answer.result.reasoning else []
         if answer.text or not answer.calls:
             items.append(_make_message(answer.text))

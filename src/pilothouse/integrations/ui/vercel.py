@@ -268,7 +268,6 @@ class _Stream:
         self._resumable = resumable
 
     async def read(self, turn: Turn) -> AsyncGenerator[Any]:
-        """Yield the chunks from the start."""
         writer = VercelWriter(self._message_id)
         position = self._start
         turn.readers += 1

@@ -216,7 +216,6 @@ def _start_command(command: str, workplace: Workplace, key: str, limit: float, d
 
 
 def _get_limit(milliseconds: float | None, env: Mapping[str, str], *, behind: bool) -> float:
-    """Return the time limit of a command, in seconds."""
     usual = _get_int(env, "BASH_DEFAULT_TIMEOUT_MS", DEFAULT_TIMEOUT_MS)
     most = max(_get_int(env, "BASH_MAX_TIMEOUT_MS", MAX_TIMEOUT_MS), usual)
     if behind:

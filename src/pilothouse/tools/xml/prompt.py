@@ -192,7 +192,6 @@ def _element(tag: str, text: str) -> str:
 
 
 def _nest(start: str, lines: list[str]) -> list[str]:
-    """Put lines into an element."""
     if not lines:
         return [f"<{start}/>"]
     return [f"<{start}>", *(f"  {line}" for line in lines), f"</{start.partition(' ')[0]}>"]

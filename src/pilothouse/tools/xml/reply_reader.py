@@ -257,7 +257,6 @@ class _RewriteState:
         self._unparsed = ""  # shown before the parser emitted it
 
     def record_delta(self, message: StreamEvent, block: TurnBlock | None) -> None:
-        """Record a delta of `block`."""
         if block is not None:
             if block is not self._block:
                 self._streamed = []
@@ -293,7 +292,6 @@ class _RewriteState:
         self._unparsed = ""
 
     def to_block(self, part: ReplyPart) -> ContentBlock:
-        """Convert a part to a block of a message."""
         if part.kind == CALL:
             self.shown_call_ids.add(part.id)
             call = part.get_call()

@@ -43,13 +43,11 @@ class _GrowingText:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     def add(self, text: str) -> None:
-        """Append a piece."""
         self._pieces.append(text)
 
 
@@ -372,7 +370,6 @@ class TurnState:
         return block
 
     def _find_streamed(self, message: str, kind: BlockKind, text: str) -> TurnBlock | None:
-        """Find the streamed block that `text` completes."""
         own = [each for each in self.blocks if each.message == message and each.kind == kind]
         restarted = [each for each in own if each.is_restarted]
         streamed = [each for each in own if not each.is_whole]

@@ -24,7 +24,6 @@ class InternalClient:
         options: ClaudeAgentOptions,
         transport: Transport | None = None,
     ) -> AsyncIterator[Message]:
-        """Return the messages of a query."""
         transport = transport or make_replacement(SubprocessCLITransport, prompt, options)
         read = parse_message if is_replaced(parse_message) else read_message
         return MessageStream(prompt, options, transport, read)
@@ -75,7 +74,6 @@ class MessageStream(AsyncIterator[Message]):
         return made
 
     async def aclose(self) -> None:
-        """End the CLI, and wait until it is gone."""
         self._is_closed = True
         made, self._query = self._query, None
         if made is not None:

@@ -65,7 +65,6 @@ class RunEnd:
         self._since: float | None = None
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Take the next message."""
         kind, subtype = data.get("type"), data.get("subtype")
         if kind == "result":
             self._has_result, self._is_in_turn, self._since = True, False, anyio.current_time()
@@ -91,7 +90,6 @@ class RunEnd:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the ceiling."""
         if self._since is None or self._ceiling is None:
             return inf
         return self._since + self._ceiling - anyio.current_time()
@@ -121,7 +119,6 @@ class UserTransport(ByteTransport):
             await self._given.serve()
 
     async def send(self, data: bytes) -> None:
-        """Write each line."""
         for line in data.splitlines():
             if line.strip():
                 frame = json.loads(line)
@@ -145,7 +142,6 @@ class UserTransport(ByteTransport):
             await self._given.end_input()
 
     async def close(self) -> None:
-        """Close."""
         with anyio.CancelScope(shield=True):
             await self._given.close()
 
@@ -191,7 +187,6 @@ class PromptWire(TransportWrapper):
         await self.finish_input()
 
     async def write_prompt(self, prompt: Mapping[str, Any]) -> None:
-        """Write a user message."""
         marked = {**prompt, "client_composed": True} if self._is_verbatim else prompt
         self.has_prompt = self.awaits_result = True
         await self.write(json.dumps(marked) + "\n")
@@ -229,7 +224,6 @@ class PromptWire(TransportWrapper):
         return self._run_end.seconds_left if waits and self._run_end is not None else inf
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Take a message of the CLI."""
         if data.get("type") == "result":
             self.awaits_result = False
         if self._run_end is not None:
@@ -296,7 +290,6 @@ class Query:
 
     @property
     def server_info(self) -> dict[str, Any]:
-        """The response to the handshake."""
         return dict(self._session.server_info)
 
     async def control(self, subtype: str, **body: Any) -> dict[str, Any]:

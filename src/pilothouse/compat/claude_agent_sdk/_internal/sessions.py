@@ -119,7 +119,6 @@ def fork_session(
 
 
 def is_id(text: Any) -> bool:
-    """Whether a text is a session id."""
     try:
         return isinstance(text, str) and str(UUID(text)) == text.lower()
     except ValueError:
@@ -171,7 +170,6 @@ def resolve(directory: str | None) -> str:
 
 
 def make_info(found: SessionInfo, directory: str | None) -> SDKSessionInfo:
-    """Return the information in the form of this package."""
     title = found.custom_title or found.ai_title
     return SDKSessionInfo(
         session_id=found.session_id,

@@ -40,7 +40,6 @@ class SubprocessCLITransport(Transport):
         return self._inner
 
     async def write(self, data: str) -> None:
-        """Send a line."""
         try:
             await self._require().send(data.encode())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
@@ -71,7 +70,6 @@ class SubprocessCLITransport(Transport):
             await inner.close()
 
     def is_ready(self) -> bool:
-        """Whether it runs."""
         return self._inner is not None and self._inner.health().state != "unhealthy"
 
     async def end_input(self) -> None:
