@@ -488,11 +488,8 @@ BATCH_ACTIONS = ("status", "results", "resume", "retry-failed")
 SOURCES = "|".join(("FILE", *BATCH_ACTIONS))
 _JOURNAL = "FILE|postgresql://…"
 _DEFAULT_JOURNAL = "(default: PILOTHOUSE_JOURNAL, if it is set)"
-_PLACE, _TOGETHER, _ACCEPTED = (
-    "a directory for each run",
-    "limits of all runs together",
-    "options of runs in the journal",
-)
+_PLACE, _TOGETHER = "a directory for each run", "limits of all runs together"
+_ACCEPTED = "options of runs in the journal"
 
 
 @request

@@ -89,9 +89,7 @@ _HELP: Final = {
         "mcp-config": "MCP servers: files, or JSON texts",
         "tools": "which built-in tools exist; default for all",
     },
-    FlagForm.OPTIONAL: {
-        "resume": "id of a session to continue",
-    },
+    FlagForm.OPTIONAL: {"resume": "id of a session to continue"},
 }
 _IGNORED: Final = {
     FlagForm.SWITCH: "forward-subagent-text include-hook-events prompt-suggestions",
@@ -405,14 +403,8 @@ _PREFIXES = (
     "RIPGREP_ RUBY UV_ XDG_"
 )
 _STEERING_PREFIXES: Final = tuple(_PREFIXES.split())
-_STEERING_SUFFIXES: Final = (
-    "_BASE_URL",
-    "_CA_BUNDLE",
-    "_CERT_FILE",
-    "_EXTRA_CA_CERTS",
-    "_JAVA_OPTIONS",
-    "_TOOL_OPTIONS",
-)
+_SUFFIXES = "_BASE_URL _CA_BUNDLE _CERT_FILE _EXTRA_CA_CERTS _JAVA_OPTIONS _TOOL_OPTIONS"
+_STEERING_SUFFIXES: Final = tuple(_SUFFIXES.split())
 
 
 class EngineSettings(Struct):

@@ -471,10 +471,8 @@ class ControlRequestHandler:
 
     async def _on_mcp_set_servers(self, request: JsonObject) -> JsonObject:
         servers, wanted = self._state.servers, as_object(request.get("servers"))
-        removed, added = (
-            [name for name in servers if name not in wanted],
-            [name for name in wanted if name not in servers],
-        )
+        removed = [name for name in servers if name not in wanted]
+        added = [name for name in wanted if name not in servers]
         for name in removed:
             del servers[name]
         for name in added:

@@ -4,6 +4,8 @@ Runs as a separate program under `python -S -E`, beside a `scenario.json`; the f
 only the standard library, and little of that. Owns playing; `fake_cli.py` decides what is played.
 """
 
+# ruff: noqa: D102 - `FakeCLI` says what each verb does
+
 from __future__ import annotations
 
 import json
@@ -152,23 +154,19 @@ class FakeChild:
         return frame
 
     def repeat(self, count: int, frame: dict[str, Any]) -> None:
-        """Write one frame `count` times, as fast as the pipe accepts it."""
         line = json.dumps(frame).encode() + b"\n"
         batch = max(1, 65536 // len(line))
         for at in range(0, count, batch):
             self.write(line * min(batch, count - at))
 
     def chunked(self, size: int, delay: float = 0.0) -> None:
-        """From now on write at most `size` bytes at a time, `delay` seconds apart."""
         self._chunk = (size, delay)
 
     def stderr(self, text: str) -> None:
-        """Write text to stderr."""
         sys.stderr.write(text)
         sys.stderr.flush()
 
     def close_stdout(self) -> None:
-        """Close stdout and keep running."""
         os.close(1)
 
     # verbs: input
@@ -215,7 +213,6 @@ class FakeChild:
         return self.user
 
     def reply(self, payload: Any = None, error: str | None = None, code: str | None = None) -> None:
-        """Respond to the control request that was expected last."""
         self._respond(self.request.get("request_id", ""), payload, error, code)
 
     def ask(self, subtype: str, wait: bool = True, **body: Any) -> dict[str, Any]:
@@ -234,7 +231,6 @@ class FakeChild:
                 return response
 
     def cancel(self) -> None:
-        """Cancel the control request that was sent last."""
         self.emit({"type": "control_cancel_request", "request_id": self.asked})
 
     def finish(self) -> NoReturn:
@@ -249,7 +245,6 @@ class FakeChild:
                 self._changed.wait()
 
     def wait_eof(self) -> None:
-        """Wait until stdin has ended."""
         with self._changed:
             while not self._eof:
                 self._changed.wait()
@@ -257,16 +252,13 @@ class FakeChild:
     # verbs: life
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for a while."""
         time.sleep(seconds)
 
     def hang(self) -> NoReturn:
-        """Do nothing until killed, even when stdin ends."""
         while True:
             time.sleep(3600)
 
     def exit(self, code: int = 0) -> NoReturn:
-        """Exit at once."""
         self.end(code)
 
     def end(self, code: int) -> NoReturn:
@@ -275,17 +267,14 @@ class FakeChild:
         os._exit(int(code))
 
     def kill(self, name: str = "SIGKILL") -> None:
-        """Die by a signal."""
         signal.signal(getattr(signal, name), signal.SIG_DFL) if name not in ("SIGKILL", "SIGSTOP") else None
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(3600)
 
     def ignore_sigterm(self) -> None:
-        """Survive SIGTERM; each one is recorded."""
         signal.signal(signal.SIGTERM, lambda number, frame: self.note(signals="SIGTERM"))
 
     def spawn_grandchild(self, seconds: float = 60.0, own_group: bool = False) -> None:
-        """Start a process that holds stdout open for `seconds`; `own_group` puts it into a separate process group."""
         import subprocess
 
         code = f"import time; time.sleep({float(seconds)})"

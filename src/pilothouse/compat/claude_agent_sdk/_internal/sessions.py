@@ -78,9 +78,7 @@ def get_subagent_messages(
 def rename_session(session_id: str, title: str, directory: str | None = None) -> None:
     """Set the title of a session.
 
-    Raises:
-        ValueError: the id is not valid, or the title is empty.
-        FileNotFoundError: there is no such session.
+    Raises ValueError if the id is not valid or the title is empty, and FileNotFoundError if there is no such session.
     """
     if is_checked(session_id) and not title.strip():
         raise ValueError("title must be non-empty")
@@ -105,11 +103,9 @@ def delete_session(session_id: str, directory: str | None = None) -> None:
 def fork_session(
     session_id: str, directory: str | None = None, up_to_message_id: str | None = None, title: str | None = None
 ) -> ForkSessionResult:
-    """Copy a session up to a message.
+    """Copy a session up to a message. Raises FileNotFoundError if there is no such session.
 
-    Raises:
-        ValueError: an id is not valid, there is no such message, or the session is empty.
-        FileNotFoundError: there is no such session.
+    Raises ValueError if an id is not valid, there is no such message, or the session is empty.
     """
     is_checked(session_id)
     check_message_id(up_to_message_id)
