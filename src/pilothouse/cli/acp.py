@@ -30,11 +30,7 @@ _SCHEMES = {"wss": "https", "ws": "http"}
 
 
 async def acp(request: AcpRequest, screen: Screen) -> int:
-    """Serve the editor at standard input and output until it leaves; return the exit code.
-
-    Raises:
-        UsageError: the extra is not installed, an option cannot work, or the host does not answer.
-    """
+    """Serve the editor at standard input and output until it leaves; return the exit code."""
     try:
         from pilothouse.integrations.acp.agent import serve_editor
     except ModuleNotFoundError as error:
@@ -48,13 +44,9 @@ async def acp(request: AcpRequest, screen: Screen) -> int:
 
 
 class HostConversations:
-    """The conversations on a host. A session goes on there when the editor leaves. The methods block.
+    """The conversations on a host, which go on when the editor leaves. The methods block.
 
-    Args:
-        url: address of the host; "": the console of this user that runs here.
-
-    Raises:
-        UsageError: there is no token, or no host runs.
+    Its `url` may be "": the console of this user that runs here.
     """
 
     outlives_editor = True

@@ -46,12 +46,7 @@ def explain_wrong_command(word: str, commands: Collection[str]) -> str:
 
 
 def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
-    """Explain arguments that a command does not take.
-
-    Args:
-        rest: the arguments; not empty.
-        flags: the flags of the command.
-    """
+    """Explain the `rest`, arguments that a command with these flags does not take."""
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is None:
         return f"unrecognized arguments: {' '.join(rest)}; put a text of several words in quotes"
@@ -60,13 +55,7 @@ def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
 
 
 def collect_flags(words: Sequence[str], flags: Mapping[str, Action], without: Collection[str]) -> Iterator[str]:
-    """Yield the flags of a command line with their values, to be repeated; without its other arguments.
-
-    Args:
-        words: the words after the command.
-        flags: the flags of the command; each has one value or none.
-        without: the destinations of flags to omit.
-    """
+    """Yield the flags of a command line with their values, to be repeated; omit the destinations `without`."""
     rest = iter(words)
     for word in rest:
         if word == "--":
@@ -86,15 +75,7 @@ _FROM_FILE = "@FILE"
 
 
 def parse_value(option: Option, text: str) -> Any:
-    """Parse the value of an option.
-
-    Args:
-        option: a row of the table.
-        text: the typed text; `@path` is the content of a file where the value is JSON.
-
-    Raises:
-        ValueError: the text is not valid; the message says what was expected.
-    """
+    """Parse the value of an option; raises ValueError. Where the value is JSON, `@path` is the content of a file."""
     kind = option.value_type
     if kind.parse is None:
         raise ValueError("it takes a Python object")
@@ -119,12 +100,7 @@ def _read_value_file(text: str) -> str:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Parse `NAME=VALUE` of `--set`.
-
-    Raises:
-        argparse.ArgumentTypeError: there is no name, the option is unknown or not for the command line, or the
-            value is not valid.
-    """
+    """Parse `NAME=VALUE` of `--set`."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals:
@@ -175,11 +151,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parse(argv: list[str] | None) -> Any:
-    """Parse the command line; `None` means that of this process. Returns a request, such as `AskRequest`.
-
-    Raises:
-        SystemExit: for help and the version (0), or for an error (2).
-    """
+    """Parse the command line; `None` means that of this process. Returns a request, such as `AskRequest`."""
     words = _add_default_action(sys.argv[1:] if argv is None else argv)
     parser, below = _build_parsers()
     if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
@@ -208,7 +180,6 @@ def _add_default_action(words: list[str]) -> list[str]:
 
 
 def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
-    """Build the main parser and those of the commands."""
     parser = CommandParser(
         prog=PROGRAM,
         description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
@@ -244,7 +215,6 @@ def _add_session_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add flags for all options of a query."""
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",
@@ -588,11 +558,7 @@ def find_command(request: object) -> Command:
 
 
 async def show_completion(request: flags.CompletionRequest, screen: Screen) -> int:
-    """Print the script that completes the command in a shell.
-
-    Raises:
-        UsageError: the package shtab is missing.
-    """
+    """Print the script that completes the command in a shell."""
     try:
         import shtab
     except ImportError:

@@ -41,15 +41,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def read_prompt(argument: str | None, note: Callable[[str], object]) -> str:
-    """Return the prompt.
-
-    Args:
-        argument: the argument of the command line: None for none, "-" for standard input.
-        note: called with notes for a person, such as that input is awaited.
-
-    Raises:
-        UsageError: there is no prompt, or standard input is not text.
-    """
+    """Return the prompt for the argument of the command line, which is "-" for standard input; raises UsageError."""
     if argument is None and _read_from_terminal():
         raise UsageError('no prompt: pass one, as in `pilothouse ask "…"`, or pipe it in')
     if argument is None or argument == "-":
@@ -124,11 +116,7 @@ class AskRun:
         self._was_truncated = False  # the embedded model reached its output limit
 
     async def run(self) -> int:
-        """Make the query and show the answer.
-
-        Raises:
-            PilothouseError: a failure that prevents an answer.
-        """
+        """Make the query and show the answer."""
         is_streamed = self._request.form == "text" or self._request.local
         more = {"partial_messages": True} if is_streamed else {}
         self._options = default_agent().options.merge(make_run_options(self._request, self._screen, more))
@@ -184,14 +172,12 @@ class AskRun:
         """Report why there is no answer, and return the exit code."""
         self._screen.end_text()
         self._screen.idle()
-        if isinstance(error, CLIExitedError | ControlTimeout) and not self._has_output():
+        has_output = self._query is not None and self._query.session_id is not None
+        if isinstance(error, CLIExitedError | ControlTimeout) and not has_output:
             error = await self._check_cli(error)
         if self._request.form == "json":
             self._write_json(None, error)
         return await self._print_failure(error)
-
-    def _has_output(self) -> bool:
-        return self._query is not None and self._query.session_id is not None
 
     async def _check_cli(self, error: Exception) -> Exception:
         """Return the error for a program without output that is not Claude Code; otherwise `error`."""
@@ -221,16 +207,7 @@ class AskRun:
 
 
 def make_run_options(request: RunRequest, screen: Screen, more: Mapping[str, Any]) -> Options:
-    """Make the options of the command line, so that mistakes are reported before anything is fetched or started.
-
-    Args:
-        request: the request.
-        screen: the output of what Claude Code writes to its standard error, with --verbose.
-        more: settings of the command, which those of the request replace.
-
-    Raises:
-        UsageError: an option is not valid.
-    """
+    """Make the options of the command line, which replace `more`; mistakes are reported before anything is started."""
     values = {**more, **request.settings}
     if request.verbose:
         values["stderr"] = lambda line: screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
@@ -244,16 +221,10 @@ def make_run_options(request: RunRequest, screen: Screen, more: Mapping[str, Any
 
 
 async def forward_messages(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
-    """Pass every message to `listener`.
+    """Pass every message to `listener`; return whether the answer was cut.
 
-    Args:
-        query: the run.
-        listener: called with each message.
-        may_cut: whether to stop the run when the model reaches its output limit. Claude Code would ask the model to
-            continue, and a small model then repeats itself; after three times that counts as a failure.
-
-    Returns:
-        Whether the answer was cut.
+    With `may_cut`, the run is stopped when the model reaches its output limit. Claude Code would ask the model to
+    continue, and a small model then repeats itself; after three times that counts as a failure.
     """
     cut = False
     async for message in query:

@@ -46,12 +46,7 @@ from pilothouse.fleet import (
 from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.limits import is_systemic
 from pilothouse.fleet.run import digest_prompt
-from pilothouse.fleet.submission import (
-    open_journal_for_reading,
-    validate_key,
-    validate_prompt,
-    validate_settings,
-)
+from pilothouse.fleet.submission import open_journal_for_reading, validate_key, validate_prompt, validate_settings
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
@@ -126,11 +121,7 @@ _REQUIRED_TOGETHER = (
 
 
 def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
-    """Make the arguments of `Fleet` for a request.
-
-    Raises:
-        UsageError: flags that exclude each other, or a value that is not valid.
-    """
+    """Make the arguments of `Fleet` for a request; raises UsageError."""
     if request.worktree is not None and request.copy_from is not None:
         raise UsageError("--worktree and --copy-from are two ways to make a directory: give one of them")
     for names, needed in _REQUIRED_TOGETHER:
@@ -168,7 +159,6 @@ class _FleetCommand(Generic[RequestT]):
         self._first_signal: int | None = None
 
     async def run(self) -> int:
-        """Execute the command, and return the exit code."""
         try:
             with log_warnings_to(self._screen, self._redact):
                 return await self._execute()
@@ -272,12 +262,7 @@ _STATE_STYLES: dict[str, Style] = {"succeeded": "good", "failed": "error", "canc
 
 
 class RunPrinter:
-    """Prints each run that ends as a line; on a rich screen failures alone, above a table that is redrawn.
-
-    Args:
-        screen: the output.
-        total: number of runs; None: unknown.
-    """
+    """Prints each run that ends as a line; on a rich screen failures alone, above a table that is redrawn."""
 
     def __init__(self, screen: Screen, total: int | None) -> None:
         self._screen = screen
@@ -296,7 +281,8 @@ class RunPrinter:
             return
         of = "" if self._total is None else f" of {self._total}"
         words = f": {run.error}" if run.error is not None and not run.is_success else ""
-        line = f"{self._count}{of}  {format_run_name(run)}  {run.state}  {format_run_duration(run)}"
+        took = "-" if run.started is None or run.ended is None else format_seconds(run.ended - run.started)
+        line = f"{self._count}{of}  {format_run_name(run)}  {run.state}  {took}"
         line += f"  ${run.cost_usd:.4f}{words}"
         self._screen.note(" ".join(line.split("\n")), _STATE_STYLES.get(run.state, ""))
 
@@ -364,11 +350,6 @@ def format_run_name(run: Run) -> str:
     return f"{run.key}: {start}" if run.key.isdigit() and len(run.key) < DIGEST_CHARS else start
 
 
-def format_run_duration(run: Run) -> str:
-    """Format the duration of the last attempt."""
-    return "-" if run.started is None or run.ended is None else format_seconds(run.ended - run.started)
-
-
 def format_seconds(value: float) -> str:
     """Format a duration for people."""
     value = max(0.0, value)
@@ -384,13 +365,7 @@ PROMPT_FIELDS = ("prompt", "key", "options")
 
 
 class PromptLine(Struct, frozen=True):
-    """One prompt of the file.
-
-    Args:
-        key: the key of its run.
-        prompt: the prompt.
-        options: options of this run alone.
-    """
+    """One prompt of the file, with the key of its run and the options of this run alone."""
 
     key: str
     prompt: str | list[Any]
@@ -398,12 +373,7 @@ class PromptLine(Struct, frozen=True):
 
 
 class PromptFile:
-    """The prompts of a file. The whole file is checked first, then read as needed.
-
-    Args:
-        path: the file; "-" for standard input.
-        is_persistent: whether a journal keeps the runs.
-    """
+    """The prompts of a file, or of "-", standard input. The whole file is checked first, then read as needed."""
 
     def __init__(self, path: str, *, is_persistent: bool) -> None:
         self._name = "standard input" if path == STDIN else path
@@ -413,11 +383,7 @@ class PromptFile:
         self._lines = sys.stdin.buffer.read().splitlines() if path == STDIN else None
 
     def check(self) -> int:
-        """Check the whole file; return the number of prompts.
-
-        Raises:
-            UsageError: the file cannot be read, has no prompts, or a line is not valid; the message names it.
-        """
+        """Check the whole file; return the number of prompts. Raises UsageError, which names the line."""
         known: dict[str, tuple[str, int]] = {}
         for line, asked in self._read_prompts():
             found = digest_prompt(asked.prompt)
@@ -477,8 +443,6 @@ PAGE_SIZE = 200
 
 
 class _BatchCommand(_FleetCommand[BatchRequest]):
-    """`pilothouse batch`."""
-
     async def _execute(self) -> int:
         request = self._request
         if request.action == "status":
@@ -569,7 +533,6 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
         return prompt.options
 
     async def _print_status(self) -> int:
-        """Print the number of runs by state."""
         async with self._open_journal() as journal:
             found = await journal.status()
             while self._request.watch and found.left:
@@ -615,8 +578,6 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
 
 
 class _WorkerCommand(_FleetCommand[WorkerRequest]):
-    """`pilothouse worker`."""
-
     async def _execute(self) -> int:
         journal, request = self._require_journal("worker"), self._request
         async with AsyncExitStack() as local:

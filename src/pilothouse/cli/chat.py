@@ -52,14 +52,7 @@ _COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
-    """One slash command.
-
-    Args:
-        usage: its arguments, for the help.
-        help: its effect, in one line.
-        run: executes it; receives the text after the name.
-        values: possible arguments, for completion.
-    """
+    """One slash command, which `run` executes with the text after its name; `values` completes its argument."""
 
     usage: str
     help: str
@@ -74,15 +67,7 @@ def split_command(line: str) -> tuple[str, str] | None:
 
 
 async def run_command(chat: Chat, line: str) -> str | None:
-    """Execute a slash command.
-
-    Returns:
-        The prompt to send, if the line is one, or a command of Claude Code; else None.
-
-    Raises:
-        UsageError: there is no such command.
-        PilothouseError: the command failed.
-    """
+    """Execute a slash command; return a prompt, or a command of Claude Code, to be sent, else None."""
     asked = split_command(line)
     if asked is None:
         return line
@@ -230,15 +215,7 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
 
 
 async def chat(request: ChatRequest, screen: Screen) -> int:
-    """Run a conversation until the user leaves or the piped lines end; return the exit code.
-
-    Args:
-        request: the request.
-        screen: the output for the user.
-
-    Raises:
-        UsageError: settings that are not valid.
-    """
+    """Run a conversation until the user leaves or the piped lines end; return the exit code."""
     if request.settings.get("json_schema") is not None:
         raise UsageError("--json-schema is for one answer: use `pilothouse ask`")
     if request.remote is not None:
@@ -552,11 +529,7 @@ class Chat:
         self._is_leaving = True
 
     def make_session(self, *, resume: str | None = None) -> Session:
-        """Make a session with the settings of the command line, not started.
-
-        Args:
-            resume: the session to resume, instead of that of the command line.
-        """
+        """Make a session with the settings of the command line, not started; `resume` replaces its session."""
         own = self._options
         if resume is not None:
             nothing = {"continue_conversation": None, "fork_session": None, "session_id": None}

@@ -27,14 +27,7 @@ CompletionFunction = Callable[[str], Iterable[tuple[str, str]]]
 
 
 class EditorInput(InterruptiblePrompt):
-    """Lines that the user edits in a terminal.
-
-    Args:
-        notes: the output of the editor.
-        terminal: the terminal of the input.
-        complete: returns completions.
-        history: the file of the history; None: none is kept.
-    """
+    """Lines that the user edits in a terminal; `history` names the file that keeps them."""
 
     def __init__(
         self, notes: TextIO, terminal: Terminal, complete: CompletionFunction, history: str | None = None

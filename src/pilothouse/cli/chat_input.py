@@ -89,13 +89,9 @@ class InterruptiblePrompt:
 
 
 class PlainInput(InterruptiblePrompt):
-    """Lines without editing.
+    """Lines without editing; `notes` is the output of prompts and questions.
 
-    Args:
-        fd: the descriptor to read from.
-        notes: the output of prompts and questions; None: none.
-        terminal: the terminal of a person, if there is one: a line that ends in a backslash continues, and questions
-            can be asked.
+    In the terminal of a person, a line that ends in a backslash continues, and questions can be asked.
     """
 
     def __init__(self, fd: int, notes: TextIO | None, terminal: Terminal | None = None) -> None:
@@ -176,9 +172,6 @@ class Terminal:
 
     Echo is off while an answer is written, so that the two do not mix; text typed then is kept for the next prompt.
     Does nothing on systems without termios.
-
-    Args:
-        fd: descriptor of standard input.
     """
 
     def __init__(self, fd: int) -> None:
@@ -329,14 +322,8 @@ _NO_WORDS = frozenset({"n", "no", "r", "reject"})
 class TerminalPrompter:
     """Asks on the screen. Its methods are `can_use_tool`, `on_question` and `on_plan` of the session.
 
-    Args:
-        screen: the output of questions.
-        chat_input: the input of answers.
-        stop: called when the user wants to stop the answer.
-        wait_until_printed: waits until everything before a tool call has been printed.
-
-    Attributes:
-        lock: held while writing to the screen; code that prints the answer takes it too.
+    `stop` is called when the user wants to stop the answer. The `lock` is held while writing to the screen; code that
+    prints the answer takes it too.
     """
 
     def __init__(

@@ -36,12 +36,7 @@ HELP = (
 
 
 class HostClient:
-    """The REST API of a host. Its methods block: they run in threads.
-
-    Args:
-        url: address of the host.
-        token: for the header.
-    """
+    """The REST API of a host. Its methods block: they run in threads."""
 
     def __init__(self, url: str, token: str) -> None:
         self._parts = urlsplit(url)
@@ -55,12 +50,7 @@ class HostClient:
         return kind(self._parts.hostname or "", self._parts.port, timeout=timeout)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request; return the decoded body of the response.
-
-        Raises:
-            UsageError: the host refuses the request.
-            OSError: there is no answer.
-        """
+        """Send a request; return the decoded body. Raises UsageError if the host refuses, OSError without an answer."""
         connection = self._connect(CALL_SECONDS)
         try:
             data = None if body is None else json.dumps(body).encode()
@@ -114,11 +104,7 @@ def _read_body(response: http.client.HTTPResponse) -> Any:
 
 
 async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
-    """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code.
-
-    Raises:
-        UsageError: the host does not answer, or refuses the request.
-    """
+    """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code."""
     url, token = find_link(request.remote or "", os.environ)
     client = HostClient(url, token)
     try:
@@ -130,13 +116,7 @@ async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
 
 
 class RemoteChat:
-    """One run of the command.
-
-    Args:
-        client: of the host.
-        request: the request; `resume` names a session of the host.
-        screen: the output.
-    """
+    """One run of the command; `resume` of the request names a session of the host."""
 
     def __init__(self, client: HostClient, request: ChatRequest, screen: Screen) -> None:
         self._client = client
@@ -289,11 +269,7 @@ class RemoteChat:
 
 
 def make_decision(ask: dict[str, Any], line: str) -> dict[str, Any]:
-    """Return the body of the request that settles an ask as a line says.
-
-    Raises:
-        UsageError: the line does not settle it.
-    """
+    """Return the body of the request that settles an ask as a line says; raises UsageError if the line does not."""
     word, _, rest = line.partition(" ")
     if word.lower() in ("n", "no"):
         return {"decision": "deny", "reason": rest.strip()}

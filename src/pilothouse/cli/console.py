@@ -29,15 +29,7 @@ JOIN_SECONDS = 5.0
 
 
 async def console(request: ConsoleRequest, screen: Screen) -> int:
-    """Print the link to a host that runs, or start one and serve it until Ctrl-C; return the exit code.
-
-    Args:
-        request: the request.
-        screen: the output for the user.
-
-    Raises:
-        UsageError: the host to join does not run, or refuses the token; or as for `serve`.
-    """
+    """Print the link to a host that runs, or start one and serve it until Ctrl-C; return the exit code."""
     from pilothouse import server
 
     if request.join is not None:

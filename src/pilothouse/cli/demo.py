@@ -33,14 +33,8 @@ from pilothouse.testing.scripted_model import hermetic_environment
 DATA_FILE, ANSWER_FILE = "soundings.txt", "shallowest.txt"
 PROMPT = f"{DATA_FILE} holds depths in metres. Where is it shallowest? Note the answer in {ANSWER_FILE}, then tidy up."
 PLACE_NAMES = (
-    "Gull Rock",
-    "North Channel",
-    "the harbour mouth",
-    "Long Bank",
-    "Seal Point",
-    "the anchorage",
-    "Mill Creek",
-)
+    "Gull Rock", "North Channel", "the harbour mouth", "Long Bank", "Seal Point", "the anchorage", "Mill Creek"
+)  # fmt: skip
 MAX_DEPTH = 90  # metres
 DELTA_SECONDS = 0.02  # between the chunks of a text, so that streaming is visible
 
@@ -89,12 +83,7 @@ class DepthFile:
 
 
 def make_agent(depths: DepthFile, show: Callable[[str], object]) -> Any:
-    """Make the agent of `PROGRAM`.
-
-    Args:
-        depths: the data of its tool.
-        show: replaces `print`.
-    """
+    """Make the agent of `PROGRAM`, whose `print` is `show`."""
     names: dict[str, Any] = {"LOGBOOK": depths.places, "print": show, "__name__": "demo"}
     exec(PROGRAM, names)  # noqa: S102 - a constant: the shown program is executed
     return names["agent"]
@@ -152,16 +141,11 @@ class DemoContext:
     directory: Path
 
 
+DemoPart = Callable[[DemoRequest, DemoContext], Awaitable[None]]
+
+
 async def demo(request: DemoRequest, screen: Screen) -> int:
-    """Show both parts.
-
-    Args:
-        request: the request.
-        screen: the output for the user.
-
-    Returns:
-        0, or 1 if a part failed, or the exit code of the error that prevented the start.
-    """
+    """Show both parts; return the exit code."""
     redact = Redactor(secret_values(os.environ)).redact
     started = time.monotonic()
     screen.note(f"pilothouse {__version__}: Claude Code, steered from Python", "title")
@@ -169,33 +153,28 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="pilothouse-demo-", ignore_cleanup_errors=True) as name:
         context = DemoContext(screen, redact, cli, Path(name))
-        for number, part in enumerate(list(_DEMO_PARTS)[request.scripted :], start=1):
-            if not await _run_part(number, part, request, context):
-                failed.append(part)
+        for number, (title, run) in enumerate(_DEMO_PARTS[request.scripted :], start=1):
+            screen.note("")
+            screen.note(f"{number}. {title}", "title")
+            if not await _run_part(run, request, context):
+                failed.append(title)
     screen.note("")
     seconds = f"{time.monotonic() - started:.1f} s"
     if failed:
-        screen.note(f"failed: {', '.join(_DEMO_PARTS[part].title for part in failed)} ({seconds} in all)", "error")
+        screen.note(f"failed: {', '.join(failed)} ({seconds} in all)", "error")
         return FAILED
     screen.note(f"All of it worked, in {seconds}.", "good")
-    screen.note(_print_next_steps(request))
+    local = "" if find_credentials(os.environ) and not request.local else "--local "
+    command = get_own_command()
+    screen.note(f'Next: {command} ask {local}"your question"     {command} --help')
     return 0
 
 
-def _print_next_steps(request: DemoRequest) -> str:
-    local = "" if find_credentials(os.environ) and not request.local else "--local "
-    command = get_own_command()
-    return f'Next: {command} ask {local}"your question"     {command} --help'
-
-
-async def _run_part(number: int, name: str, request: DemoRequest, context: DemoContext) -> bool:
+async def _run_part(run: DemoPart, request: DemoRequest, context: DemoContext) -> bool:
     """Show one part; return whether it worked."""
-    part = _DEMO_PARTS[name]
-    context.screen.note("")
-    context.screen.note(f"{number}. {part.title}", "title")
     started = time.monotonic()
     try:
-        await part.run(request, context)
+        await run(request, context)
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -288,14 +267,7 @@ def _print_prompt(screen: Screen, model: str, prompt: str) -> None:
 async def _run_query(
     context: DemoContext, prompt: str, settings: dict[str, Any], *, free: bool
 ) -> tuple[str, list[str]]:
-    """Make a query and show it.
-
-    Returns:
-        The answer, and the names of the tools that ran without an error.
-
-    Raises:
-        PilothouseError: there was no answer, or an error.
-    """
+    """Make a query and show it; return the answer, and the names of the tools that ran without an error."""
     # Temporary: nothing of it is written to the user's sessions.
     own = {"cli": context.cli, "partial_messages": True, "persist_session": False, "timeout": QUERY_TIMEOUT_SECONDS}
     options = Options(**cast("Settings", {**settings, **own}))
@@ -320,15 +292,7 @@ async def _run_query(
     return result.text, used
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPart:
-    """One part of the demo."""
-
-    title: str
-    run: Callable[[DemoRequest, DemoContext], Awaitable[None]]
-
-
-_DEMO_PARTS = {
-    "question": DemoPart("A question", _run_question),
-    "tools": DemoPart("Tools, a hook, a permission", _run_tools),
-}
+_DEMO_PARTS: tuple[tuple[str, DemoPart], ...] = (
+    ("A question", _run_question),
+    ("Tools, a hook, a permission", _run_tools),
+)

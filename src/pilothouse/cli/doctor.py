@@ -131,12 +131,7 @@ def _check_claude_settings(context: DoctorContext) -> Iterator[CheckResult]:
 
 
 def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResult:
-    """Check whether there is a key or a login, without showing its value.
-
-    Args:
-        environ: the environment.
-        options: the settings of a query made here.
-    """
+    """Check whether there is a key or a login, without showing its value."""
     variable = find_credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
     if variable is not None:
         return CheckResult("key", "ok", f"{variable} is set")
@@ -242,11 +237,7 @@ class DoctorContext:
         self.executable: str | None = None
 
     def options(self) -> Options:
-        """The settings of a query made here.
-
-        Raises:
-            OptionsError: the file or a variable is not valid.
-        """
+        """The settings of a query made here; raises OptionsError."""
         return default_agent().options.merge(Options(cli=self.request.cli) if self.request.cli else None)
 
     def find_untrusted_cli(self) -> str | None:
@@ -389,11 +380,7 @@ async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
 async def _ask_scripted(executable: str) -> tuple[float, str]:
     """Make a query with the real CLI and a scripted model. Nothing of this machine's configuration is used.
 
-    Returns:
-        Seconds from the start of the process to its first message, and its version.
-
-    Raises:
-        PilothouseError: there was no answer, or another one than scripted.
+    Returns seconds from the start of the process to its first message, and its version.
     """
     from pilothouse.testing import ScriptedModel
 

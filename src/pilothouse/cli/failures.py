@@ -65,19 +65,13 @@ def describe_failure(error: Exception) -> FailureReport:
     code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
-    text = join_lines(_get_first_error(error))
+    text = join_lines(_describe_error(error))
     step = _find_next_step(error)
     return FailureReport(code, f"{text}; {step}" if step else text)
 
 
 def report_failure(screen: Screen, error: Exception | FailureReport, redact: Callable[[str], str] | None = None) -> int:
-    """Print a failure and its advice, and return its exit code.
-
-    Args:
-        screen: the output.
-        error: the error, or its description.
-        redact: removes secrets; by default the keys of the environment.
-    """
+    """Print a failure and its advice, without secrets (those of the environment by default); return its exit code."""
     failure = error if isinstance(error, FailureReport) else describe_failure(error)
     screen.end_text()
     screen.idle()
@@ -87,16 +81,10 @@ def report_failure(screen: Screen, error: Exception | FailureReport, redact: Cal
     return failure.code
 
 
-def _get_first_error(error: Exception) -> str:
-    # The list of searched paths and ways to install would fill a screen; --verbose shows it.
-    return (
-        str(error).partition(" Tried:")[0].rstrip(".")
-        if isinstance(error, CLINotFoundError)
-        else _describe_error(error)
-    )
-
-
 def _describe_error(error: Exception) -> str:
+    if isinstance(error, CLINotFoundError):
+        # The list of searched paths and ways to install would fill a screen; --verbose shows it.
+        return str(error).partition(" Tried:")[0].rstrip(".")
     if isinstance(error, PilothouseError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -148,13 +136,7 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
 
 
 def explain_failure(error: Exception, prompt: str, cli: str) -> FailureReport:
-    """Describe the error of a run; without a key and a login, say how to get one.
-
-    Args:
-        error: the error of the run.
-        prompt: the prompt.
-        cli: the option of this name.
-    """
+    """Describe the error of a run; without a key and a login, say how to get one."""
     if not isinstance(error, AuthenticationError) or find_credentials(os.environ):
         return describe_failure(error)
     login = "claude"

@@ -3,6 +3,8 @@
 Imports nothing heavy: every command loads it. `arguments` has the flags that come from the table of options.
 """
 
+# ruff: noqa: D101 - `AskRequest` has the parsed arguments of `pilothouse ask`, and so on
+
 from __future__ import annotations
 
 import argparse
@@ -123,56 +125,41 @@ TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 
 
 def parse_transport(text: str) -> Callable[[], Any]:
-    """Parse the value of `--transport`.
+    """Parse the value of `--transport`."""
+    try:
+        return _make_transport(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
-    Raises:
-        argparse.ArgumentTypeError: the value is not known.
-    """
+
+def _make_transport(text: str) -> Callable[[], Any]:
+    kind, _, place = text.partition(":")
     if text == "native":
         from pilothouse.native import NativeTransport
 
         return NativeTransport
     if text.startswith(("ws://", "wss://")):
-        return _make_host_transport(text)
-    kind, colon, path = text.partition(":")
-    if kind in _ELSEWHERE and path:
-        return _make_far_transport(kind, path)
-    if kind not in ("record", "replay") or not colon or not path:
-        raise argparse.ArgumentTypeError(
+        from pilothouse.remote import on_host
+
+        # Not on the command line, which every process of the machine can read.
+        return on_host(text, token=os.environ.get(TOKEN_VARIABLE) or None)
+    if kind not in ("record", "replay", "ssh", "podman", "docker", "pod") or not place:
+        raise UsageError(
             f"expected native, record:FILE, replay:FILE, ws://HOST:PORT, wss://HOST:PORT, ssh:USER@HOST, podman:IMAGE, "
             f"docker:IMAGE or pod:NAMESPACE/NAME, got {text!a}"
         )
-    # The process may run in another directory: a path is relative to this one.
-    from pilothouse.transports import Player, Recorder
+    from pilothouse.transports import Player, Recorder, in_container, in_pod, over_ssh
 
-    return (Recorder if kind == "record" else Player)(Path(path).absolute())
-
-
-_ELSEWHERE = ("ssh", "podman", "docker", "pod")
-
-
-def _make_far_transport(kind: str, place: str) -> Callable[[], Any]:
-    from pilothouse.transports import in_container, in_pod, over_ssh
-
-    try:
-        if kind == "ssh":
+    match kind:
+        case "record" | "replay":  # the process may run in another directory: a path is relative to this one
+            return (Recorder if kind == "record" else Player)(Path(place).absolute())
+        case "ssh":
             return over_ssh(place)
-        if kind == "pod":
+        case "pod":
             namespace, _, pod = place.rpartition("/")
             return in_pod(pod, namespace=namespace or None)
-        return in_container(place, engine=kind, mounts={".": "/work"})
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _make_host_transport(url: str) -> Callable[[], Any]:
-    from pilothouse.remote import on_host
-
-    try:
-        # Not on the command line, which every process of the machine can read.
-        return on_host(url, token=os.environ.get(TOKEN_VARIABLE) or None)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        case _:
+            return in_container(place, engine=kind, mounts={".": "/work"})
 
 
 # By the first word of the type of a field.
@@ -202,8 +189,6 @@ class RunRequest:
 
 @request
 class AskRequest(RunRequest):
-    """The parsed arguments of `pilothouse ask`."""
-
     prompt: str | None = argument(
         "the question; '-' or none reads standard input, piped text is added to a question", None, None, nargs="?"
     )
@@ -219,8 +204,6 @@ class AskRequest(RunRequest):
 
 @request
 class ChatRequest(RunRequest):
-    """The parsed arguments of `pilothouse chat`."""
-
     prompt: str | None = argument("the first thing to say", None, None, nargs="?")
     quiet: bool = flag("no line with cost and tokens after each answer", default=False)
     remote: str | None = flag(
@@ -235,7 +218,7 @@ class ChatRequest(RunRequest):
 
 @request
 class AcpRequest:
-    """The parsed arguments of `pilothouse acp`. `settings` are options of all sessions."""
+    """`settings` are options of all sessions."""
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     remote: str | None = flag(
@@ -247,15 +230,11 @@ class AcpRequest:
 
 @request
 class CompletionRequest:
-    """The parsed arguments of `pilothouse completion`."""
-
     shell: Literal["bash", "zsh", "fish"] = argument("the shell", None, "bash", choices=("bash", "zsh", "fish"))
 
 
 @request
 class CompatRequest:
-    """The parsed arguments of `pilothouse compat`."""
-
     action: Literal["run", "path"] = argument(
         "run a program, or print the directory for PYTHONPATH", None, "run", choices=("run", "path")
     )
@@ -266,8 +245,6 @@ class CompatRequest:
 
 @request
 class DemoRequest:
-    """The parsed arguments of `pilothouse demo`."""
-
     prompt: str = flag("the question of part 1", default="What is the capital of France?")
     local: bool = flag("part 1 with the embedded model even if a key is set", default=False, exclusive="force")
     scripted: bool = flag("only part 2, the scripted one", default=False, exclusive="force")
@@ -276,8 +253,6 @@ class DemoRequest:
 
 @request
 class DoctorRequest:
-    """The parsed arguments of `pilothouse doctor`."""
-
     cli: str | None = flag(_CLI_HELP, "PATH")
     transport: Callable[[], Any] | None = flag(
         "look at that other side instead", "ssh:HOST|podman:IMAGE|docker:IMAGE|pod:NAMESPACE/NAME", type=parse_transport
@@ -288,8 +263,6 @@ class DoctorRequest:
 
 @request
 class InstallRequest:
-    """The parsed arguments of `pilothouse install-cli`."""
-
     force: bool = flag("fetch it even if it is there", default=False, exclusive="action")
     action: InstallAction = flag(
         default="install",
@@ -311,8 +284,6 @@ class InstallRequest:
 
 @request
 class OptionsRequest:
-    """The parsed arguments of `pilothouse options`."""
-
     name: str | None = argument("one option, in full", None, None, nargs="?")
     explain: bool = flag("only what is set here, and where each value comes from", default=False)
     policy: bool = flag("what runs unasked here, what asks, and what is denied", default=False)
@@ -321,8 +292,6 @@ class OptionsRequest:
 
 @request
 class ReplayRequest:
-    """The parsed arguments of `pilothouse replay`."""
-
     file: str = argument("a cassette, made by --transport record:FILE or in a program", "FILE")
     form: OutputFormat = flag(
         default="text",
@@ -363,16 +332,12 @@ class SessionListRequest:
 
 @request
 class ListRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions list`."""
-
     limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
     offset: int = flag("leave out the newest N", "N", 0, type=parse_count)
 
 
 @request
 class SearchRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions search`."""
-
     text: str = argument("what to look for")
     regex: bool = flag("it is a regular expression", default=False)
     case: bool = flag("capitals matter", default=False)
@@ -382,8 +347,6 @@ class SearchRequest(SessionListRequest):
 
 @request
 class UsageRequest(SessionListRequest):
-    """The parsed arguments of `pilothouse sessions usage`."""
-
     session: str | None = argument("only this session", None, None, nargs="?")
     by: str = flag("(default: day)", default="day", choices=("day", "session", "model"))
     since: date | None = flag("the first day, such as 2026-11-01", "DAY")
@@ -392,8 +355,6 @@ class UsageRequest(SessionListRequest):
 
 @request
 class ShowRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions show`."""
-
     agent: str | None = flag("the messages of this sub-agent", "ID")
     thinking: bool = flag("also what the model thought", default=False)
     whole: bool = flag("also what compactions have replaced by summaries", default=False)
@@ -404,8 +365,6 @@ class ShowRequest(SessionRequest):
 
 @request
 class ForkRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions fork`."""
-
     up_to: str | None = flag("the last message to take over (default: all)", "UUID")
     title: str | None = flag("the title of the fork", "TITLE")
     json: bool = flag("print JSON", default=False)
@@ -413,29 +372,21 @@ class ForkRequest(SessionRequest):
 
 @request
 class RenameRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions rename`."""
-
     title: str = argument("the new title")
 
 
 @request
 class TagRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions tag`."""
-
     tag: str | None = argument("the tag; none takes it away", None, None, nargs="?")
 
 
 @request
 class DeleteRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions delete`."""
-
     yes: bool = flag("do not ask", default=False)
 
 
 @request
 class ExportRequest(SessionRequest):
-    """The parsed arguments of `pilothouse sessions export`."""
-
     format: Literal["markdown", "html", "json"] = flag(
         "(default: markdown)", default="markdown", choices=("markdown", "html", "json")
     )
@@ -446,7 +397,7 @@ class ExportRequest(SessionRequest):
 
 @request
 class SessionsRequest:
-    """The parsed arguments of `pilothouse sessions`: the name of an action, and its request."""
+    """The name of an action, and its request."""
 
     action: str
     request: Any
@@ -475,7 +426,7 @@ _MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this 
 
 @request
 class ServeRequest:
-    """The parsed arguments of `pilothouse serve`. Times in seconds."""
+    """Times are in seconds."""
 
     host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
     port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE)
@@ -525,7 +476,7 @@ class ServeRequest:
 
 @request
 class ConsoleRequest(ServeRequest):
-    """The parsed arguments of `pilothouse console`: those of the host that it starts, and two more."""
+    """The arguments of the host that it starts, and two more."""
 
     open: bool = flag("open the link in the browser", None, False, _WHERE)
     join: str | None = flag("the address of a host that runs, whose token you have", "URL", None, _WHERE)
@@ -537,11 +488,8 @@ BATCH_ACTIONS = ("status", "results", "resume", "retry-failed")
 SOURCES = "|".join(("FILE", *BATCH_ACTIONS))
 _JOURNAL = "FILE|postgresql://…"
 _DEFAULT_JOURNAL = "(default: PILOTHOUSE_JOURNAL, if it is set)"
-_PLACE, _TOGETHER, _ACCEPTED = (
-    "a directory for each run",
-    "limits of all runs together",
-    "options of runs in the journal",
-)
+_PLACE, _TOGETHER = "a directory for each run", "limits of all runs together"
+_ACCEPTED = "options of runs in the journal"
 
 
 @request
@@ -597,8 +545,6 @@ class FleetRequest(WorkspaceRequest):
 
 @request
 class BatchRequest(FleetRequest):
-    """The parsed arguments of `pilothouse batch`."""
-
     source: str = argument("the prompts, or what to do", SOURCES)
     output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
     enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
@@ -614,8 +560,6 @@ class BatchRequest(FleetRequest):
 
 @request
 class WorkerRequest(FleetRequest):
-    """The parsed arguments of `pilothouse worker`."""
-
     journal: str | None = flag(f"the journal with the runs {_DEFAULT_JOURNAL}", _JOURNAL)
     until_empty: bool = flag("end when nothing is left, here and elsewhere", default=False)
     accepts: tuple[str, ...] = flag(

@@ -47,15 +47,9 @@ class _InstallReport:
 
 
 async def install(request: InstallRequest, screen: Screen) -> int:
-    """Execute the request and show the result.
+    """Execute the request and show the result; return the exit code.
 
-    Args:
-        request: the request.
-        screen: the output for the user; the path or the JSON object goes to its text, and then everything else to
-            standard error.
-
-    Returns:
-        0 if all is well, else 1.
+    The path or the JSON object goes to the text of the screen, and then everything else to standard error.
     """
     notes = screen if request.form == "text" else make_screen(sys.stderr, sys.stderr)
     report = _InstallReport(str(managed_cli_path()), PINNED_VERSION, request.action)
@@ -124,17 +118,7 @@ def _format_report(report: _InstallReport) -> list[str]:
 
 
 async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str:
-    """Return the path of the executable; install the managed copy, with a progress bar, if needed and allowed.
-
-    Args:
-        wanted: "auto", "bundled", "global" or a path.
-        env: the environment of the child.
-        screen: the output of the progress.
-
-    Raises:
-        CLINotFoundError: there is no executable, and none may be installed.
-        ProvisionError: the installation failed.
-    """
+    """Return the path of the executable; install the managed copy, with a progress bar, if needed and allowed."""
     try:
         return await to_thread.run_sync(find_cli, wanted, env)
     except CLINotFoundError:
@@ -166,17 +150,7 @@ LOCAL_MODEL_NOTES = {
 
 
 async def start_local_model(options: Options, stack: AsyncExitStack, screen: Screen) -> Options:
-    """Start the model, and return the settings for Claude Code to use it, merged with those of the command.
-
-    Args:
-        options: the options of the command.
-        stack: ends the model.
-        screen: the output of notes and progress.
-
-    Raises:
-        UsageError: an extra is missing.
-        PilothouseError: Claude Code or the model cannot be downloaded or started.
-    """
+    """Start the model, which `stack` ends; return its settings for Claude Code, merged with those of the command."""
     from pilothouse.local import LocalModel
     from pilothouse.local.model import check_extra
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pilothouse.cli.terminal import SIGNAL_BASE, make_screen, open_streams, replace_handlers
 from pilothouse.errors import PilothouseError
 
 if TYPE_CHECKING:
     from pilothouse.cli.arguments import Command
     from pilothouse.cli.screen import Screen
 
-SIGNAL_BASE = 128
 OUTPUT_CLOSED = 141
 
 
@@ -36,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     ended_by = _SignalExit()
     try:
-        with ended_by.handle_signals():
+        # An ignored signal, as under nohup, stays ignored.
+        with replace_handlers(("SIGTERM", "SIGHUP"), ended_by.interrupt, lambda old: old is signal.SIG_DFL):
             code = _run(argv)
             sys.stdout.flush()
             return code
@@ -50,7 +49,6 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str] | None) -> int:
     from pilothouse.cli.arguments import find_command, parse
     from pilothouse.cli.flags import RunRequest
-    from pilothouse.cli.terminal import make_screen, open_streams
 
     out, notes = open_streams()
     request = parse(argv)
@@ -91,21 +89,7 @@ class _SignalExit:
     def __init__(self) -> None:
         self.signum = signal.SIGINT
 
-    @contextmanager
-    def handle_signals(self) -> Generator[None]:
-        before: dict[signal.Signals, Any] = {}
-        for name in ("SIGTERM", "SIGHUP"):
-            signum: signal.Signals | None = getattr(signal, name, None)
-            # An ignored signal, as under nohup, stays ignored.
-            if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
-                before[signum] = signal.signal(signum, self._raise_interrupt)
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-
-    def _raise_interrupt(self, signum: int, frame: FrameType | None) -> None:
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signal.Signals(signum)
         handler = signal.getsignal(signal.SIGINT)  # that of the event loop while one runs
         if not callable(handler):

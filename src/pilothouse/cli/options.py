@@ -27,11 +27,7 @@ MAX_WIDTH = 110
 
 
 async def show_options(request: OptionsRequest, screen: Screen) -> int:
-    """Show the table or one option.
-
-    Raises:
-        UsageError: no option has that name, or the configuration here is not valid.
-    """
+    """Show the table or one option."""
     if request.policy:
         policy = default_agent().effective_policy()
         return _print(policy if request.json else None, str(policy), screen)

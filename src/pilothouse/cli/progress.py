@@ -36,30 +36,15 @@ from pilothouse.messages import (
 
 # The most informative argument of a call, for tools of Claude Code and many others.
 _DESCRIPTIVE_INPUTS = (
-    "command",
-    "file_path",
-    "notebook_path",
-    "path",
-    "pattern",
-    "query",
-    "url",
-    "prompt",
-    "description",
-)
+    "command", "file_path", "notebook_path", "path", "pattern", "query", "url", "prompt", "description"
+)  # fmt: skip
 _MAX_SHOWN_CHARS = 100  # of a tool's input or result
 
 TRUNCATED_NOTE = "the answer was cut here: the embedded model may not say more in one go"
 
 
 class ProgressPrinter:
-    """Prints one run, message by message.
-
-    Args:
-        screen: the output.
-        redact: removes keys from a text.
-        text: whether to print the answer while it is written.
-        thinking: whether to print the model's thinking.
-    """
+    """Prints one run, message by message: the answer as it is written if `text`, and `thinking` if wanted."""
 
     def __init__(
         self, screen: Screen, redact: Callable[[str], str], *, text: bool = True, thinking: bool = False
@@ -124,11 +109,11 @@ class ProgressPrinter:
     def _print_tool_started(self, call: ToolUseBlock, agent: str | None) -> None:
         self._screen.end_text()
         self._screen.idle()
-        self._screen.note(f"{_indent(agent)}> {call.name}: {self._format_input(call)}", "tool")
+        self._screen.note(f"{_indent(agent)}> {self._describe_call(call)}", "tool")
         self._screen.busy(f"running {call.name}")
 
-    def _format_input(self, call: ToolUseBlock) -> str:
-        return shorten_text(self._redact(format_tool_input(call.input)))
+    def _describe_call(self, call: ToolUseBlock) -> str:
+        return f"{call.name}: {shorten_text(self._redact(format_tool_input(call.input)))}"
 
     def _print_tool_finished(self, event: ToolCallFinished) -> None:
         self.finished_tools.append(event)
@@ -178,12 +163,9 @@ def format_retry(message: ApiRetryMessage) -> str:
 
 
 def format_summary(result: QueryResult, *, free: bool = False, session: bool = True) -> str:
-    """Format turns, cost, time and session of a run, on one line.
+    """Format turns, cost, time and session of a run, on one line; its id is left out unless it can be resumed.
 
-    Args:
-        result: the run.
-        free: whether the run costs nothing: the CLI computes the cost of the model that it believes to use.
-        session: whether the session can be resumed, so that its id is shown.
+    A `free` run costs nothing: the CLI computes the cost of the model that it believes to use.
     """
     counted = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     cost = f"nothing spent (Claude Code counts {counted})" if free else counted
@@ -236,10 +218,7 @@ class ChatProgressPrinter(ProgressPrinter):
         self._started_at[call.id] = time.monotonic()
         self._printed_events.setdefault(call.id, anyio.Event()).set()
         self._screen.end_text()
-        self._screen.busy(self._describe_call(call))
-
-    def _describe_call(self, call: ToolUseBlock) -> str:
-        return escape_invisible(f"{call.name}: {shorten_text(self._redact(format_tool_input(call.input)))}")
+        self._screen.busy(escape_invisible(self._describe_call(call)))
 
     def _print_tool_finished(self, event: ToolCallFinished) -> None:
         self.finished_tools.append(event)
@@ -247,24 +226,20 @@ class ChatProgressPrinter(ProgressPrinter):
         self._screen.idle()
         begun = self._started_at.pop(event.result.tool_use_id, None)
         seconds = "" if begun is None else f", {time.monotonic() - begun:.1f} s"
-        named = self._describe_call(event.tool_use) if event.tool_use is not None else "a tool"
-        indent = "" if event.agent is None else "    "
+        named = escape_invisible(self._describe_call(event.tool_use)) if event.tool_use is not None else "a tool"
+        head = f"{_indent(event.agent)}> {named}"
         if event.result.tool_use_id in self._denied:
-            self._screen.note(f"{indent}> {named} (denied)", "warning")
+            self._screen.note(f"{head} (denied)", "warning")
         elif event.result.is_error:
             why = escape_invisible(format_tool_result(event.result, self._redact))
-            self._screen.note(f"{indent}> {named} (failed{seconds}){': ' if why else ''}{why}", "error")
+            self._screen.note(f"{head} (failed{seconds}){': ' if why else ''}{why}", "error")
         else:
-            self._screen.note(f"{indent}> {named} (ok{seconds})", "tool")
+            self._screen.note(f"{head} (ok{seconds})", "tool")
         self._screen.busy("waiting for the model")
 
 
 class ChatCosts:
-    """The costs of a conversation's answers so far.
-
-    Args:
-        is_free: whether answers cost nothing: the CLI computes the cost of the model that it believes to use.
-    """
+    """The costs of a conversation's answers so far. If `is_free`, the CLI has counted for another model."""
 
     def __init__(self, *, is_free: bool = False) -> None:
         self._is_free = is_free

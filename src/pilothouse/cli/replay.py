@@ -29,12 +29,7 @@ from pilothouse.transports.cassettes.format import CassetteEntry, RecordedConnec
 
 
 async def replay(request: ReplayRequest, screen: Screen) -> int:
-    """Show a cassette, and return the exit code that the run had.
-
-    Args:
-        request: the request.
-        screen: the output for the user.
-    """
+    """Show a cassette, and return the exit code that the run had."""
     showing = _ReplayPrinter(request, screen)
     cassette = await to_thread.run_sync(Cassette.load, Path(request.file))
     code = 0

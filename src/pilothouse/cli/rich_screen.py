@@ -3,6 +3,8 @@
 Only this file and the table of `batch` import rich.
 """
 
+# ruff: noqa: D102 - `Screen` says what each call does
+
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
@@ -56,7 +58,6 @@ class RichScreen(Screen):
         self._console.print(Text(line, style=_STYLES[style]))
 
     def styled(self, text: str, style: Style) -> str:
-        """Return clean text with the codes of its style."""
         with self._console.capture() as captured:
             self._console.print(Text(text, style=_STYLES[style]), end="")
         return captured.get()
@@ -82,14 +83,12 @@ class RichScreen(Screen):
             self._status.update(Text(what, style="dim"))
 
     def idle(self) -> None:
-        """Remove the spinner."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     @contextmanager
     def progress(self, label: str) -> Generator[Progress]:
-        """Show a bar until the block ends."""
         self.idle()
         columns = (
             TextColumn("{task.description}"),

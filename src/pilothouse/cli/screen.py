@@ -20,9 +20,7 @@ ERASE_LINE = "\x1b[K"  # from the cursor to the end of the line
 class AnswerFormatter:
     """Formats answers one by one: headings, lists, bold text, code and fenced blocks; all else is plain text.
 
-    Args:
-        width: returns the number of columns of the terminal.
-        styled: whether to convert Markdown to terminal codes; otherwise lines are only wrapped.
+    If not `styled`, lines are only wrapped to the columns of the terminal, which `width` returns.
     """
 
     def __init__(self, width: Callable[[], int], *, styled: bool) -> None:
@@ -167,7 +165,6 @@ class AnswerFormatter:
 
 
 def _count_columns(text: str) -> int:
-    """Return the number of columns of a text."""
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
@@ -203,12 +200,7 @@ def _escape_character(char: str) -> str:
 
 
 class Screen:
-    """Plain lines, for pipes, files, plain terminals, and if rich is not installed.
-
-    Args:
-        out: the output of the answer.
-        notes: the output of everything else.
-    """
+    """Plain lines, for pipes, files, plain terminals, and if rich is not installed: the answer, and notes beside it."""
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
         self._out = out

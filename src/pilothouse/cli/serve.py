@@ -29,13 +29,7 @@ SECONDS_PER_DAY = 86400.0
 async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[str, str], object] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; return the exit code.
 
-    Args:
-        request: the request.
-        screen: the output for the user.
-        on_ready: called with the address and the token once requests are served; None: both are printed.
-
-    Raises:
-        UsageError: the address or the journal is in use, the token is not valid, or the extra is not installed.
+    Once requests are served, `on_ready` is called with the address and the token; without it both are printed.
     """
     from pilothouse import server
 

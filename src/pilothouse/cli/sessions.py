@@ -50,7 +50,7 @@ def _list(request: flags.ListRequest, screen: Screen) -> int:
         _print_json(found)
     elif found:
         rows = [
-            (_shorten_id(info), _format_time(info.last_modified), _format_size(info), _describe_session(info))
+            (info.session_id[:8], _format_time(info.last_modified), _format_size(info), _describe_session(info))
             for info in found
         ]
         screen.table(("session", "changed", "size", "about"), rows)
@@ -63,10 +63,6 @@ def _describe_session(info: SessionInfo) -> str:
     marks = (info.archived and "archived", info.tag and f"#{info.tag}", info.git_branch)
     beside = [text for text in marks if text and text != "HEAD"]
     return f"{info.summary}  ({', '.join(beside)})" if beside else info.summary
-
-
-def _shorten_id(info: SessionInfo) -> str:
-    return info.session_id[:8]
 
 
 def _format_time(milliseconds: int) -> str:
@@ -140,26 +136,27 @@ def _fork(request: flags.ForkRequest, screen: Screen) -> int:
 
 
 def _rename(request: flags.RenameRequest, screen: Screen) -> int:
-    transcripts.rename_session(_resolve_id(request.session), request.title)
-    screen.note("renamed", "good")
-    return 0
+    return _change(request, screen, "renamed", transcripts.rename_session, request.title)
 
 
 def _tag(request: flags.TagRequest, screen: Screen) -> int:
-    transcripts.tag_session(_resolve_id(request.session), request.tag)
-    screen.note("tagged" if request.tag else "the tag is gone", "good")
-    return 0
+    done = "tagged" if request.tag else "the tag is gone"
+    return _change(request, screen, done, transcripts.tag_session, request.tag)
 
 
 def _archive(request: flags.SessionRequest, screen: Screen) -> int:
-    transcripts.archive_session(_resolve_id(request.session))
-    screen.note("archived", "good")
-    return 0
+    return _change(request, screen, "archived", transcripts.archive_session)
 
 
 def _unarchive(request: flags.SessionRequest, screen: Screen) -> int:
-    transcripts.unarchive_session(_resolve_id(request.session))
-    screen.note("not archived any more", "good")
+    return _change(request, screen, "not archived any more", transcripts.unarchive_session)
+
+
+def _change(
+    request: flags.SessionRequest, screen: Screen, done: str, change: Callable[..., object], *arguments: Any
+) -> int:
+    change(_resolve_id(request.session), *arguments)
+    screen.note(done, "good")
     return 0
 
 
@@ -229,12 +226,6 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
 
 
 def _resolve_id(name: str | None) -> str:
-    """Return the session id with this prefix.
-
-    Raises:
-        UsageError: several ids match, or `name` cannot be the start of an id.
-        SessionNotFoundError: no id matches.
-    """
     prefix = (name or "").lower()
     if is_session_id(prefix):
         return prefix

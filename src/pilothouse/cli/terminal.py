@@ -1,6 +1,6 @@
 """What a command has of its terminal: standard streams, the screen (rich on a terminal, else plain), and signals.
 
-Imports rich and the event loop only on use.
+Imports screens and the event loop only on use.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pilothouse.cli.screen import Screen
+if TYPE_CHECKING:
+    from pilothouse.cli.screen import Screen
 
 SIGNAL_BASE = 128
 """Exit code of a command that a signal has ended, minus the number of the signal."""
@@ -27,6 +28,8 @@ def make_screen(out: TextIO, notes: TextIO) -> Screen:
         from pilothouse.cli.rich_screen import RichScreen
 
         return RichScreen(out, notes)
+    from pilothouse.cli.screen import Screen
+
     return Screen(out, notes)
 
 

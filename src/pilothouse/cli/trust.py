@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilothouse import trust_store
+from pilothouse.cli.chat_input import Terminal
 from pilothouse.cli.screen import Screen, escape_invisible
 from pilothouse.client.config_file import (
     ConfigFile,
@@ -28,12 +29,7 @@ YES_WORDS = frozenset({"y", "yes"})
 
 
 def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
-    """Print which configuration file is in effect and what it sets; ask about an untrusted one.
-
-    Args:
-        screen: the output for the user.
-        may_ask: whether the command may ask a question, if a person is present.
-    """
+    """Print which configuration file is in effect and what it sets; ask about an untrusted one if `may_ask`."""
     try:
         file = load_config_layer(warns=False)
         if file is not None and file.ignored_options and may_ask and _is_interactive() and _ask_for_trust(file, screen):
@@ -67,7 +63,7 @@ def _ask_for_trust(file: ConfigFile, screen: Screen) -> bool:
     for name in file.ignored_options:
         screen.note(f"  {name} = {escape_invisible(_format_value(file.wanted, name))}")
     screen.note("If you trust it, the author of the file decides this. Read it first. A changed file asks again.")
-    _discard_typed()
+    Terminal(sys.stdin.fileno()).discard_typed()
     sys.stderr.write("Trust this file? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in YES_WORDS
@@ -78,15 +74,3 @@ def _format_value(options: Options, name: str) -> str:
     if name == "env" and isinstance(value, Mapping):  # the values may contain a key; the names are enough
         return ", ".join(str(variable) for variable in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return options.explain()[name].value
-
-
-def _discard_typed() -> None:
-    """Discard what was typed before the question: it is not an answer to it."""
-    try:
-        import termios
-    except ImportError:  # not on Windows
-        return
-    try:
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    except (termios.error, OSError, ValueError):
-        return

@@ -46,11 +46,7 @@ class _AliasFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Make the alias, for this process.
-
-    Raises:
-        ImportError: the real package is imported already.
-    """
+    """Make the alias, for this process. Raises ImportError if the real package is imported already."""
     real = sys.modules.get(NAME)
     is_ours = real is None or Path(real.__file__ or "").is_relative_to(PATH) or real.__name__ == TARGET
     if not is_ours:

@@ -128,39 +128,6 @@ FLEET_DURATION_METRIC = "pilothouse.fleet.attempt.duration"
 FLEET_ENDED_METRIC = "pilothouse.fleet.runs.ended"
 FLEET_RUNNING_METRIC = "pilothouse.fleet.running"
 FLEET_RUNS_METRIC = "pilothouse.fleet.runs.left"
-OWN_NAMES = (
-    COST,
-    OUTCOME,
-    TURNS,
-    RESTARTS,
-    SELF_STARTED,
-    RETRY_EVENT,
-    RETRY_SCHEDULED_EVENT,
-    RESTART_EVENT,
-    RETRY_ATTEMPT,
-    RETRY_BY,
-    RETRY_DELAY,
-    RETRY_REASON,
-    RETRY_WAY,
-    CALL_OUTCOME,
-    COST_METRIC,
-    RETRIES_METRIC,
-    FLEET_ATTEMPT,
-    FLEET_BUDGET,
-    FLEET_CANCELLED,
-    FLEET_CONCURRENCY,
-    FLEET_FAILED,
-    FLEET_RUN_ATTEMPT,
-    FLEET_RUN_KEY,
-    FLEET_RUN_PRIORITY,
-    FLEET_RUN_STATE,
-    FLEET_SUCCEEDED,
-    FLEET_COST_METRIC,
-    FLEET_DURATION_METRIC,
-    FLEET_ENDED_METRIC,
-    FLEET_RUNNING_METRIC,
-    FLEET_RUNS_METRIC,
-)
 
 # Names of other conventions.
 HTTP_STATUS = "http.response.status_code"

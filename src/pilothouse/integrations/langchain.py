@@ -207,7 +207,6 @@ class ChatPilothouse(BaseChatModel):
     def _make_request(
         self, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the messages and the arguments of a request."""
         request = {name: value for name, value in kwargs.items() if name in _REQUEST_ARGUMENTS and value is not None}
         request["max_steps"] = MAX_ATTEMPTS
         if kwargs.get("max_tokens") is not None:
@@ -323,7 +322,6 @@ class _ChunkMaker:
         self._stops = StopTextFilter(stop or ())
 
     def read(self, event: ModelEvent) -> Iterator[ChatGenerationChunk]:
-        """Yield the chunks of the next event."""
         match event:
             case TextDelta():
                 yield from self._text(self._stops.feed(event.text))

@@ -27,7 +27,7 @@ from pilothouse.errors import Interrupted, UsageError
 from pilothouse.instrumentation import CallEnd, CallStart, Observer, QueryEnd, QueryStart, ScheduledRetry
 from pilothouse.integrations import genai
 from pilothouse.integrations.genai import ConventionNames
-from pilothouse.integrations.otel_query import ContentRecorder, QueryInstruments, QuerySpans
+from pilothouse.integrations.otel_query import ContentRecorder, QueryInstruments, QuerySpans, record_error, select_known
 from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, ResultMessage
 
 if TYPE_CHECKING:
@@ -94,13 +94,11 @@ class OpenTelemetry:
 
     def fleet_started(self, start: FleetStart) -> FleetObserver:
         """Open the span of a fleet inside the current one."""
-        from pilothouse.integrations.otel_fleet import (
-            FleetInstruments,
-            make_fleet_observer,
-        )  # most programs have no fleet
+        # Most programs have no fleet.
+        from pilothouse.integrations.otel_fleet import FleetInstruments, FleetSpanObserver
 
         self._fleet_instruments = self._fleet_instruments or FleetInstruments(self._meter, self._names)
-        return make_fleet_observer(
+        return FleetSpanObserver(
             self._tracer, self._fleet_instruments, self._names, start, with_text=self._capture_content
         )
 
@@ -131,7 +129,7 @@ def _make_attributes(names: ConventionNames, start: QueryStart, agent: str) -> d
         genai.SELF_STARTED: start.self_started or None,
     }
     found |= dict(zip((names.server_address, names.server_port), _parse_address(start.base_url), strict=True))
-    return {name: value for name, value in found.items() if value is not None}
+    return select_known(found)
 
 
 def _parse_address(base_url: str | None) -> tuple[str | None, int | None]:
@@ -207,7 +205,7 @@ class _QueryObserver(Observer):
             genai.HTTP_STATUS: message.error_status,
             self._names.error_type: message.error,
         }
-        self._spans.root.add_event(genai.RETRY_EVENT, {k: v for k, v in facts.items() if v is not None})
+        self._spans.root.add_event(genai.RETRY_EVENT, select_known(facts))
         self._instruments.record_retry("cli", message.error, None, self._make_common_attributes())
 
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
@@ -219,7 +217,7 @@ class _QueryObserver(Observer):
             genai.HTTP_STATUS: getattr(retry.error, "api_error_status", None),
             self._names.error_type: None if retry.error is None else type(retry.error).__qualname__,
         }
-        self._spans.root.add_event(genai.RETRY_SCHEDULED_EVENT, {k: v for k, v in facts.items() if v is not None})
+        self._spans.root.add_event(genai.RETRY_SCHEDULED_EVENT, select_known(facts))
         self._instruments.record_retry("pilothouse", retry.reason, retry.way, self._make_common_attributes())
 
     def on_restart(self, reason: BaseException | None) -> None:
@@ -252,9 +250,7 @@ class _QueryObserver(Observer):
         result = QueryResult([message], is_continuation=True)
         error = None if isinstance(result.error, Interrupted) else result.error
         common = {**self._make_common_attributes(), genai.SELF_STARTED: True}
-        span.set_attributes(
-            {name: value for name, value in self._make_usage_attributes(result).items() if value is not None}
-        )
+        span.set_attributes(select_known(self._make_usage_attributes(result)))
         if error is not None:
             self._record_error(span, error)
         self._instruments.record_usage(result.model_usage, common, result.cost_usd)
@@ -276,7 +272,7 @@ class _QueryObserver(Observer):
         if result is not None:
             found |= self._make_usage_attributes(result)
             self._instruments.record_usage(result.model_usage, common, result.cost_usd)
-        root.set_attributes({name: value for name, value in found.items() if value is not None})
+        root.set_attributes(select_known(found))
         if self._content is not None:
             self._content.record_answer(root, result)
         if error is not None:
@@ -289,7 +285,7 @@ class _QueryObserver(Observer):
         )
 
     def _record_error(self, span: trace.Span, error: BaseException) -> None:
-        self._spans.record_error(span, error, self._start.redact, with_text=self._content is not None)
+        record_error(span, self._names, error, self._start.redact, with_text=self._content is not None)
 
     def _make_common_attributes(self) -> dict[str, Any]:
         names = self._names
@@ -300,7 +296,7 @@ class _QueryObserver(Observer):
             names.response_model: self._response_model,
             genai.SELF_STARTED: self._start.self_started or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return select_known(found)
 
     def _make_usage_attributes(self, result: Any) -> dict[str, Any]:
         names, models = self._names, result.model_usage.values()

@@ -4,6 +4,8 @@ Owns the mapping of a fleet to spans and instruments; `otel` handles a query wit
 `[otel]`.
 """
 
+# ruff: noqa: D102 - `FleetObserver` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -20,7 +22,7 @@ from pilothouse.fleet import FleetStatus, Run
 from pilothouse.fleet.observers import AttemptEnd, AttemptObserver, FleetObserver, FleetStart
 from pilothouse.integrations import genai
 from pilothouse.integrations.genai import DURATION_BOUNDS, ConventionNames
-from pilothouse.integrations.otel_query import record_error
+from pilothouse.integrations.otel_query import record_error, select_known
 
 WORKFLOW_NAME = "fleet"
 """The name of a fleet's workflow, as the conventions call it."""
@@ -36,17 +38,12 @@ _OPEN_STATES = ("queued", "running", "interrupted")
 
 
 class FleetInstruments:
-    """The instruments of fleets.
-
-    Args:
-        meter: creates them.
-        names: of attributes.
-    """
+    """The instruments of fleets."""
 
     def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._error_type = names.error_type
-        self._runs_left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that have not ended, by state.")
-        self._running = meter.create_up_down_counter(
+        self.runs_left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that have not ended, by state.")
+        self.running = meter.create_up_down_counter(
             genai.FLEET_RUNNING_METRIC, "{attempt}", "Attempts that run in this process."
         )
         self._ended = meter.create_counter(genai.FLEET_ENDED_METRIC, "{run}", "Runs that have ended here, by state.")
@@ -58,18 +55,9 @@ class FleetInstruments:
         )
         self._cost = meter.create_counter(genai.FLEET_COST_METRIC, "USD", "Cost of attempts, as the CLI estimates it.")
 
-    def record_status(self, status: FleetStatus) -> None:
-        """Record the number of runs by state."""
-        for state in _OPEN_STATES:
-            self._runs_left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
-
-    def attempt_started(self) -> None:
-        """Count a started attempt."""
-        self._running.add(1)
-
     def attempt_ended(self, end: AttemptEnd, error: str | None) -> None:
         """Record the end of an attempt."""
-        self._running.add(-1)
+        self.running.add(-1)
         facts = {genai.FLEET_RUN_STATE: _describe_state(end)}
         self._duration.record(end.seconds, facts if error is None else {**facts, self._error_type: error})
         if end.cost_usd:
@@ -78,22 +66,9 @@ class FleetInstruments:
             self._ended.add(1, facts)
 
 
-def make_fleet_observer(
-    tracer: trace.Tracer, instruments: FleetInstruments, names: ConventionNames, start: FleetStart, *, with_text: bool
-) -> FleetObserver:
-    """Open the span of one fleet in the current context.
+class FleetSpanObserver(FleetObserver):
+    """The span of one fleet, in the current context; `with_text` permits error texts, which may contain prompts."""
 
-    Args:
-        tracer: creates spans.
-        instruments: the instruments.
-        names: of attributes.
-        start: the fleet.
-        with_text: whether to record error texts that may contain prompts or responses.
-    """
-    return _FleetSpanObserver(tracer, instruments, names, start, with_text=with_text)
-
-
-class _FleetSpanObserver(FleetObserver):
     def __init__(
         self,
         tracer: trace.Tracer,
@@ -103,13 +78,8 @@ class _FleetSpanObserver(FleetObserver):
         *,
         with_text: bool,
     ) -> None:
-        self.tracer, self.instruments, self.names, self.start, self.with_text = (
-            tracer,
-            instruments,
-            names,
-            start,
-            with_text,
-        )
+        self.tracer, self.instruments, self.names = tracer, instruments, names
+        self.start, self.with_text = start, with_text
         attributes = {
             names.operation: names.invoke_workflow,
             names.workflow_name: WORKFLOW_NAME,
@@ -119,7 +89,7 @@ class _FleetSpanObserver(FleetObserver):
         self._span = tracer.start_span(
             f"{names.invoke_workflow} {WORKFLOW_NAME}",
             kind=SpanKind.INTERNAL,
-            attributes={name: value for name, value in attributes.items() if value is not None},
+            attributes=select_known(attributes),
         )
         self._context = trace.set_span_in_context(self._span)
         self._previous_contexts: OrderedDict[str, SpanContext] = OrderedDict()
@@ -130,6 +100,7 @@ class _FleetSpanObserver(FleetObserver):
         return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
 
     def attempt_started(self, run: Run) -> AttemptObserver:
+        """Open the span of an attempt, linked to the one before."""
         before = self._previous_contexts.pop(run.key, None)
         attributes: dict[str, Any] = {
             genai.FLEET_RUN_KEY: run.key,
@@ -141,10 +112,10 @@ class _FleetSpanObserver(FleetObserver):
             genai.FLEET_ATTEMPT,
             self._context,
             kind=SpanKind.INTERNAL,
-            attributes={name: value for name, value in attributes.items() if value is not None},
+            attributes=select_known(attributes),
             links=[] if before is None else [Link(before)],
         )
-        self.instruments.attempt_started()
+        self.instruments.running.add(1)
         return _AttemptSpanObserver(self, span)
 
     def attempt_ended(self, span: Span, end: AttemptEnd) -> None:
@@ -160,7 +131,8 @@ class _FleetSpanObserver(FleetObserver):
             self._previous_contexts.popitem(last=False)
 
     def on_status(self, status: FleetStatus) -> None:
-        self.instruments.record_status(status)
+        for state in _OPEN_STATES:
+            self.instruments.runs_left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
 
     def on_end(self, error: BaseException | None) -> None:
         self._span.set_attributes({name: self._ended[state] for state, name in _ENDED_ATTRIBUTES.items()})
@@ -171,7 +143,7 @@ class _FleetSpanObserver(FleetObserver):
 
 
 class _AttemptSpanObserver(AttemptObserver):
-    def __init__(self, fleet: _FleetSpanObserver, span: Span) -> None:
+    def __init__(self, fleet: FleetSpanObserver, span: Span) -> None:
         self._fleet = fleet
         self._span = span
         self._started_ns = time.time_ns()
@@ -189,10 +161,10 @@ class _AttemptSpanObserver(AttemptObserver):
             fleet.names.output_tokens: end.output_tokens,
             genai.COST: end.cost_usd,
         }
-        self._span.set_attributes({name: value for name, value in facts.items() if value is not None})
+        self._span.set_attributes(select_known(facts))
         if error is not None:
             record_error(self._span, fleet.names, error, fleet.start.redact, with_text=fleet.with_text)
-        fleet.instruments.attempt_ended(end, None if error is None else type(error).__qualname__)
+        fleet.instruments.attempt_ended(end, error and type(error).__qualname__)
         fleet.attempt_ended(self._span, end)
         # The waiting time after the response is not part of the attempt.
         self._span.end(self._started_ns + round(end.seconds * 1e9))

@@ -62,13 +62,13 @@ _TOKEN_COUNTERS = {
 }
 
 
-class QueryInstruments:
-    """All instruments.
+def select_known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that are not None."""
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
-    Args:
-        meter: creates them.
-        names: of instruments and attributes.
-    """
+
+class QueryInstruments:
+    """All instruments."""
 
     def __init__(self, meter: Meter, names: ConventionNames) -> None:
         self._names = names
@@ -108,8 +108,7 @@ class QueryInstruments:
 
     def record_retry(self, by: str, reason: str | None, way: str | None, common: Attributes) -> None:
         """Count a retry by "cli" or "pilothouse"."""
-        facts = {RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way}
-        self._retries.add(1, {**common, **{name: fact for name, fact in facts.items() if fact is not None}})
+        self._retries.add(1, {**common, **select_known({RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way})})
 
     def record_query(
         self,
@@ -146,12 +145,7 @@ MAX_CHARACTERS = 64 * 1024
 
 
 class ContentRecorder:
-    """The content of one query.
-
-    Args:
-        names: of attributes.
-        start: the query.
-    """
+    """The content of one query."""
 
     def __init__(self, names: ConventionNames, start: QueryStart) -> None:
         self._names = names
@@ -243,7 +237,7 @@ def record_error(
         EXIT_CODE: getattr(error, "exit_code", None),
     }
     span.set_attribute(names.error_type, kind)
-    span.add_event("exception", {name: fact for name, fact in facts.items() if fact is not None})
+    span.add_event("exception", select_known(facts))
     span.set_status(Status(StatusCode.ERROR, text))
 
 
@@ -251,21 +245,11 @@ def _do_nothing(*_: object) -> None: ...
 
 
 class QuerySpans:
-    """The spans of one query. The first is opened here, in the current context.
+    """The spans of one query. The first, `root`, is opened here, in the current context; its creator ends it.
 
-    Args:
-        tracer: creates spans.
-        names: of spans and attributes.
-        agent: name of the responding agent.
-        attributes: of the first span.
-
-    Attributes:
-        root: the span of the query; the creator of this object ends it.
-        denied: ids of tool calls that were not permitted.
-        tool_calls: number of tool calls.
-        on_tool_end: called for every ended tool call with name, seconds, kind of error.
-        on_own_turn_end: called for every turn of the CLI's own that has a result, with its span, which ends then, the
-            seconds and the result message.
+    `denied` are ids of tool calls that were not permitted. `on_tool_end` is called for every ended tool call with name,
+    seconds, kind of error; `on_own_turn_end` for every turn of the CLI's own that has a result, with its span, which
+    ends then, the seconds and the result message.
     """
 
     def __init__(self, tracer: trace.Tracer, names: ConventionNames, agent: str, attributes: Mapping[str, Any]) -> None:
@@ -300,10 +284,6 @@ class QuerySpans:
     def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
         """Start a span inside of `context`."""
         return self._tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=attributes)
-
-    def record_error(self, span: Span, error: BaseException, redact: Callable[[str], str], *, with_text: bool) -> None:
-        """Mark a span as failed. `with_text`: include the text, although it may contain prompts or responses."""
-        record_error(span, self._names, error, redact, with_text=with_text)
 
     def read_message(self, message: Message, content: ContentRecorder | None) -> None:
         """Process the next message."""

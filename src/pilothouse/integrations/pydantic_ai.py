@@ -166,7 +166,6 @@ class PilothouseModel(Model[Any]):
     def _make_request(
         self, messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the messages and the arguments of a request."""
         settings, parameters = self.prepare_request(settings, parameters)
         chosen = settings or ModelSettings()
         request: dict[str, Any] = {"max_steps": MAX_ATTEMPTS}

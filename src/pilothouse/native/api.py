@@ -55,13 +55,9 @@ _RETRY_CATEGORIES: Final[Mapping[int | None, str]] = {None: "unknown", 529: "ove
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """The API refused the request, or could not be reached.
+    """The API refused the request, or could not be reached; then there is no `status`.
 
-    Attributes:
-        status: HTTP status; None: there was no response.
-        kind: type of the error as the API names it, such as "overloaded_error".
-        request_id: the API's id of the request.
-        retry_after: seconds after which to retry, if the API gave them.
+    The `kind` is the type of the error as the API names it, such as "overloaded_error".
     """
 
     message: str
@@ -113,13 +109,7 @@ class ApiError(Exception):
 
 
 class MessagesApi:
-    """The Messages API, through a client of the package `anthropic`.
-
-    Args:
-        base_url: its address; None: that of the environment, or the public one.
-        api_key: the key; None: that of the environment.
-        client: an asynchronous client to use instead, for Bedrock, Vertex or another service; never closed.
-    """
+    """The Messages API, through a client of the package `anthropic`, or one that is given: that one is never closed."""
 
     def __init__(self, base_url: str | None = None, api_key: str | None = None, client: Any = None) -> None:
         self._base_url, self._api_key, self._client = base_url, api_key, client
@@ -131,11 +121,7 @@ class MessagesApi:
         return f"MessagesApi({mask(self._base_url)!r})"
 
     async def connect(self, env: Mapping[str, str]) -> None:
-        """Make the client, unless one was given. Requests wait for it, and fail if there is no key.
-
-        Raises:
-            UsageError: the package is not installed.
-        """
+        """Make the client, unless one was given. Requests wait for it, and fail if there is no key."""
         if self.has_own_client:
             try:
                 # In a thread: the first import takes a second or two. A cancelled caller does not wait for it.
@@ -159,11 +145,7 @@ class MessagesApi:
         self._ready.set()
 
     async def wait(self) -> None:
-        """Wait for the client.
-
-        Raises:
-            ApiError: there is no key.
-        """
+        """Wait for the client. Raises ApiError if there is no key."""
         await self._ready.wait()
         if self._failure is not None:
             raise replace(self._failure)
@@ -341,11 +323,7 @@ class StreamedReply:
         return next((b["text"] for b in reversed(self.blocks) if b.get("type") == "text"), "")
 
     def feed(self, event: Mapping[str, Any]) -> JsonObject | None:
-        """Process an event; returns the block that it completed, or None.
-
-        Raises:
-            InvalidStreamError: the event does not fit the preceding ones.
-        """
+        """Process an event; returns the block that it completed, or None. Raises InvalidStreamError."""
         match event.get("type"):
             case "message_start":
                 message: JsonObject = event["message"]

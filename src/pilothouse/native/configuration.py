@@ -89,9 +89,7 @@ _HELP: Final = {
         "mcp-config": "MCP servers: files, or JSON texts",
         "tools": "which built-in tools exist; default for all",
     },
-    FlagForm.OPTIONAL: {
-        "resume": "id of a session to continue",
-    },
+    FlagForm.OPTIONAL: {"resume": "id of a session to continue"},
 }
 _IGNORED: Final = {
     FlagForm.SWITCH: "forward-subagent-text include-hook-events prompt-suggestions",
@@ -119,12 +117,7 @@ class FlagError(Exception):
 
 
 class CommandLine(Struct):
-    """A parsed command line.
-
-    Attributes:
-        values: values by flag, in their order; a switch has an empty list.
-        words: words that belong to no flag: the prompt.
-    """
+    """A parsed command line: values by flag, none for a switch, and the words that belong to no flag, the prompt."""
 
     values: dict[str, list[str | bytes]] = field(default_factory=dict[str, list[str | bytes]])
     words: list[str] = field(default_factory=list[str])
@@ -144,11 +137,7 @@ class CommandLine(Struct):
 
 
 def parse_command_line(argv: Sequence[str], files: Mapping[str, bytes] | None = None) -> CommandLine:
-    """Parse the arguments after the program; `files` has the values of flags that were passed as files.
-
-    Raises:
-        FlagError: a flag is unknown or has no value.
-    """
+    """Parse the arguments after the program; `files` has the values of flags that were passed as files."""
     line = CommandLine()
     words = deque(argv)
     while words:
@@ -291,11 +280,7 @@ _FIELD_FLAGS: Final = {
 
 
 def parse_arguments(argv: Sequence[str], cwd: Path, files: Sequence[PrivateFile] = ()) -> EngineArguments:
-    """Parse and check the arguments after the program; `cwd` is the base of relative paths.
-
-    Raises:
-        FlagError: the CLI would end with a message and exit code 1.
-    """
+    """Parse and check the arguments after the program; `cwd` is the base of relative paths. Raises FlagError."""
     line = parse_command_line(argv, {file.flag: file.content for file in files})
     fields: JsonObject = {"ignored_flags": tuple(sorted(IGNORED_FLAGS.intersection(line.values)))}
     for each in msgspec.structs.fields(EngineArguments):
@@ -418,24 +403,12 @@ _PREFIXES = (
     "RIPGREP_ RUBY UV_ XDG_"
 )
 _STEERING_PREFIXES: Final = tuple(_PREFIXES.split())
-_STEERING_SUFFIXES: Final = (
-    "_BASE_URL",
-    "_CA_BUNDLE",
-    "_CERT_FILE",
-    "_EXTRA_CA_CERTS",
-    "_JAVA_OPTIONS",
-    "_TOOL_OPTIONS",
-)
+_SUFFIXES = "_BASE_URL _CA_BUNDLE _CERT_FILE _EXTRA_CA_CERTS _JAVA_OPTIONS _TOOL_OPTIONS"
+_STEERING_SUFFIXES: Final = tuple(_SUFFIXES.split())
 
 
 class EngineSettings(Struct):
-    """The merged settings of all sources.
-
-    Attributes:
-        allow, ask, deny: permission rules.
-        env: variables for commands, over those of the process. The API client does not use them.
-        problems: files that could not be read, and settings without effect.
-    """
+    """The merged settings of all sources. The API client does not use their `env`, which is for commands."""
 
     allow: list[str] = field(default_factory=list[str])
     ask: list[str] = field(default_factory=list[str])
@@ -448,12 +421,9 @@ class EngineSettings(Struct):
     problems: list[str] = field(default_factory=list[str])
 
     def add_source(self, values: Mapping[str, Any], name: str, *, trusted: bool = True) -> None:
-        """Add one source; later ones override earlier ones. A source that is not trusted grants nothing.
+        """Add one source; later ones override earlier ones.
 
-        Args:
-            values: the settings.
-            name: name of the source, for `problems`.
-            trusted: whether it may grant permissions. Otherwise it may only deny, ask, and choose model and effort.
+        A source that is not trusted grants nothing: it may only deny, ask, and choose model and effort.
         """
         permissions: Mapping[str, Any] = as_object(values.get("permissions"))
         self.ask += _get_texts(permissions.get("ask"))

@@ -52,17 +52,7 @@ class _SessionMissing(_StartRefused):
 
 
 class Engine:
-    """One session.
-
-    Args:
-        port: input and output lines.
-        argv: the flags of the CLI.
-        env: the complete environment.
-        cwd: the working directory.
-        files: values passed as files instead of flags.
-        api: the API; None: the one of the environment.
-        tools: the built-in tools, by name; None: those of the engine.
-    """
+    """One session, with the flags of the CLI; `files` are values passed as files instead of flags."""
 
     def __init__(
         self,
@@ -481,10 +471,8 @@ class ControlRequestHandler:
 
     async def _on_mcp_set_servers(self, request: JsonObject) -> JsonObject:
         servers, wanted = self._state.servers, as_object(request.get("servers"))
-        removed, added = (
-            [name for name in servers if name not in wanted],
-            [name for name in wanted if name not in servers],
-        )
+        removed = [name for name in servers if name not in wanted]
+        added = [name for name in wanted if name not in servers]
         for name in removed:
             del servers[name]
         for name in added:

@@ -37,8 +37,7 @@ def make_timestamp() -> str:
 class History:
     """One conversation. Create it in a thread: the constructor looks for its place on disk.
 
-    `messages` are those for the model, in the format of the Messages API; `cost_row` is the last row of costs that was
-    read.
+    `cost_row` is the last row of costs that was read.
     """
 
     def __init__(self, session_id: str, cwd: Path, config_dir: Path, *, persists: bool) -> None:

@@ -22,13 +22,7 @@ import msgspec
 from pilothouse.native.tools.base import Workplace
 from pilothouse.native.tools.grep_program import covers_parts
 from pilothouse.native.wire import JsonObject
-from pilothouse.options.permission_rules import (
-    BEHAVIORS,
-    PermissionBehavior,
-    PermissionRule,
-    RuleSet,
-    matches_wildcard,
-)
+from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, PermissionRule, RuleSet, matches_wildcard
 
 # These change only the session itself.
 SESSION_TOOLS = frozenset({"StructuredOutput", "TaskStop", "TodoWrite", "ToolSearch"})
@@ -158,11 +152,7 @@ class ResolvedPath(msgspec.Struct, frozen=True):
 
 
 def resolve_path(given: str, workplace: Workplace, base: Path | None = None) -> ResolvedPath:
-    """Resolve a path from a tool or a command; `base` replaces the working directory.
-
-    Raises:
-        ValueError: the path contains a null byte.
-    """
+    """Resolve a path from a tool or a command; `base` replaces the working directory. Raises ValueError for a null."""
     if "\0" in given:
         raise ValueError("a path cannot contain a null byte")
     start = workplace.resolve_path(given) if given.startswith("~") or base is None else base / given
@@ -248,7 +238,6 @@ GUARDED = "{} is a file or in a folder that can run commands later or holds secr
 
 
 def _judge_read(resolved: ResolvedPath, context: RuleContext, tool: str) -> Decision:
-    """Decide whether a path may be read."""
     decision = _apply_rules(resolved, context, tool)
     if decision is not None:
         return decision
@@ -261,7 +250,6 @@ def _judge_read(resolved: ResolvedPath, context: RuleContext, tool: str) -> Deci
 
 
 def _judge_edit(resolved: ResolvedPath, context: RuleContext, tool: str) -> Decision:
-    """Decide whether a path may be created or changed."""
     decision = _apply_rules(resolved, context, tool)
     if decision is not None:
         return decision
@@ -382,7 +370,6 @@ def _ascii_host(host: str) -> str:
 
 
 def _make_add_rule(tool: str, content: str | None, destination: str) -> JsonObject:
-    """Make the update that adds an allow rule."""
     rule: JsonObject = {"toolName": tool} | ({} if content is None else {"ruleContent": content})
     return {"type": "addRules", "rules": [rule], "behavior": "allow", "destination": destination}
 
@@ -418,8 +405,11 @@ _UNQUOTED = str.maketrans("", "", "'\"\\")
 _SPACED = str.maketrans("'\"\\", "   ")
 
 
-def _judge_bash(command: str, context: RuleContext) -> Decision:
+def _judge_bash_call(_tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
     """Decide on a command as the model wrote it. In plan mode, no rule allows one."""
+    command = tool_input.get("command")
+    if not isinstance(command, str):
+        return Decision.ask("There is no command")
     texts = _CommandWords.parse(command)
     denied, certain = _find_rule("deny", texts, context)
     if denied is not None and certain:
@@ -625,11 +615,6 @@ def _forbid(behavior: PermissionBehavior, tool: str) -> Decision:
     if behavior == "deny":
         return Decision("deny", f"Permission to use {tool} is denied by a rule")
     return Decision.ask(f"A rule asks about {tool}", must_ask=True)
-
-
-def _judge_bash_call(_tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
-    command = tool_input.get("command")
-    return _judge_bash(command, context) if isinstance(command, str) else Decision.ask("There is no command")
 
 
 def _judge_file_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:

@@ -91,8 +91,6 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
 
 
 class _StdioPort:
-    """Standard input and output."""
-
     def __init__(self, form: str) -> None:
         self._output_format = form
         self._input = open(0, "rb", closefd=False)  # noqa: SIM115 - lives as long as the program
@@ -109,7 +107,6 @@ class _StdioPort:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """Write a frame in the output format."""
         shown = data if self._output_format == "stream-json" else self._format_result(data)
         if not shown:
             return
@@ -129,7 +126,6 @@ class _StdioPort:
         return (str(text) if text is not None else "; ".join(frame.get("errors") or ())).encode() + b"\n"
 
     def stderr(self, text: str) -> None:
-        """Write to standard error."""
         sys.stderr.write(text)
         sys.stderr.flush()
 

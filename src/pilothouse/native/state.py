@@ -35,13 +35,7 @@ EPHEMERAL: Final = {"type": "ephemeral"}
 
 
 class SessionState:
-    """One session.
-
-    Attributes:
-        initialize_request: body of the `initialize` request.
-        memory: the content of CLAUDE.md files.
-        schema: JSON Schema of the structured output, if one is wanted.
-    """
+    """One session. Its `schema` is that of the structured output, if one is wanted."""
 
     def __init__(
         self,

@@ -348,7 +348,6 @@ class ToolCalls:
         )
 
     async def _run_post_hooks(self, call: Call, outcome: ToolOutput, took: int) -> ToolOutput:
-        """Run PostToolUse or PostToolUseFailure hooks."""
         about = call.hook_fields | {"duration_ms": took}
         if outcome.is_error:
             event = "PostToolUseFailure"

@@ -114,7 +114,6 @@ class NativeTransport(InProcessTransport):
         return found
 
     async def _run_engine(self, invocation: Invocation) -> int:
-        """Run the engine and return its exit code."""
         argv, cwd = (*invocation.argv, *invocation.trailing_args), Path(invocation.cwd or ".")
         given: Any = {"files": invocation.files, "api": self._api, "tools": self._tools}
         return await Engine(_EnginePort(self), argv, invocation.env, cwd, **given).run()
@@ -143,8 +142,6 @@ class NativeTransport(InProcessTransport):
 
 
 class _EnginePort:
-    """The engine's end of the streams."""
-
     def __init__(self, transport: InProcessTransport) -> None:
         self.read_line = transport.input_stream.take_line
         self.write = transport.output_stream.put

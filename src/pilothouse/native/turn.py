@@ -78,11 +78,7 @@ class ReplyRequest:
         self._is_stream_open = False
 
     async def run(self, make_request: Callable[[], JsonObject]) -> StreamedReply:
-        """Send the request, made anew for every attempt, and retry until there is a reply.
-
-        Raises:
-            ApiError: the API refused, and retries did not help.
-        """
+        """Send the request, made anew for every attempt, and retry until there is a reply. Raises ApiError at last."""
         attempt, streams = 0, True
         while True:
             self.reply, self.frame_uuids = StreamedReply(), []
@@ -585,12 +581,9 @@ def needs_compaction(state: SessionState, usage: JsonObject) -> bool:
 
 
 async def compact(state: SessionState, trigger: str, instructions: str = "", request: str = "") -> bool:
-    """Compact the conversation; returns False if a hook blocked it.
+    """Compact the conversation; returns False if a hook blocked it. After an ApiError the conversation is unchanged.
 
     The summary heeds the `instructions` of the user. The `request` that is being answered is kept verbatim.
-
-    Raises:
-        ApiError: there is no summary; the conversation is unchanged.
     """
     about = {"trigger": trigger, "custom_instructions": instructions or None}
     hook_outcome = await state.run_hooks("PreCompact", about, subject=trigger)

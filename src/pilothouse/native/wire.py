@@ -113,10 +113,7 @@ class Wire:
     async def request(self, subtype: str, body: Mapping[str, Any], timeout: float | None = None) -> JsonObject:
         """Send a request to the host, and return its response.
 
-        Raises:
-            HostDisconnectedError: the input has ended.
-            HostRefusedError: the host responded with an error.
-            TimeoutError: the host did not respond within `timeout` seconds; the request is cancelled.
+        Raises HostDisconnectedError, HostRefusedError, or, after `timeout` seconds, TimeoutError: it is cancelled.
         """
         if self._input_ended:
             raise HostDisconnectedError

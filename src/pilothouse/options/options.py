@@ -174,11 +174,7 @@ def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
 
 
 def to_options(options: Any) -> Options:
-    """Return `Options` made of a builder or a mapping; `Options` as they are.
-
-    Raises:
-        OptionsError: it is something else, or a value is wrong.
-    """
+    """Return `Options` made of a builder or a mapping; `Options` as they are. Raises OptionsError for anything else."""
     if isinstance(options, Options):
         return options
     if isinstance(options, OptionsBuilder):
@@ -251,15 +247,9 @@ VARIABLE_PREFIX = "PILOTHOUSE_"
 
 
 def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable[[str], str]) -> Options:
-    """Make options from the parsed table of a configuration file.
+    """Make options from the parsed table of a configuration file, whose directory is the base of relative paths.
 
-    Args:
-        table: names and values, as in the file.
-        directory: base of relative paths.
-        locate: returns the location of an option, for errors and `explain`; such as "pilothouse.toml:3".
-
-    Raises:
-        OptionsError: an unknown name, a wrong value, or an option that a file may not set; names the location.
+    `locate` returns the location of an option, such as "pilothouse.toml:3", which an OptionsError names.
     """
     layers: list[Options] = []
     for name, value in table.items():
@@ -289,10 +279,7 @@ def _may_override(name: str, options: Options, variables: Options) -> bool:
 def read_environ(environ: Mapping[str, str]) -> Options:
     """Make options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON.
 
-    Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored.
-
-    Raises:
-        OptionsError: a value is not readable; names the variable.
+    Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored. Errors name the variable.
     """
     layers: list[Options] = []
     for variable in environ:

@@ -38,15 +38,9 @@ _PATHLESS_TOOLS: Final = (FILE_TOOLS | READ_TOOLS) - {"Edit", "Read"}
 
 
 def split_rule(text: str) -> tuple[str, str | None] | None:
-    r"""Split a rule into the name of its tool and its content.
+    """Split a rule, as in settings files, into the name of its tool and its content, with the escapes; None: no rule.
 
-    Args:
-        text: as in settings files: ``Bash``, ``Bash(git:*)``, ``Read(~/notes/**)``. As in the CLI, ``Bash()`` and
-            ``Bash(*)`` mean every use of the tool.
-
-    Returns:
-        The name, and the content with its escapes: ``\(``, ``\)`` and ``\\``. The content is None for every use. None
-        if the text has no name, or its parentheses do not close at the end.
+    The content is None for every use of the tool, which is as in the CLI also what ``Bash()`` and ``Bash(*)`` mean.
     """
     found = _RULE.fullmatch(text)
     return None if found is None else (found[1], None if found[2] in ("", "*") else found[2])

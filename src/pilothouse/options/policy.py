@@ -144,13 +144,7 @@ Decision: TypeAlias = tuple[Outcome, str, str]
 
 
 class PolicyRule(Struct, frozen=True):
-    """One rule, such as "Bash(git:*)".
-
-    Args:
-        text: the rule as written.
-        behavior: what it does with a matching call.
-        option: the option that holds it.
-    """
+    """One rule, such as "Bash(git:*)", and the option that holds it."""
 
     text: str
     behavior: PermissionBehavior
@@ -473,7 +467,6 @@ def find_policy_conflicts(options: OptionValues) -> tuple[str, ...]:
 
 
 def _find_conflicts(view: PolicyInputs) -> Iterator[str]:
-    """Describe each contradiction in a sentence or two."""
     if view.mode == "bypassPermissions" and view.options.allowed_tools:
         yield (
             "allowed_tools has no effect in permission mode 'bypassPermissions', where everything runs; to "
@@ -669,11 +662,7 @@ PRESETS: dict[str, Settings] = {
 
 
 def get_preset(name: str) -> Settings:
-    """Return the settings of a preset.
-
-    Raises:
-        OptionsError: there is no such preset.
-    """
+    """Return the settings of a preset. Raises OptionsError if there is no such preset."""
     settings = PRESETS.get(name)
     if settings is None:
         close = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)

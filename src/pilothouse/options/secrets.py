@@ -74,11 +74,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=512)
 def is_secret_name(name: str) -> bool:
-    """Whether a name marks its value as a key: of a variable, a header, a field or an argument.
-
-    Args:
-        name: in any style: `DB_PASS`, `x-api-key`, `--client-secret`, `apiKeyHelper`.
-    """
+    """Whether a name marks its value as a key: `DB_PASS`, `x-api-key`, `--client-secret`, `apiKeyHelper`."""
     name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.lstrip("-")).replace("-", "_").replace(".", "_").upper()
     return bool(re.search(_KEY_LIKE, name)) and not re.search(_NOT_KEY_LIKE, name)
 
@@ -91,9 +87,6 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
 
     A value is secret if its variable has a name that is typical of keys. Of other values, those parts are secret that
     have the shape of a key, and the password in a URL, whatever the name.
-
-    Args:
-        env: names and values.
     """
     found = _SecretCollector()
     for name, value in env.items():
@@ -116,9 +109,7 @@ def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
 class _Masker:
     """Masks nested values and passes on the secrets: masking and collecting are the same traversal.
 
-    Args:
-        mask_field: returns what stands for a value in `env` or `headers`, whose name comes first.
-        on_secret: called with each secret.
+    `mask_field` returns what stands for a value in `env` or `headers`, whose name comes first.
     """
 
     def __init__(self, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object]) -> None:
@@ -269,12 +260,7 @@ _MASKER = _Masker(lambda _name, _value: MASK, lambda _secret: None)
 
 
 def mask_text(text: str, on_secret: Callable[[str], object] | None = None) -> str:
-    """Mask everything in a text with the shape of a key, and the passwords and secret parameters of URLs.
-
-    Args:
-        text: the text.
-        on_secret: called with each secret.
-    """
+    """Mask everything in a text with the shape of a key, and the passwords and secret parameters of URLs."""
 
     def hide(match: re.Match[str]) -> str:
         group = match.re.groups  # the last one
@@ -298,8 +284,7 @@ def _is_secret_parameter(name: str) -> bool:
 class Redactor:
     """Replaces secrets in text: known values, in the forms in which they are printed, and shapes of keys.
 
-    Args:
-        values: the secrets. Values of several lines are searched for line by line, because text arrives in lines.
+    Values of several lines are searched for line by line, because text arrives in lines.
     """
 
     def __init__(self, values: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -65,30 +66,21 @@ T = TypeVar("T")
 
 def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
     """Give the decorated function the signature of `original`, which it must accept when called."""
-
-    def decorate(counterpart: Callable[..., T]) -> Callable[P, T]:
-        _set_signature(counterpart, original)
-        return counterpart
-
-    return decorate
+    return partial(_set_signature, original=original)
 
 
 def copy_method_signature(
     original: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
     """Do the same as `copy_signature` for methods; `self` stays that of the decorated method."""
-
-    def decorate(counterpart: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
-        _set_signature(counterpart, original)
-        return counterpart
-
-    return decorate
+    return partial(_set_signature, original=original)
 
 
-def _set_signature(counterpart: Any, original: Callable[..., Any]) -> None:
+def _set_signature(counterpart: Any, original: Callable[..., Any]) -> Any:
     own = inspect.signature(counterpart)
     given = getattr(original, "__signature__", None)
     if isinstance(given, SettingsSignature):  # copied without computing it, which is slow
         counterpart.__signature__ = given.with_return(own.return_annotation)
     else:
         counterpart.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)
+    return counterpart

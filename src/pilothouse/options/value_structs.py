@@ -433,7 +433,6 @@ def _list_of(item: Reader) -> Reader:
 
 
 def _make_reader(annotation: Any) -> Reader:
-    """Make the reader for the annotation of a field."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return _read_json_value
@@ -488,9 +487,7 @@ def _make_union_reader(annotations: list[Any]) -> Reader:
 def _struct_of(cls: type[Struct], *, is_closed: bool = False) -> Reader:
     """Make a reader of instances of `cls`, and of mappings with its fields in either spelling.
 
-    Args:
-        cls: one of the classes above.
-        is_closed: reject keys that are not fields, because they have no target.
+    If `is_closed`, keys that are not fields are rejected, because they have no target.
     """
     fields = structs.fields(cls)
     hints = get_type_hints(cls, include_extras=True)
@@ -566,11 +563,7 @@ def _read_server(value: Any) -> dict[str, Any]:
 
 
 def read_retry_policy(value: Any) -> RetryPolicy:
-    """Read a number of retries, a `RetryPolicy`, or a mapping with its fields.
-
-    Raises:
-        InvalidValueError: the value is none of them, or a field is out of its range.
-    """
+    """Read a number of retries, a `RetryPolicy`, or a mapping with its fields."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     elif isinstance(value, RetryPolicy):

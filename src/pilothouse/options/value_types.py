@@ -22,14 +22,9 @@ _MAX_PARSED_CHARS = 60  # of a text that an error repeats
 
 
 class InvalidValueError(ValueError):
-    """A value is not valid.
+    """A value is not valid; `expected` "" stands for what the type of the option expects.
 
-    Args:
-        value: the value.
-        expected: what was expected, in words; "": what the type of the option expects.
-        path: where, inside the value of the option.
-        message: the fault, in words, if `expected` and the value do not show it.
-        hint: what to do, at the end.
+    The `message` is the fault, in words, if `expected` and the value do not show it; the `hint` comes at the end.
     """
 
     def __init__(self, value: Any, expected: str = "", path: str = "", *, message: str = "", hint: str = "") -> None:
@@ -235,23 +230,12 @@ def _parse_json(text: str, kind: type, expected: str) -> Any:
 # Types
 
 
-def _keep_value(value: Any, directory: str) -> Any:
-    return value
-
-
 class ValueType(Struct, frozen=True):
-    """What a valid value is.
+    """What a valid value is: `expected`, in words.
 
-    Args:
-        expected: a description, after "expected".
-        read: returns the stored form of a value, a copy. Raises `InvalidValueError`, or any error if `expected` says
-            all about the fault.
-        parse: returns a value from text, for the command line and the environment; raises ValueError. None: the value
-            has no text form.
-        metavar: the placeholder in the help.
-        takes: the static type of a value that may be given.
-        gives: the static type of a stored value; "": the same.
-        resolve_paths: makes relative paths in a valid value absolute against a directory.
+    `read` returns the stored form of a value, a copy. It raises `InvalidValueError`, or any error if `expected` says
+    all about the fault. `parse` returns a value from text, for the command line and the environment; None: there is no
+    text form. `metavar` is the placeholder in the help; `takes` and `gives` are the static types of both values.
     """
 
     expected: str
@@ -260,7 +244,7 @@ class ValueType(Struct, frozen=True):
     metavar: str = "TEXT"
     takes: str = "str"
     gives: str = ""
-    resolve_paths: Callable[[Any, str], Any] = _keep_value
+    resolve_paths: Callable[[Any, str], Any] = lambda value, directory: value
 
     @property
     def is_plain(self) -> bool:
@@ -268,11 +252,7 @@ class ValueType(Struct, frozen=True):
         return self.takes == "Any" or PLAIN_TYPES.issuperset((self.gives or self.takes).split(" | "))
 
     def clean(self, value: Any) -> Any:
-        """Return the stored form of `value`.
-
-        Raises:
-            InvalidValueError: `value` is not valid.
-        """
+        """Return the stored form of `value`; raises InvalidValueError."""
         try:
             return _to_plain_types(self.read(value))
         except RecursionError:
@@ -383,10 +363,6 @@ def _is_uuid(value: Any) -> bool:
     return re.fullmatch(r"[\da-fA-F]{8}(-[\da-fA-F]{4}){3}-[\da-fA-F]{12}", value, re.ASCII) is not None
 
 
-def _is_instrumentation(value: Any) -> bool:
-    return callable(getattr(value, "query_started", None))
-
-
 def _is_session_store(value: Any) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("append", "load"))
 
@@ -474,7 +450,8 @@ FUNCTIONS = python_object("a list of functions, or of what @tool made of them", 
     _read_if(lambda v: isinstance(v, list | tuple), list), "list[Callable[..., Any]]")
 INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
     "Instrumentation | Sequence[Instrumentation]",
-    _read_if(lambda v: all(map(_is_instrumentation, as_list(v))), as_list), "list[Instrumentation]")
+    _read_if(lambda v: all(callable(getattr(one, "query_started", None)) for one in as_list(v)), as_list),
+    "list[Instrumentation]")
 MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
     _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
     "list[Callable[[], Any]]")

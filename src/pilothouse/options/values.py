@@ -19,11 +19,7 @@ from pilothouse.tracebacks import user_class
 
 
 def validate_value(name: str, value: Any) -> Any:
-    """Return the stored form of the value of an option; None stays None.
-
-    Raises:
-        OptionsError: there is no such option, or the value is not valid.
-    """
+    """Return the stored form of the value of an option; None stays None. Raises OptionsError."""
     option = TABLE.get(name)
     if option is None:
         from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
@@ -39,11 +35,7 @@ def validate_value(name: str, value: Any) -> Any:
 
 
 def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Check the combination of values that are valid one by one.
-
-    Raises:
-        OptionsError: some values exclude each other, or one lacks what it needs; names their `origins`, if known.
-    """
+    """Check the combination of values that are valid one by one. An OptionsError names their `origins`, if known."""
     if _RELATED.isdisjoint(values):
         return
     check_conflicts(values, origins)

@@ -88,14 +88,7 @@ def error_body(error: HttpError) -> dict[str, Any]:
 
 
 def plan_response(answer: Answer, *, stream: bool, model: str, ids: IdFactory) -> ResponsePlan:
-    """Plan the response for an answer.
-
-    Args:
-        answer: the scripted answer.
-        stream: whether the request wants a stream.
-        model: the requested model.
-        ids: makes the ids of messages and tool calls.
-    """
+    """Plan the response for an answer; a `stream` if the request wants one."""
     match answer:
         case HttpError():
             return ResponsePlan(
@@ -187,7 +180,6 @@ def _find_text(part: Part) -> str:
 
 
 def _make_block(part: Part) -> dict[str, Any]:
-    """Make the whole block of a part."""
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}

@@ -38,11 +38,7 @@ class _ServerStopped(Exception):  # noqa: N818 - a signal inside this file
 
 
 class ApiServer:
-    """A loopback HTTP server in a thread.
-
-    Args:
-        respond: called in the server's thread with method, path, headers and body; returns the plan.
-    """
+    """A loopback HTTP server in a thread, in which `respond` plans the response to method, path, headers and body."""
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond

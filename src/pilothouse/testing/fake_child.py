@@ -4,6 +4,8 @@ Runs as a separate program under `python -S -E`, beside a `scenario.json`; the f
 only the standard library, and little of that. Owns playing; `fake_cli.py` decides what is played.
 """
 
+# ruff: noqa: D102 - `FakeCLI` says what each verb does
+
 from __future__ import annotations
 
 import json
@@ -53,11 +55,6 @@ class FakeChild:
         with self._writing:
             self._record_file.write(json.dumps(entry) + "\n")
             self._record_file.flush()
-
-    def listen(self) -> None:
-        """Read stdin in a background thread."""
-        if self.streaming:
-            threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
@@ -140,7 +137,6 @@ class FakeChild:
                     self._write_lifecycle(self._open_prompts.pop(0), "completed")
 
     def _write_lifecycle(self, uuid: str, *states: str) -> None:
-        """Report the states of a user message."""
         for state in states:
             frame = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
             self.write(json.dumps(frame).encode() + b"\n")
@@ -158,23 +154,19 @@ class FakeChild:
         return frame
 
     def repeat(self, count: int, frame: dict[str, Any]) -> None:
-        """Write one frame `count` times, as fast as the pipe accepts it."""
         line = json.dumps(frame).encode() + b"\n"
         batch = max(1, 65536 // len(line))
         for at in range(0, count, batch):
             self.write(line * min(batch, count - at))
 
     def chunked(self, size: int, delay: float = 0.0) -> None:
-        """From now on write at most `size` bytes at a time, `delay` seconds apart."""
         self._chunk = (size, delay)
 
     def stderr(self, text: str) -> None:
-        """Write text to stderr."""
         sys.stderr.write(text)
         sys.stderr.flush()
 
     def close_stdout(self) -> None:
-        """Close stdout and keep running."""
         os.close(1)
 
     # verbs: input
@@ -221,7 +213,6 @@ class FakeChild:
         return self.user
 
     def reply(self, payload: Any = None, error: str | None = None, code: str | None = None) -> None:
-        """Respond to the control request that was expected last."""
         self._respond(self.request.get("request_id", ""), payload, error, code)
 
     def ask(self, subtype: str, wait: bool = True, **body: Any) -> dict[str, Any]:
@@ -240,7 +231,6 @@ class FakeChild:
                 return response
 
     def cancel(self) -> None:
-        """Cancel the control request that was sent last."""
         self.emit({"type": "control_cancel_request", "request_id": self.asked})
 
     def finish(self) -> NoReturn:
@@ -255,7 +245,6 @@ class FakeChild:
                 self._changed.wait()
 
     def wait_eof(self) -> None:
-        """Wait until stdin has ended."""
         with self._changed:
             while not self._eof:
                 self._changed.wait()
@@ -263,16 +252,13 @@ class FakeChild:
     # verbs: life
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for a while."""
         time.sleep(seconds)
 
     def hang(self) -> NoReturn:
-        """Do nothing until killed, even when stdin ends."""
         while True:
             time.sleep(3600)
 
     def exit(self, code: int = 0) -> NoReturn:
-        """Exit at once."""
         self.end(code)
 
     def end(self, code: int) -> NoReturn:
@@ -281,17 +267,14 @@ class FakeChild:
         os._exit(int(code))
 
     def kill(self, name: str = "SIGKILL") -> None:
-        """Die by a signal."""
         signal.signal(getattr(signal, name), signal.SIG_DFL) if name not in ("SIGKILL", "SIGSTOP") else None
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(3600)
 
     def ignore_sigterm(self) -> None:
-        """Survive SIGTERM; each one is recorded."""
         signal.signal(signal.SIGTERM, lambda number, frame: self.note(signals="SIGTERM"))
 
     def spawn_grandchild(self, seconds: float = 60.0, own_group: bool = False) -> None:
-        """Start a process that holds stdout open for `seconds`; `own_group` puts it into a separate process group."""
         import subprocess
 
         code = f"import time; time.sleep({float(seconds)})"
@@ -307,7 +290,8 @@ class FakeChild:
 
     def run(self) -> NoReturn:
         """Play the whole scenario, then finish."""
-        self.listen_if_reading()
+        if self.scenario["reads"] and self.streaming:
+            threading.Thread(target=self._read, daemon=True).start()
         source = self.scenario.get("source")
         if source:
             namespace: dict[str, Any] = {}
@@ -318,11 +302,6 @@ class FakeChild:
             while self.scenario["forever"]:
                 self.play(self.scenario["steps"])
         self.finish()
-
-    def listen_if_reading(self) -> None:
-        """Start reading, unless the scenario says that the child never reads."""
-        if self.scenario["reads"]:
-            self.listen()
 
 
 def _flag_value(argv: list[str], flag: str) -> str | None:

@@ -378,15 +378,7 @@ FakeStep: TypeAlias = tuple[str, list[Any], dict[str, Any]]
 
 
 def make_transcript_steps(data: bytes, name: str = "the recording") -> list[FakeStep]:
-    """Make the steps that play a recording: wait for the recorded input, write the recorded output.
-
-    Args:
-        data: the recording; its first connection is played.
-        name: the name of the file, for messages.
-
-    Raises:
-        CassetteError: the data is not a recording, or is damaged.
-    """
+    """Make the steps that play a recording, its first connection; raises CassetteError if it is damaged."""
     entries = read_cassette(data, name).connections[0].entries
     steps: list[FakeStep] = []
     # A prompt that was recorded as an argument may now come through stdin.

@@ -72,7 +72,6 @@ class Gate:
 
 
 SECRET_HEADERS = frozenset({"x-api-key", "authorization", "proxy-authorization", "cookie"})
-REDACTED = MASK
 REMINDER_TAG = "<system-reminder>"
 # A side question is itself a reminder, so it is recognised before reminders are dropped.
 SIDE_QUESTION = "<system-reminder>This is a side question"
@@ -238,7 +237,7 @@ def get_tool_results(message: Mapping[str, Any]) -> list[RecordedToolResult]:
 
 def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers in lower case, without the values of keys."""
-    return {name.lower(): REDACTED if name.lower() in SECRET_HEADERS else value for name, value in headers.items()}
+    return {name.lower(): MASK if name.lower() in SECRET_HEADERS else value for name, value in headers.items()}
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -262,10 +261,6 @@ def _match_user_start(words: str) -> Callable[[RecordedRequest], bool]:
     return starts
 
 
-def _is_quota_probe(request: RecordedRequest) -> bool:
-    return request.body.get("max_tokens") == 1 and request.last_user_text == "quota"
-
-
 @dataclass(frozen=True, slots=True)
 class SideKind:
     """A kind of side request: how to recognise it, and the default answer."""
@@ -277,7 +272,7 @@ class SideKind:
 
 # Recognised by texts of CLI 2.1.330.
 SIDE_KINDS: tuple[SideKind, ...] = (
-    SideKind("quota", _is_quota_probe, "ok"),
+    SideKind("quota", lambda asked: asked.body.get("max_tokens") == 1 and asked.last_user_text == "quota", "ok"),
     SideKind("title", _match_system("You are naming a coding session"), '{"title": "Scripted session"}'),
     SideKind(
         "compact",
@@ -617,16 +612,6 @@ class Script:
     refused: dict[tuple[str, int, str], ScriptedAnswer] = field(
         default_factory=dict[tuple[str, int, str], "ScriptedAnswer"]
     )
-
-    def add(
-        self, match: Match, answer: AnswerLike | Steps, times: int | None, side: str | None, name: str
-    ) -> ScriptRule:
-        """Add a rule."""
-        sequence = isinstance(answer, Steps)
-        answers = answer.answers if isinstance(answer, Steps) else (answer,)
-        rule = ScriptRule(match, answers, sequence, times, side, name)
-        self.rules.append(rule)
-        return rule
 
     def choose(self, request: RecordedRequest, side: SideKind | None) -> ScriptedAnswer:
         """Choose the answer to a request. Never raises: a failure becomes an answer and an entry in `errors`."""

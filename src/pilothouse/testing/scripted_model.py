@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio.to_thread
 
-from pilothouse.testing.api_responses import (
-    JSON,
-    IdFactory,
-    ResponsePlan,
-    assign_tool_ids,
-    encode_json,
-    plan_response,
-)
+from pilothouse.testing.api_responses import JSON, IdFactory, ResponsePlan, assign_tool_ids, encode_json, plan_response
 from pilothouse.testing.script import (
     AnswerLike,
     HttpError,
@@ -202,8 +195,11 @@ class ScriptedModel:
             side: answer side requests of this kind (such as "title" or "compact") instead of the conversation.
             name: the name of the rule in messages.
         """
+        is_sequence = isinstance(reply, Steps)
+        rule = ScriptRule(match, reply.answers if is_sequence else (reply,), is_sequence, times, side, name)
         with self._changed:
-            return self._script.add(match, reply, times, side, name)
+            self._script.rules.append(rule)
+        return rule
 
     # records
 

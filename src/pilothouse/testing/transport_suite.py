@@ -390,17 +390,13 @@ async def _play_silent(peer: MemoryPeer) -> None:
     await anyio.sleep_forever()
 
 
-async def _play_deaf(peer: MemoryPeer) -> None:
-    await anyio.sleep_forever()
-
-
 async def _play_mute(peer: MemoryPeer) -> None:
     peer.close_output()
     await anyio.sleep_forever()
 
 
 MEMORY_PEERS: Final[Mapping[Behaviour, Script]] = {
-    "deaf": _play_deaf,
+    "deaf": lambda peer: anyio.sleep_forever(),
     "echo": _play_echo,
     "fail": _play_fail,
     "flood": _play_flood,

@@ -42,14 +42,10 @@ PERMISSION_NOT_GRANTED = "Permission to use {name} was not granted."
 
 
 class ToolInvocation(Struct, frozen=True):
-    """A call that the model made.
+    """A call that the model made, of a tool with its server in the name: `mcp__tools__weather`.
 
-    Attributes:
-        id: id of the call; results name it.
-        name: name of the tool, with its server: `mcp__tools__weather`.
-        arguments: the arguments of the call.
-        hook_output: output of the PreToolUse hooks, if the CLI has already called them.
-        error: why the call cannot be run, for the model.
+    `hook_output` is that of the PreToolUse hooks, if the CLI has already called them; `error` is why the call cannot be
+    run, for the model.
     """
 
     id: str
@@ -60,14 +56,9 @@ class ToolInvocation(Struct, frozen=True):
 
 
 class InvocationResult(Struct, frozen=True):
-    """The result of a call.
+    """The result of a call, in the format of MCP; the call has the arguments that it ran with.
 
-    Attributes:
-        invocation: the call, with the arguments that it ran with.
-        result: in the format of MCP.
-        is_denied: whether the call was not allowed to run.
-        stops_query: whether the query ends here.
-        is_interrupt: whether a person's refusal ends it; if not, a hook ended the turn.
+    If the query ends here, `is_interrupt` tells whether a person's refusal ends it, or a hook.
     """
 
     invocation: ToolInvocation
@@ -83,21 +74,10 @@ class InvocationResult(Struct, frozen=True):
 
 
 class ToolExecutor:
-    """Runs the calls of one conversation.
+    """Runs the calls of one conversation. Answers to permission requests may change its rules.
 
-    Args:
-        server: name of the server that the tools seem to belong to.
-        tools: the tools that may be called.
-        rules: which tools may run without a permission request, and which may not run. Answers to permission
-            requests may change them.
-        on_failure: called with each failure of a tool.
-
-    Attributes:
-        hook_handler: calls the hooks; None when there are none. Set for each child process.
-        permission_handler: requests permission; None when there is no handler. Set for each child process.
-        session: the value of `ToolContext.session` for tools.
-        permission_mode: the current permission mode.
-        hook_fields: fields in the input of every hook: `session_id`, `cwd` and the like.
+    The handlers are set for each child process. `session` is that of `ToolContext`; `hook_fields` are in the input of
+    every hook: `session_id`, `cwd` and the like.
     """
 
     def __init__(
@@ -282,24 +262,14 @@ MAX_STEPS: Final = 200  # for a query without `max_turns`: stops a model that ca
 
 
 class LoopStep(Struct, frozen=True):
-    """The next step of a tool loop.
-
-    Attributes:
-        content: the next user message; None when there is none.
-        messages: messages for the stream before it.
-    """
+    """The next step of a tool loop: the next user message, if any, and messages for the stream before it."""
 
     content: list[dict[str, Any]] | None = None
     messages: Sequence[Message] = ()
 
 
 class ToolLoop:
-    """The tool loop of one query, over all replies of the model: its turns and denied calls so far.
-
-    Args:
-        executor: runs the calls.
-        max_turns: how many replies of the model a query may have; None for `MAX_STEPS`.
-    """
+    """The tool loop of one query, over all replies of the model: its turns and denied calls so far."""
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None) -> None:
         self.executor = executor
@@ -412,12 +382,7 @@ LOST_CALL_MESSAGE: Final = "The process that ran this call ended; whether it was
 
 
 class _Bridge:
-    """The bridge of one conversation.
-
-    Args:
-        executor: runs the calls.
-        max_turns: limit as in the option; counts all steps of a query.
-    """
+    """The bridge of one conversation; `max_turns` counts all steps of a query."""
 
     is_declared_by_server = False
     """Whether the CLI needs the tools declared by an MCP server."""
@@ -427,11 +392,7 @@ class _Bridge:
         self.max_turns = max_turns
 
     def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
-        """Set the handlers of a new child process.
-
-        Returns:
-            The handler to use in place of `hook`, so that each hook runs once.
-        """
+        """Set the handlers of a new child process; return the one for the CLI, so that each hook runs once."""
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
         return None if hook is None else self._wrap_hook(hook)
 

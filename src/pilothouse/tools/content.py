@@ -156,11 +156,7 @@ def as_block(value: Any) -> JsonObject | None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Convert `value` to dicts, lists, texts and numbers.
-
-    Raises:
-        ToolResultError: part of the value cannot be written as JSON.
-    """
+    """Convert `value` to dicts, lists, texts and numbers; raises ToolResultError."""
     try:
         return to_plain_values(value, _convert_value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -168,11 +164,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Write compact JSON.
-
-    Raises:
-        ToolResultError: part of the value cannot be written as JSON.
-    """
+    """Write compact JSON; raises ToolResultError."""
     try:
         return encode_line(value)[:-1].decode()
     except UsageError as error:

@@ -43,16 +43,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters and the documentation of a function.
-
-    Attributes:
-        name: name of the function, for messages.
-        description: from its docstring.
-        parameters: the parameters that the caller gives, in order.
-        context_parameter: name of the parameter that takes the `ToolContext`, if there is one.
-        accepts_extra: whether it has `**parameters`.
-        is_method: whether it is an unbound method: `self` is left out of the parameters.
-    """
+    """The parameters and the documentation of a function; of an unbound method without `self`."""
 
     name: str
     description: str
@@ -68,14 +59,9 @@ class Signature:
 
 
 def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) -> Signature:
-    """Read the signature of a function, a method, a partial or a callable object.
+    """Read the signature of a function, a method, a partial or a callable object; raises ToolDefinitionError.
 
-    Args:
-        function: what to read.
-        namespace: names that its annotations may use, beside those of its module.
-
-    Raises:
-        ToolDefinitionError: it cannot be called by names, or an annotation cannot be resolved.
+    Its annotations may use the names in `namespace`, beside those of its module.
     """
     name = function_name(function)
     if not callable(function):
@@ -201,7 +187,7 @@ def parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
     except parser.ParseError:
         return _first_paragraph(text), {}
     parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
-    found = {param.arg_name: _one_line(param.description) for param in parsed.params if param.description}
+    found = {param.arg_name: " ".join(param.description.split()) for param in parsed.params if param.description}
     return "\n\n".join(parts), found
 
 
@@ -211,25 +197,15 @@ def _first_paragraph(text: str) -> str:
     return (paragraph[: section.start()] if section else paragraph).strip()
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 Schema: TypeAlias = dict[str, Any]
 
 _REFERENCE = "#/$defs/{name}"
 
 
 class ParametersInput:
-    """Named fields, each with a type: the parameters of a function.
+    """Named fields, each with a type: the parameters of a function. If `accepts_extra`, others may be given.
 
-    Args:
-        parameters: the fields.
-        accepts_extra: whether other fields may be given, of any type.
-        strict: whether "5" is rejected as a number; False for MCP prompts, whose arguments are all texts.
-
-    Raises:
-        ToolDefinitionError: a type has no JSON form.
+    If `strict`, "5" is rejected as a number; not for MCP prompts, whose arguments are all texts.
     """
 
     def __init__(self, parameters: Sequence[Parameter], *, accepts_extra: bool = False, strict: bool = True) -> None:
@@ -300,11 +276,7 @@ class ParametersInput:
 
 
 class TypeInput:
-    """One type that is an object: a struct, dataclass, TypedDict or pydantic model.
-
-    Raises:
-        ToolDefinitionError: the type has no JSON form, or is not an object.
-    """
+    """One type that is an object: a struct, dataclass, TypedDict or pydantic model."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -334,11 +306,7 @@ class TypeInput:
 
 
 class SchemaInput:
-    """A JSON Schema, sent as it is. Values are checked against it, but not converted.
-
-    Raises:
-        ToolDefinitionError: the schema is not valid JSON, or has no object at the root.
-    """
+    """A JSON Schema, sent as it is. Values are checked against it, but not converted."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -378,11 +346,7 @@ def make_input(schema: Any) -> ToolInput:
 
 
 def inline_object_root(schema: Schema, name: str) -> Schema:
-    """Replace a reference at the root of `schema` by its target, if that is an object.
-
-    Raises:
-        ToolDefinitionError: the root is not an object.
-    """
+    """Replace a reference at the root of `schema` by its target; raises ToolDefinitionError if it is no object."""
     root: Schema = inline_root_reference(schema)
     if not root or ("type" not in root and "properties" in root):
         root = {"type": "object", "properties": {}, **root}

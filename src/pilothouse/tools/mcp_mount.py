@@ -195,13 +195,7 @@ class _ServerRun:
         self._send(message)
 
     async def request(self, message: Message) -> JsonObject:
-        """Pass on a request and wait for its response.
-
-        The request gets a new number, since the CLI may reuse its ids.
-
-        Raises:
-            RpcError: the server has ended, or the request was cancelled.
-        """
+        """Pass on a request and wait for its response. It gets a new number, since the CLI may reuse its ids."""
         if self._ended.is_set():
             raise RpcError(INTERNAL_ERROR, "the server has ended")
         self._last_id += 1
@@ -237,8 +231,6 @@ class _ServerRun:
 
 
 class _PendingResponse:
-    """A request whose response has not arrived yet."""
-
     def __init__(self, key: Any) -> None:
         self.key = key
         self.done = anyio.Event()

@@ -54,14 +54,7 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The parts of a conversation that a server can use.
-
-    Attributes:
-        server_name: the name under which the CLI knows the server.
-        notify: sends a message of the server to the CLI.
-        report_failure: called with each failed tool call.
-        get_session: returns the query or session, for the context of tools.
-    """
+    """The parts of a conversation that a server can use. `get_session` returns the query or session, for tools."""
 
     server_name: str
     notify: Callable[[JsonObject], None]

@@ -390,15 +390,10 @@ _HINT_FIELDS = {
 
 
 def read_annotations(tool: str, annotations: Any) -> dict[str, Any]:
-    """Convert hints to their wire format.
+    """Convert hints to their wire format; raises ToolDefinitionError, which names the tool.
 
-    Args:
-        tool: name of the tool, for messages.
-        annotations: a `ToolAnnotations`, such an object of the `mcp` package, or a mapping with the names of MCP or
-            of Python (`read_only`, `read_only_hint`, `readOnlyHint`).
-
-    Raises:
-        ToolDefinitionError: there is no such hint, or its value is of the wrong type.
+    They are a `ToolAnnotations`, such an object of the `mcp` package, or a mapping with the names of MCP or of Python
+    (`read_only`, `read_only_hint`, `readOnlyHint`).
     """
     if annotations is None:
         return {}

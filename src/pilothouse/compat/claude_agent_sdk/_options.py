@@ -33,11 +33,7 @@ _MIN_LINE_BYTES: Final = 1024 * 1024  # a longer line is skipped here, and the r
 
 
 def make_options(given: ClaudeAgentOptions) -> Options:
-    """Return the options as pilothouse takes them.
-
-    Raises:
-        ValueError, TypeError: a value cannot work.
-    """
+    """Return the options as pilothouse takes them. Raises ValueError, TypeError if a value cannot work."""
     check_store(given)
     skills: Any = given.skills
     if skills not in (None, "all") and not isinstance(skills, list | tuple):
@@ -126,11 +122,7 @@ def make_environ(given: ClaudeAgentOptions) -> dict[str, str]:
 
 
 def check_store(given: ClaudeAgentOptions) -> None:
-    """Check the options of the session store.
-
-    Raises:
-        ValueError: they cannot work together.
-    """
+    """Check the options of the session store. Raises ValueError if they cannot work together."""
     store: Any = given.session_store
     if store is None:
         return

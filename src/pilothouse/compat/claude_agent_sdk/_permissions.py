@@ -28,11 +28,7 @@ _CONTEXT: Final = ("tool_use_id", "agent_id", "blocked_path", "title", "display_
 
 
 def check_can_use_tool(options: ClaudeAgentOptions) -> None:
-    """Check `can_use_tool`, and warn about tools that never ask it.
-
-    Raises:
-        ValueError: there is a `permission_prompt_tool_name` too.
-    """
+    """Check `can_use_tool`, which excludes a `permission_prompt_tool_name`; warn about tools that never ask it."""
     if options.can_use_tool is None:
         return
     if options.permission_prompt_tool_name:
@@ -98,7 +94,6 @@ def _read_decision(answer: Any) -> Decision:
 
 
 def make_hooks(hooks: Mapping[Any, Any]) -> dict[str, list[HookMatcher]]:
-    """Return the hooks as pilothouse takes them."""
     made: dict[str, list[HookMatcher]] = {}
     for event, matchers in hooks.items():
         for matcher in matchers:

@@ -62,13 +62,7 @@ def create_sdk_mcp_server(
 
 
 class ToolServer:
-    """Stands for a `Server` of the `mcp` package, which is made when one of its attributes is used.
-
-    Args:
-        name: its name.
-        version: its version.
-        tools: what it offers.
-    """
+    """Stands for a `Server` of the `mcp` package, which is made when one of its attributes is used."""
 
     def __init__(self, name: str, version: str, tools: list[SdkMcpTool[Any]]) -> None:
         self._parts = (name, version, tools)
@@ -184,11 +178,7 @@ def _make_mcp_server(name: str, version: str, tools: list[SdkMcpTool[Any]]) -> A
 
 @cache
 def load_tool_annotations() -> type:
-    """Return `ToolAnnotations`, which is a class of `mcp`: it is made when a program asks for it.
-
-    Raises:
-        ImportError: the package `mcp` is not installed.
-    """
+    """Return `ToolAnnotations`, which is a class of `mcp`: it is made when a program asks for it."""
     try:
         from mcp.types import ToolAnnotations as Base
     except ImportError as error:

@@ -24,11 +24,7 @@ _NOT_CONNECTED = "Not connected. Call connect() first."
 
 
 class ClientMessages(AsyncIterator[Message]):
-    """The messages of a client. Not a generator, so that leaving a loop needs no cleanup.
-
-    Args:
-        require: returns the connection; called with the first message.
-    """
+    """The messages of a client, whose connection `require` returns. Not a generator: leaving a loop ends nothing."""
 
     def __init__(self, require: Callable[[], Query]) -> None:
         self._require = require
@@ -46,11 +42,7 @@ class ClientMessages(AsyncIterator[Message]):
 
 
 class ClientResponse(AsyncIterator[Message]):
-    """The messages up to a result.
-
-    Args:
-        messages: those of a client.
-    """
+    """The messages of a client, up to a result."""
 
     def __init__(self, messages: AsyncIterator[Message]) -> None:
         self._messages = messages

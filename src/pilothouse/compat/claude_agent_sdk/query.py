@@ -27,8 +27,7 @@ def query(
         CLINotFoundError: there is no CLI.
         ValueError, TypeError: a setting cannot work.
     """
-    from pilothouse.compat.claude_agent_sdk._internal.client import (
-        InternalClient,  # the import of a program stays short
-    )
+    # Here, so that the import of a program stays short.
+    from pilothouse.compat.claude_agent_sdk._internal.client import InternalClient
 
     return InternalClient().process_query(prompt=prompt, options=options or ClaudeAgentOptions(), transport=transport)

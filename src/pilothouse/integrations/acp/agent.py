@@ -62,11 +62,7 @@ class LocalConversations:
         return get_session_messages(session_id)
 
     def make_settings(self, session_id: str | None, cwd: str) -> Mapping[str, Any]:
-        """Return options of a session.
-
-        Raises:
-            UsageError: there is no such directory.
-        """
+        """Return options of a session; raises UsageError if there is no such directory."""
         if not os.path.isdir(cwd):  # noqa: PTH112 - a text of the editor
             raise UsageError(f"cwd: there is no directory {cwd!r:.200}")
         return {} if session_id is None else {"resume": session_id}
@@ -153,13 +149,7 @@ class _JsonLines:
 class AcpAgent:
     """Answers the requests of one editor. The library calls its methods, with the fields of each request.
 
-    Args:
-        agent: as for `serve_editor`.
-        conversations: as for `serve_editor`.
-        tasks: runs what sends updates.
-
-    Attributes:
-        has_forms, has_pages, has_terminals: what the editor can show.
+    The group of `tasks` runs what sends updates.
     """
 
     def __init__(self, agent: Agent, conversations: Conversations, tasks: TaskGroup) -> None:
@@ -457,7 +447,6 @@ def _make_unknown(session_id: str) -> RequestError:
 
 @contextlib.contextmanager
 def _translate_errors(session_id: str = "") -> Any:
-    """Turn errors of pilothouse into those of the protocol."""
     try:
         yield
     except SessionNotFoundError:

@@ -70,11 +70,7 @@ class Conversations(Protocol):
         ...
 
     def make_settings(self, session_id: str | None, cwd: str) -> Mapping[str, Any]:
-        """Return options of a session that begins (None), or that continues a conversation.
-
-        Raises:
-            UsageError: a session cannot work in this directory.
-        """
+        """Return options of a session that begins (None), or that continues a conversation; raises UsageError."""
         ...
 
 
@@ -90,12 +86,7 @@ class Editor(Protocol):
         ...
 
     async def choose(self, session_id: str, call: Update, choices: list[questions.Choice]) -> str | None:
-        """Request a choice, and return its id; None: the editor cancelled.
-
-        Raises:
-            EditorGoneError: the editor has left.
-            ValueError: the editor refuses, or its response is not valid.
-        """
+        """Request a choice, and return its id; None: cancelled. Raises EditorGoneError, ValueError if it refuses."""
         ...
 
     async def fill(self, session_id: str, message: str, form: dict[str, Any]) -> Mapping[str, Any] | None:
@@ -106,17 +97,8 @@ class Editor(Protocol):
 class AcpSession:
     """One session. Made by `AcpAgent`.
 
-    Args:
-        session_id: its id, for the editor and for Claude Code.
-        agent: its settings; those of the editor are in `settings`.
-        editor: who sees and answers.
-        settings: options that the editor has chosen: directory, servers of MCP.
-        conversations: where its conversation is.
-
-    Attributes:
-        session: its child; None while none is needed.
-        cancel_count: how often the editor has cancelled it.
-        used_at: when it was last used, as `time.monotonic()`.
+    Its id is that of the editor and of Claude Code. `settings` are those of the editor: directory, servers of MCP. The
+    child is `session`, None while none is needed; `used_at` is when it was last used, as `time.monotonic()`.
     """
 
     def __init__(
@@ -152,16 +134,7 @@ class AcpSession:
         return bool(self._queries)
 
     async def start(self, tasks: TaskGroup, start: Mapping[str, Any], history: Sequence[Message] | None = None) -> None:
-        """Start the child; a task of the group sends what it does.
-
-        Args:
-            tasks: the group.
-            start: options that say how the conversation begins, such as `resume`.
-            history: what was said so far, to be sent first.
-
-        Raises:
-            PilothouseError: the child could not be started.
-        """
+        """Start the child, with the options of `start`; a task sends the history, and then what the child does."""
         session = self._agent.session(**{**self.settings, **start})
         messages = session.messages()  # before the start: what a session on a host has sent meanwhile comes first
         try:
@@ -221,11 +194,7 @@ class AcpSession:
     # Turns.
 
     async def prompt(self, content: list[dict[str, Any]]) -> str:
-        """Send a prompt, wait until it is answered, and return why the turn ended.
-
-        Raises:
-            PilothouseError: the turn failed.
-        """
+        """Send a prompt, wait until it is answered, and return why the turn ended."""
         assert self.session is not None
         query: Query[Any] = self.session.query(content)
         self._queries.append(query)
@@ -339,12 +308,7 @@ class AcpSession:
         return found
 
     async def set_option(self, name: str, value: Any) -> None:
-        """Change the mode, the model, or the effort.
-
-        Raises:
-            UsageError: there is no such option or value.
-            PilothouseError: the child refuses.
-        """
+        """Change the mode, the model, or the effort; raises UsageError if there is no such option or value."""
         assert self.session is not None
         known = {option["id"]: [each["value"] for each in option["options"]] for option in self.list_options()}
         if value not in known.get(name, ()):
@@ -444,11 +408,7 @@ def _make_select(name: str, title: str, category: str, value: str | None, choice
 
 
 def _read_stop_reason(result: QueryResult[Any]) -> str:
-    """Return why a turn ended, in the words of the protocol.
-
-    Raises:
-        PilothouseError: it failed.
-    """
+    """Return why a turn ended, in the words of the protocol; raises PilothouseError if it failed."""
     if result.outcome == "interrupted":
         return "cancelled"
     if isinstance(result.error, MaxTurnsError):

@@ -61,9 +61,7 @@ _TOOLS: Mapping[str, tuple[str, str, str]] = {
 class UpdateWriter:
     """Turns the messages of a session into updates. Pure; each call and each result comes once.
 
-    Args:
-        cwd: the directory of the session; titles name files relative to it.
-        has_terminals: whether the editor shows the output of commands as terminals.
+    Titles name files relative to `cwd`. If `has_terminals`, the editor shows the output of commands as terminals.
     """
 
     def __init__(self, cwd: str = "", *, has_terminals: bool = False) -> None:
@@ -317,14 +315,10 @@ Block = dict[str, Any]
 
 
 def read_prompt(blocks: Sequence[Mapping[str, Any]], refuse: Callable[[str], Exception]) -> list[Block]:
-    """Return the content blocks of a prompt from those of the editor.
+    """Return the content blocks of a prompt from those of the editor; `refuse` makes the error for a wrong one.
 
     The text comes last and in one block: Claude Code reads commands and `@path` there, and nowhere else. So an
     attached file or image, which somebody else may have written, mentions no other file.
-
-    Args:
-        blocks: as the editor has sent them.
-        refuse: makes the error for a block that cannot be sent.
     """
     words: list[str] = []
     made: list[Block] = []

@@ -1,5 +1,7 @@
 """Anthropic's Messages API: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -9,6 +11,7 @@ import msgspec
 
 from pilothouse.events import ToolCall
 from pilothouse.integrations.endpoints.exchange import (
+    EFFORTS,
     Dialect,
     EndpointAnswer,
     EndpointError,
@@ -30,7 +33,6 @@ BYTES_PER_TOKEN: Final = 3.5
 """For estimates: the tokenizer is not public."""
 MEDIA_TOKENS: Final = 1600
 """For estimates: a picture, or a page of a document."""
-EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 STOP_WORDS: Final[Mapping[str, str]] = {"length": "max_tokens", "tool-calls": "tool_use", "content-filter": "refusal"}
 _IGNORED: Final = ("temperature", "top_p", "top_k", "container", "mcp_servers")
 _CHOICES: Final[Mapping[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
@@ -38,11 +40,7 @@ _BLOCK_FIELDS: Final = ("cache_control", "citations", "signature", "caller")  # 
 
 
 def read_messages_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     if read_field(body, "max_tokens", int) is None:
         raise make_invalid("max_tokens", "a request needs it")
     choice: JsonBody = read_field(body, "tool_choice", dict, {})
@@ -167,11 +165,7 @@ def estimate_tokens(body: JsonBody) -> int:
 
 
 class MessageWriter:
-    """Writes a message: blocks of thinking, text and calls, one after the other.
-
-    Args:
-        request: the request.
-    """
+    """Writes a message: blocks of thinking, text and calls, one after the other."""
 
     def __init__(self, request: EndpointRequest) -> None:
         self._head: JsonBody = {
@@ -188,17 +182,14 @@ class MessageWriter:
         yield _event("message_start", message=message)
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield more text."""
         yield from self._enter("text", {"type": "text", "text": ""})
         yield self._delta({"type": "text_delta", "text": text})
 
     def write_thinking(self, text: str) -> Iterator[bytes]:
-        """Yield more thinking."""
         yield from self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         yield self._delta({"type": "thinking_delta", "thinking": text})
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the calls, and the end."""
         for call in answer.calls:
             block = _make_call(call)
             yield from self._enter("tool_use", {**block, "input": {}})
@@ -210,11 +201,9 @@ class MessageWriter:
         yield _event("message_stop")
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
         yield encode_event(make_anthropic_error(error), "error")
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         content: list[JsonBody] = []
         if answer.result.reasoning and self._wants_thinking:
             content.append({"type": "thinking", "thinking": answer.result.reasoning, "signature": ""})

@@ -94,14 +94,7 @@ def anthropic_routes(models: EndpointModels, *, token: str | None) -> list[Route
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
-    """An answer that later requests may continue.
-
-    Attributes:
-        body: the answer, as the client got it.
-        messages: the conversation up to its end; only of pure models.
-        session_id: the session of an agent.
-        size: bytes of memory, about.
-    """
+    """An answer that later requests may continue: `messages` is the conversation up to its end, only of pure models."""
 
     body: JsonBody
     messages: list[Any]
@@ -124,11 +117,7 @@ class KeptAnswers:
             self._size -= self._answers.popitem(last=False)[1].size
 
     def get(self, key: str) -> KeptAnswer:
-        """Return an answer.
-
-        Raises:
-            EndpointError: it was never kept, or is no longer (404).
-        """
+        """Return an answer; raises EndpointError (404) if it was never kept, or is no longer."""
         if key in self._answers:
             return self._answers[key]
         text = f"there is no response {key!r}; the last {MAX_KEPT_ANSWERS:,} are kept until the server ends"
@@ -141,17 +130,7 @@ class KeptAnswers:
 
 
 class EndpointRoutes:
-    """The handlers of one dialect.
-
-    Args:
-        models: the models.
-        token: what clients send; None for no check.
-        dialect: the protocol.
-        answers: the kept answers.
-
-    Raises:
-        UsageError: the token is empty, or the extra is not installed.
-    """
+    """The handlers of one dialect; without a token they check none."""
 
     def __init__(self, models: EndpointModels, token: str | None, dialect: Dialect, answers: KeptAnswers) -> None:
         try:
@@ -213,41 +192,31 @@ class EndpointRoutes:
 
     async def get_answer(self, request: Request) -> Response:
         """Return a kept answer."""
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(self._answers.get(request.path_params["id"]).body)
+        return _make_response(self._answers.get(request.path_params["id"]).body)
 
     async def delete_answer(self, request: Request) -> Response:
         """Forget a kept answer."""
-        from starlette.responses import JSONResponse
-
         key = request.path_params["id"]
         self._answers.remove(key)
-        return JSONResponse({"id": key, "object": "response", "deleted": True})
+        return _make_response({"id": key, "object": "response", "deleted": True})
 
     async def count_tokens(self, request: Request) -> Response:
         """Estimate the tokens of a request."""
-        from starlette.responses import JSONResponse
-
         body = await _read_body(request)
         self._models.check(self._dialect.read({"max_tokens": 1, **body}).model)
-        return JSONResponse({"input_tokens": anthropic_messages.estimate_tokens(body)})
+        return _make_response({"input_tokens": anthropic_messages.estimate_tokens(body)})
 
     async def list_models(self, request: Request) -> Response:
         """List the models."""
-        from starlette.responses import JSONResponse
-
         found = [_describe_model(name) for name in self._models.names]
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"], "has_more": False}
-        return JSONResponse({"object": "list", "data": found, **ends})
+        return _make_response({"object": "list", "data": found, **ends})
 
     async def get_model(self, request: Request) -> Response:
         """Describe a model."""
-        from starlette.responses import JSONResponse
-
         name = request.path_params["id"]
         self._models.check(name)
-        return JSONResponse(_describe_model(name))
+        return _make_response(_describe_model(name))
 
     def _check_token(self, request: Request) -> None:
         if self._token is None:
@@ -258,9 +227,7 @@ class EndpointRoutes:
             raise EndpointError(401, "authentication_error", "the API key is not valid here", code="invalid_api_key")
 
     def _make_error_response(self, error: EndpointError) -> Response:
-        from starlette.responses import JSONResponse
-
-        return JSONResponse(self._dialect.make_error_body(error), error.status, dict(_list_error_headers(error)))
+        return _make_response(self._dialect.make_error_body(error), error.status, dict(_list_error_headers(error)))
 
     def _keep(self, asked: EndpointRequest, messages: list[Any], body: JsonBody, answer: EndpointAnswer) -> None:
         if self._models.is_agent(asked.model):
@@ -275,14 +242,7 @@ class EndpointRoutes:
 class AnswerRun:
     """One answer, as an ASGI response; it ends its work when the client leaves.
 
-    Args:
-        models: the models.
-        request: the request.
-        dialect: the protocol.
-        resume: id of the session that it continues.
-
-    Attributes:
-        on_finished: called with the body and the whole answer at its end.
+    At its end `on_finished` is called with the body and the whole answer.
     """
 
     def __init__(self, models: EndpointModels, request: EndpointRequest, dialect: Dialect, resume: str | None) -> None:
@@ -298,12 +258,7 @@ class AnswerRun:
         self._sent_at = 0.0
 
     def open(self) -> None:
-        """Check the request, so that one that cannot be answered is refused before anything is started.
-
-        Raises:
-            EndpointError: there is no such model, or the model cannot do what the request wants.
-            UsageError: a message, a tool or a setting is not valid.
-        """
+        """Check the request, so that one that cannot be answered is refused before anything is started."""
         self._stream = self._models.start(self._request, resume=self._resume)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -410,6 +365,12 @@ class AnswerRun:
     def _ignored_header(self) -> list[tuple[bytes, bytes]]:
         names = ", ".join(self._request.ignored)
         return [(_IGNORED_HEADER, names.encode())] if names else []
+
+
+def _make_response(body: JsonBody, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(body, status, headers)
 
 
 async def _read_body(request: Request) -> JsonBody:

@@ -34,6 +34,7 @@ JsonBody: TypeAlias = dict[str, Any]
 MIN_RETRY_SECONDS: Final = 1
 DEFAULT_RETRY_SECONDS: Final = 5
 """After a limit or an overload that does not say how long it lasts."""
+EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 MAX_ATTEMPTS: Final = 4
 """Answers of the model to one request: it is asked again for calls and outputs that are not valid."""
 _PASSING_STATUSES: Final = (429, 529)
@@ -42,14 +43,9 @@ MAX_CLI_OUTPUT_TOKENS: Final = 32_000
 
 
 class EndpointError(Exception):
-    """A request that is answered with an error.
+    """A request that is answered with an error: `kind` is in the words of Anthropic, `code` in those of OpenAI.
 
-    Args:
-        status: HTTP status.
-        kind: kind of the error, in the words of Anthropic; a dialect may have others.
-        message: what is wrong, for the client.
-        code: a word for programs, in the words of OpenAI.
-        retry_after: seconds until another try may work, if they are known.
+    `retry_after` is in seconds.
     """
 
     def __init__(
@@ -106,22 +102,10 @@ def make_hidden_error() -> EndpointError:
 
 
 class EndpointRequest(msgspec.Struct, kw_only=True):
-    """A request of any protocol.
+    """A request of any protocol, in a form that `LanguageModel` accepts.
 
-    Attributes:
-        model: the name of the model, as the client wrote it.
-        messages: the conversation, in a form that `LanguageModel` accepts.
-        tools: declared tools.
-        tool_choice: as for `LanguageModel`.
-        json_schema: the schema of the answer, if one is wanted.
-        settings: settings of the request.
-        stop: texts at which the answer ends.
-        one_call: whether an answer may have one call at most.
-        is_stream: whether the answer is streamed.
-        wants_thinking: whether thinking is part of the answer.
-        previous: id of the answer that this request continues.
-        ignored: parameters that have no effect here.
-        body: the request itself.
+    An answer ends at a `stop` text, and has one call at most if `one_call`. `previous` is the id of the answer that
+    this request continues; `ignored` are parameters that have no effect here.
     """
 
     model: str
@@ -140,14 +124,7 @@ class EndpointRequest(msgspec.Struct, kw_only=True):
 
 
 class EndpointAnswer(msgspec.Struct, kw_only=True):
-    """The end of an answer.
-
-    Attributes:
-        result: the result of the model.
-        text: its text, up to a stop text.
-        calls: the calls that the client has to run.
-        stopped_by: the stop text that ended it.
-    """
+    """The end of an answer: its text, up to the stop text that ended it, and the calls that the client has to run."""
 
     result: GenerateResult
     text: str
@@ -192,15 +169,7 @@ class AnswerWriter(Protocol):
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """A protocol of a vendor.
-
-    Attributes:
-        read: reads the body of a request; raises `EndpointError`.
-        make_writer: makes the writer of the answer.
-        make_error_body: makes the body of an error.
-        ping: bytes that keep a silent stream open.
-        keeps_answers: whether later requests may continue an answer.
-    """
+    """A protocol of a vendor. `ping` keeps a silent stream open; `keeps_answers`: later requests may continue one."""
 
     read: Callable[[JsonBody], EndpointRequest]
     make_writer: Callable[[EndpointRequest], AnswerWriter]
@@ -229,11 +198,7 @@ def make_invalid(field: str, problem: str) -> EndpointError:
 
 
 def read_field(body: Mapping[str, Any], name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = None) -> Any:
-    """Return a field of a body; the default if it is missing or null.
-
-    Raises:
-        EndpointError: it has another type.
-    """
+    """Return a field of a body; the default if it is missing or null. Raises EndpointError for another type."""
     value = body.get(name)
     if value is None:
         return default
@@ -253,11 +218,7 @@ _TYPE_NAMES: Final[Mapping[type[Any], str]] = {
 
 
 def read_objects(body: Mapping[str, Any], name: str) -> list[JsonBody]:
-    """Return an array of objects.
-
-    Raises:
-        EndpointError: it is something else.
-    """
+    """Return an array of objects."""
     found = read_field(body, name, list, [])
     for at, each in enumerate(found):
         if not isinstance(each, dict):
@@ -266,11 +227,7 @@ def read_objects(body: Mapping[str, Any], name: str) -> list[JsonBody]:
 
 
 def read_stop(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return the stop texts: a string or an array of strings.
-
-    Raises:
-        EndpointError: it is something else.
-    """
+    """Return the stop texts: a string or an array of strings."""
     given = read_field(body, name, (str, list), [])
     texts = [given] if isinstance(given, str) else cast("list[Any]", given)
     if not all(isinstance(each, str) for each in texts):
@@ -279,11 +236,7 @@ def read_stop(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def read_model(body: Mapping[str, Any]) -> str:
-    """Return the name of the model.
-
-    Raises:
-        EndpointError: there is none.
-    """
+    """Return the name of the model."""
     name = read_field(body, "model", str)
     if not name:
         raise make_invalid("model", "a request needs one")
@@ -291,11 +244,7 @@ def read_model(body: Mapping[str, Any]) -> str:
 
 
 def read_output_limit(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the setting for the first of the fields that limits the output.
-
-    Raises:
-        EndpointError: it is not a number above 0.
-    """
+    """Return the setting for the first of the fields that limits the output: a number above 0."""
     for name in names:
         limit = read_field(body, name, int)
         if limit is not None:
@@ -311,14 +260,7 @@ def list_ignored(body: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ..
 
 
 class StopTextFilter:
-    """Cuts a text at the first stop text, and holds back what could become one.
-
-    Args:
-        stops: the stop texts.
-
-    Attributes:
-        found: the stop text that ended the text, if any.
-    """
+    """Cuts a text at the first stop text, which `found` then names, and holds back what could become one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.found: str | None = None

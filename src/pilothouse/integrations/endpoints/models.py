@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import anyio
 
@@ -21,6 +21,7 @@ from pilothouse.language_model import (
     ModelEvent,
     ModelStep,
     ResponseInfo,
+    Stream,
     TokenUsage,
 )
 from pilothouse.language_model.model import MODEL_ALIASES, check_model
@@ -35,24 +36,6 @@ AGENT_PREFIX: Final = "agent:"
 LISTED_MODELS: Final = ("opus", "sonnet", "haiku")
 DEFAULT_MAX_REQUESTS: Final = 8
 _ONE_CALL: Final = "Call one tool at most in an answer."
-
-
-class EventStream(Protocol):
-    """The events of one answer; leaving the block ends the work."""
-
-    async def __aenter__(self) -> Self:
-        """Enter the block."""
-        ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the work, and wait until its process is gone."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[ModelEvent]:
-        """Iterate over the events; the last one is the end."""
-        ...
 
 
 class EndpointModels:
@@ -97,28 +80,15 @@ class EndpointModels:
         return [*LISTED_MODELS, *self._aliases, *(AGENT_PREFIX + name for name in self._agents)]
 
     def check(self, name: str) -> str:
-        """Return the model that a name leads to.
-
-        Raises:
-            EndpointError: there is no such model (404).
-        """
+        """Return the model that a name leads to; raises EndpointError (404)."""
         found = self._aliases.get(name, name)
         if not self._is_known(found):
             text = f"there is no model {name!r}; there are {', '.join(self.names)}, and the full ids claude-…"
             raise EndpointError(404, "not_found_error", text, code="model_not_found")
         return found
 
-    def start(self, request: EndpointRequest, *, resume: str | None = None) -> EventStream:
-        """Start to answer a request.
-
-        Args:
-            request: the request.
-            resume: id of the session that it continues; only of agents.
-
-        Raises:
-            EndpointError: there is no such model, or an agent cannot do what the request wants.
-            UsageError: a message, a tool or a setting is not valid.
-        """
+    def start(self, request: EndpointRequest, *, resume: str | None = None) -> Stream | AgentStream:
+        """Start to answer a request; an agent continues the session `resume`. Raises EndpointError, UsageError."""
         name = self.check(request.model)
         if name.startswith(AGENT_PREFIX):
             return _start_agent(self._agents[name.removeprefix(AGENT_PREFIX)], request, resume)
@@ -170,9 +140,7 @@ def _start_agent(agent: Agent, request: EndpointRequest, resume: str | None) -> 
 class AgentStream:
     """The events of an agent's answer, in the form of a `LanguageModel`'s; its own tool calls are not part of them.
 
-    Args:
-        query: the query, not started.
-        is_structured: whether the text of the answer is its structured output.
+    If `is_structured`, the text of the answer is its structured output.
     """
 
     def __init__(self, query: Query[Any], *, is_structured: bool) -> None:

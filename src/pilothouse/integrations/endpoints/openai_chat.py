@@ -1,5 +1,7 @@
 """OpenAI's chat completions: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -10,6 +12,7 @@ import msgspec
 
 from pilothouse.events import ToolCall
 from pilothouse.integrations.endpoints.exchange import (
+    EFFORTS,
     Dialect,
     EndpointAnswer,
     EndpointError,
@@ -28,14 +31,6 @@ from pilothouse.integrations.endpoints.exchange import (
 from pilothouse.language_model import TokenUsage
 
 DONE: Final = b"data: [DONE]\n\n"
-EFFORTS: Final[Mapping[str, str]] = {
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "xhigh",
-    "max": "max",
-}
 FINISH_WORDS: Final[Mapping[str, str]] = {
     "length": "length",
     "tool-calls": "tool_calls",
@@ -51,11 +46,7 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def read_chat_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     if read_field(body, "n", int, 1) != 1:
         raise make_invalid("n", "there is one answer to a request")
     if body.get("logprobs"):
@@ -82,15 +73,12 @@ def read_chat_request(body: JsonBody) -> EndpointRequest:
 
 def read_effort(given: Any) -> dict[str, Any]:
     """Return the setting for the effort of reasoning."""
-    return {"effort": EFFORTS[given]} if isinstance(given, str) and given in EFFORTS else {}
+    effort = "low" if given == "minimal" else given
+    return {"effort": effort} if isinstance(effort, str) and effort in EFFORTS else {}
 
 
 def read_tool_choice(given: Any) -> Any:
-    """Convert the choice of a tool.
-
-    Raises:
-        EndpointError: it is not known.
-    """
+    """Convert the choice of a tool."""
     if given is None or given in ("auto", "none", "required"):
         return given or "auto"
     if isinstance(given, dict):
@@ -102,15 +90,7 @@ def read_tool_choice(given: Any) -> Any:
 
 
 def read_response_format(given: JsonBody, key: str | None) -> JsonBody | None:
-    """Return the schema of the answer.
-
-    Args:
-        given: the format.
-        key: where the schema is; None: in the format itself.
-
-    Raises:
-        EndpointError: the format is not known, or has no schema.
-    """
+    """Return the schema of the answer, which the format has under `key`, or is itself."""
     kind = given.get("type", "text")
     if kind == "text":
         return None
@@ -123,19 +103,12 @@ def read_response_format(given: JsonBody, key: str | None) -> JsonBody | None:
 
 
 def read_file(part: JsonBody) -> JsonBody:
-    """Convert a file: a data URL or base64, or its address.
-
-    Raises:
-        EndpointError: it is neither.
-    """
+    """Convert a file: a data URL or base64, or its address."""
     data = part.get("file_data") or part.get("file_url")
     if not isinstance(data, str):
         raise make_invalid("file", "expected file_data; files are not kept here, so a file_id leads to none")
-    return {"type": "file", "data": data, "filename": part.get("filename"), "media_type": _guess_type(data)}
-
-
-def _guess_type(data: str) -> str | None:
-    return "application/pdf" if data.startswith(("http://", "https://")) else None
+    kind = "application/pdf" if data.startswith(("http://", "https://")) else None
+    return {"type": "file", "data": data, "filename": part.get("filename"), "media_type": kind}
 
 
 def parse_arguments(text: Any) -> JsonBody:
@@ -224,11 +197,7 @@ def encode_arguments(call: ToolCall) -> str:
 
 
 class ChatWriter:
-    """Writes a chat completion.
-
-    Args:
-        request: the request.
-    """
+    """Writes a chat completion."""
 
     def __init__(self, request: EndpointRequest) -> None:
         options = request.body.get("stream_options")
@@ -236,11 +205,9 @@ class ChatWriter:
         self._head: JsonBody = {"id": make_id("chatcmpl-"), "created": int(time.time()), "model": request.model}
 
     def start(self) -> Iterator[bytes]:
-        """Yield the first chunk."""
         yield self._chunk({"role": "assistant", "content": ""})
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield the chunk of more text."""
         yield self._chunk({"content": text})
 
     def write_thinking(self, text: str) -> Iterator[bytes]:
@@ -248,7 +215,6 @@ class ChatWriter:
         yield self._chunk({"reasoning_content": text})
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the chunks of the calls, the end and the usage."""
         for index, call in enumerate(answer.calls):
             yield self._chunk({"tool_calls": [{"index": index, **_make_call(call)}]})
         yield self._chunk({}, FINISH_WORDS.get(answer.finish_reason, "stop"))
@@ -258,11 +224,9 @@ class ChatWriter:
         yield DONE
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
         yield encode_event(make_openai_error(error))
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         message: JsonBody = {"role": "assistant", "content": answer.text or None, "refusal": None}
         if answer.calls:
             message["tool_calls"] = [_make_call(call) for call in answer.calls]

@@ -1,5 +1,7 @@
 """OpenAI's responses: requests, answers, streams and errors, as plain data."""
 
+# ruff: noqa: D102 - `AnswerWriter` says what each call does
+
 from __future__ import annotations
 
 import time
@@ -42,11 +44,7 @@ _NOT_HERE: Final = ("conversation", "background", "prompt")
 
 
 def read_responses_request(body: JsonBody) -> EndpointRequest:
-    """Read a request.
-
-    Raises:
-        EndpointError: a field is not valid, or asks for what cannot be done here.
-    """
+    """Read a request; raises EndpointError for a field that is not valid, or asks for what cannot be done here."""
     for name in _NOT_HERE:
         if body.get(name):
             raise make_invalid(name, "not supported; previous_response_id continues a conversation")
@@ -152,11 +150,7 @@ def make_usage(usage: TokenUsage) -> JsonBody:
 
 
 class ResponseWriter:
-    """Writes a response: items of reasoning, text and calls, one after the other.
-
-    Args:
-        request: the request.
-    """
+    """Writes a response: items of reasoning, text and calls, one after the other."""
 
     def __init__(self, request: EndpointRequest) -> None:
         self._request = request
@@ -168,13 +162,11 @@ class ResponseWriter:
         self._items: list[JsonBody] = []
 
     def start(self) -> Iterator[bytes]:
-        """Yield the start of the response."""
         response = self._make_response("in_progress", [])
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
     def write_text(self, text: str) -> Iterator[bytes]:
-        """Yield more text."""
         if self._open is None or self._open["type"] != "message":
             yield from self._leave()
             item: JsonBody = {**_make_message(""), "status": "in_progress", "content": []}
@@ -195,7 +187,6 @@ class ResponseWriter:
         yield self._event("response.reasoning_summary_text.delta", **self._place, summary_index=0, delta=text)
 
     def finish(self, answer: EndpointAnswer) -> Iterator[bytes]:
-        """Yield the calls, and the end."""
         yield from self._leave()
         for call in answer.calls:
             item = _make_call(call)
@@ -208,12 +199,10 @@ class ResponseWriter:
         yield self._event(f"response.{body['status']}", response=body)
 
     def fail(self, error: EndpointError) -> Iterator[bytes]:
-        """Yield the error, in place of the end."""
-        body = {**self._make_response("failed", self._items), "error": _make_failure(error)}
-        yield self._event("response.failed", response=body)
+        failure = {"code": error.code or "server_error", "message": error.message}
+        yield self._event("response.failed", response={**self._make_response("failed", self._items), "error": failure})
 
     def make_body(self, answer: EndpointAnswer) -> JsonBody:
-        """Make the whole answer."""
         items = [_make_reasoning(answer.result.reasoning)] if answer.result.reasoning else []
         if answer.text or not answer.calls:
             items.append(_make_message(answer.text))
@@ -299,10 +288,6 @@ def _make_reasoning(text: str) -> JsonBody:
 def _make_call(call: ToolCall) -> JsonBody:
     names = {"call_id": call.id, "name": call.name, "arguments": encode_arguments(call)}
     return {"id": make_id("fc_"), "type": "function_call", "status": "completed", **names}
-
-
-def _make_failure(error: EndpointError) -> JsonBody:
-    return {"code": error.code or "server_error", "message": error.message}
 
 
 DIALECT: Final = Dialect(

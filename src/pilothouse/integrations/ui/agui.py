@@ -68,13 +68,7 @@ _NOTES = (ApiRetry, RetryScheduled, WaitingForLimit, Stalled, LineSkipped, Budge
 
 
 class AguiWriter:
-    """Turns the events of one run into events of AG-UI. Pure.
-
-    Args:
-        thread_id: id of the thread.
-        run_id: id of the run, as the front end names it.
-        state: the state of the front end, which todos are added to.
-    """
+    """Turns the events of one run into events of AG-UI. Pure. Todos are added to the `state` of the front end."""
 
     def __init__(self, thread_id: str, run_id: str, state: Any = None) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
@@ -110,7 +104,8 @@ class AguiWriter:
             case Finished():
                 yield from self.finish(event.message, event.error)
             case _ if isinstance(event, _NOTES):
-                yield _make("CUSTOM", name=f"pilothouse.{event.type.replace('-', '_')}", value=_to_json(event))
+                value = to_builtins(event, enc_hook=str)
+                yield _make("CUSTOM", name=f"pilothouse.{event.type.replace('-', '_')}", value=value)
             case _:
                 return
 
@@ -370,10 +365,6 @@ def _list_usage(message: ResultMessage) -> list[Event]:
         }
         for model, use in found.items()
     ]
-
-
-def _to_json(event: QueryEvent) -> Any:
-    return to_builtins(event, enc_hook=str)
 
 
 def _tag(agent: str | None) -> dict[str, str]:

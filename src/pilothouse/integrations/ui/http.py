@@ -29,12 +29,7 @@ GetOwner = Callable[[Request], str | Awaitable[str]]
 
 
 class EventStream(Response):
-    """A response of server-sent events.
-
-    Args:
-        stream: the data of each event, as JSON values or text; closed when it ends, and when the client leaves.
-        headers: more headers.
-    """
+    """A response of server-sent events; their `stream` is closed when it ends, and when the client leaves."""
 
     media_type = "text/event-stream"
 
@@ -82,10 +77,9 @@ class EventStream(Response):
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request carries.
+    """Return the JSON object that a request carries; raises FrontEndError.
 
-    Raises:
-        FrontEndError: it is none. A page of another site can send other types without being asked for permission.
+    A page of another site can send other types without being asked for permission.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise FrontEndError("the body: expected the content type application/json", code="media_type")
@@ -119,11 +113,7 @@ def make_refusal(error: PilothouseError) -> Response:
 
 
 def get_text(data: Mapping[str, Any], key: str) -> str:
-    """Return a text of the request.
-
-    Raises:
-        FrontEndError: it is missing.
-    """
+    """Return a text of the request; raises FrontEndError if it is missing."""
     value = data.get(key)
     if not isinstance(value, str) or not value:
         raise FrontEndError(f"{key}: expected a text")

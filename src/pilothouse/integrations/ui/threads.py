@@ -46,13 +46,7 @@ class FrontEndError(UsageError):
 class Turn:
     """One prompt being answered: its events so far, and what it waits for. Made by `Thread.start_turn`.
 
-    Attributes:
-        log: the events so far.
-        shown: how many of them front ends have got.
-        readers: how many requests read it now.
-        is_finished: whether no event will come.
-        failure: what ended it without a result.
-        is_stopped: whether a front end stopped it.
+    `shown` is how many of the events front ends have got; `failure` is what ended it without a result.
     """
 
     def __init__(self, query: Query[Any], thread: Thread) -> None:
@@ -71,11 +65,7 @@ class Turn:
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Send the prompt.
-
-        Raises:
-            PilothouseError: the child could not be started.
-        """
+        """Send the prompt."""
         await self._query.__aenter__()  # from now on, a reader that leaves does not end the query
 
     @property
@@ -167,11 +157,7 @@ class ClientCall:
         self._error: str | None = None
 
     async def wait(self) -> Any:
-        """Wait for the result.
-
-        Raises:
-            ToolError: the front end failed, or gave none.
-        """
+        """Wait for the result; raises ToolError if the front end failed, or gave none."""
         await self._arrived.wait()
         if self._error is not None:
             raise ToolError(self._error)
@@ -191,15 +177,8 @@ class ClientCall:
 class Thread:
     """One conversation with a front end. Made by `Threads.open`.
 
-    Attributes:
-        id: as the front end names it.
-        session_id: id of the session, the same in every process.
-        session: runs it now; None while no child is needed.
-        is_starting: whether a child is being started.
-        turn: the last turn.
-        client_calls: calls that wait for a result of the front end, by id.
-        lock: held while the thread gets a prompt or answers.
-        used_at: when it was last used, as `time.monotonic()`.
+    The `session_id` is the same in every process; `session` is None while no child is needed. The `lock` is held while
+    the thread gets a prompt or answers; `used_at` is when it was last used, as `time.monotonic()`.
     """
 
     def __init__(self, threads: Threads, thread_id: str, owner: str) -> None:
@@ -220,16 +199,9 @@ class Thread:
         return self.turn is not None and not self.turn.is_finished
 
     async def start_turn(self, prompt: Any, tools: Sequence[Mapping[str, Any]] = (), *, has_history: bool) -> Turn:
-        """Send a prompt; what the thread waits for is given up.
+        """Send a prompt; what the thread waits for is given up. Raises FrontEndError if another request reads a turn.
 
-        Args:
-            prompt: text or content blocks.
-            tools: tools of the front end: `name`, `description`, `parameters`.
-            has_history: whether the conversation has begun earlier, perhaps in another process.
-
-        Raises:
-            FrontEndError: another request reads a turn that runs.
-            PilothouseError: the child could not be started.
+        If `has_history`, the conversation has begun earlier, perhaps in another process.
         """
         if self.turn is not None and self.is_busy:
             if (self.turn.readers or self.turn.is_read_on) and not self.turn.is_waiting:
@@ -338,12 +310,7 @@ class Threads:
         self._closing: set[asyncio.Task[None]] = set()
 
     def open(self, thread_id: str, owner: str = "") -> Thread:
-        """Return the thread with this id.
-
-        Args:
-            thread_id: as the front end names it.
-            owner: who it belongs to: the same id of another owner is another conversation.
-        """
+        """Return the thread with this id; the same id of another owner is another conversation."""
         thread = Thread(self, thread_id, owner)
         thread = self._threads.setdefault(thread.session_id, thread)
         self.close_later(thread)
@@ -367,11 +334,7 @@ class Threads:
         return settings
 
     async def make_room(self, thread: Thread) -> None:
-        """End the child that was idle for longest, if there are too many.
-
-        Raises:
-            FrontEndError: none is idle.
-        """
+        """End the child that was idle for longest, if there are too many; raises FrontEndError if none is idle."""
         others = [each for each in self._threads.values() if each is not thread]
         if sum(each.session is not None or each.is_starting for each in others) < self._max_sessions:
             return

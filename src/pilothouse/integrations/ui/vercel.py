@@ -40,11 +40,7 @@ Chunk = dict[str, Any]
 
 
 class VercelWriter:
-    """Turns the events of one stream into chunks. Pure.
-
-    Args:
-        message_id: id of the message that the chunks build; that of an earlier stream continues its message.
-    """
+    """Turns the events of one stream into chunks, which build the message with this id. Pure."""
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id
@@ -122,7 +118,8 @@ class VercelWriter:
             return
         if error is not None:
             yield {"type": "error", "errorText": str(error)}
-        facts: Chunk = {} if message is None else {"costUsd": message.total_cost_usd, "usage": _get_usage(message)}
+        usage = None if message is None else to_builtins(message.usage)
+        facts: Chunk = {} if message is None else {"costUsd": message.total_cost_usd, "usage": usage}
         yield {"type": "finish-step"}
         yield {"type": "finish", "messageMetadata": {"pilothouse": facts}}
 
@@ -271,7 +268,6 @@ class _Stream:
         self._resumable = resumable
 
     async def read(self, turn: Turn) -> AsyncGenerator[Any]:
-        """Yield the chunks from the start."""
         writer = VercelWriter(self._message_id)
         position = self._start
         turn.readers += 1
@@ -298,7 +294,3 @@ class _Stream:
             if not writer.is_finished:  # the client left
                 turn.read_on() if self._resumable else await turn.stop()
             await self._thread.leave()
-
-
-def _get_usage(message: ResultMessage) -> Any:
-    return to_builtins(message.usage)

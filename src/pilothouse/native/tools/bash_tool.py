@@ -46,18 +46,7 @@ REAP_SECONDS = 5.0
 class CommandProcess:
     """A running command, without standard input, as the leader of a new session.
 
-    Args:
-        argv: the program and its arguments.
-        cwd: working directory.
-        env: its complete environment.
-        output: file for standard output and, without `errors`, standard error.
-        limit: seconds after which the command is stopped.
-        max_bytes: bytes of output after which the command is stopped.
-        errors: file for standard error.
-        description: what it does, for TaskStop.
-
-    Raises:
-        OSError: the command cannot be started.
+    It is stopped after `limit` seconds or `max_bytes` of output. Standard error goes to `errors`, else to `output`.
     """
 
     def __init__(
@@ -227,7 +216,6 @@ def _start_command(command: str, workplace: Workplace, key: str, limit: float, d
 
 
 def _get_limit(milliseconds: float | None, env: Mapping[str, str], *, behind: bool) -> float:
-    """Return the time limit of a command, in seconds."""
     usual = _get_int(env, "BASH_DEFAULT_TIMEOUT_MS", DEFAULT_TIMEOUT_MS)
     most = max(_get_int(env, "BASH_MAX_TIMEOUT_MS", MAX_TIMEOUT_MS), usual)
     if behind:

@@ -86,10 +86,7 @@ def open_regular(path: Path, given: str) -> int:
 
 
 def _require_judged(descriptor: int, real: Path | None) -> None:
-    """Close and refuse what is not the path that was judged: a directory or link was replaced meanwhile.
-
-    Only Linux says where an open file is.
-    """
+    """Close and refuse what is not the path that was judged: it was replaced meanwhile. Only Linux tells."""
     try:
         found = real and Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:

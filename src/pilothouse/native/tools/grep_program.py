@@ -291,7 +291,6 @@ def main(argument: str) -> int:
 
 
 def _search(path: str, text: str, expression: re.Pattern[str], asked: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of output for one file."""
     whole = asked["multiline"]
     if asked["mode"] == "files_with_matches":
         texts = [text] if whole else text.removesuffix("\n").split("\n")

@@ -307,7 +307,6 @@ def _find_end(page: str, mark: str, start: int) -> int:
 
 
 def _format_tag(tag: str, written: str, links: list[str], *, closing: bool) -> str:
-    """Return the text for a tag."""
     if tag == "a":
         if closing:
             target = links.pop() if links else ""

@@ -60,12 +60,7 @@ _NOT_CLOSED: Final[CallFault] = "unclosed", "The call is not closed: another beg
 
 
 class CallIds:
-    """Makes the ids of calls.
-
-    Args:
-        mint: makes an id; by default `call_1`, `call_2` and so on, skipping used ones.
-        used: earlier ids, such as those of earlier replies; new ones are added to it.
-    """
+    """Makes the ids of calls: by default `call_1`, `call_2` and so on, skipping used ones, which they are added to."""
 
     __slots__ = ("_mint", "_used")
 
@@ -86,15 +81,7 @@ class CallIds:
 
 @dataclass(frozen=True, slots=True)
 class ParserConfig:
-    """The configuration shared by all calls of one parser.
-
-    Attributes:
-        outer_tag: name of the tag around a call.
-        has_nonce: whether that name contains a nonce.
-        schemas: the tools' input schemas, by name; without any, every name is accepted.
-        ids: makes the ids of calls.
-        max_call_chars: longest call, in characters.
-    """
+    """The configuration shared by all calls of one parser. Without any schemas, every name is accepted."""
 
     outer_tag: str
     has_nonce: bool
@@ -147,14 +134,9 @@ def read_plain_call(buffer: TextBuffer, config: ParserConfig) -> tuple[ParserEve
 
 
 class CallReader:
-    """Reads one call.
+    """Reads one call; the buffer is at its opening tag.
 
     The methods that read are generators: they pause where they need more input.
-
-    Args:
-        buffer: the input, at the opening tag.
-        config: the configuration of the parser.
-        emit: takes each event.
     """
 
     def __init__(self, buffer: TextBuffer, config: ParserConfig, emit: Callable[[ParserEvent], None]) -> None:

@@ -13,14 +13,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from pilothouse.errors import UsageError
-from pilothouse.events import (
-    ParserEvent,
-    ReplyFinished,
-    TextDelta,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallError,
-)
+from pilothouse.events import ParserEvent, ReplyFinished, TextDelta, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.tools.xml.call_reader import MAX_ERROR_CHARS, CallIds, CallReader, ParserConfig, read_plain_call
 from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
 from pilothouse.tools.xml.scanner import CodeSpanTracker, Tag, TagScanner, TextBuffer, make_tag_scanner
@@ -121,14 +114,7 @@ class StreamParser:
         self._steps = self._read_reply()
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """Parse the next part of the reply.
-
-        Returns:
-            The events that are certain now.
-
-        Raises:
-            UsageError: the parser is closed.
-        """
+        """Parse the next part of the reply; return the events that are certain now. Raises UsageError after `close`."""
         if self._closed:
             raise UsageError("the parser is closed; make a new parser for each reply")
         self._buffer.add(text)

@@ -74,16 +74,7 @@ def new_nonce() -> str:
 
 
 def system_prompt(tools: Sequence[ToolDeclaration], nonce: str, *, base: str | None = None) -> str:
-    """Make the system prompt of a conversation in which tools are called in text.
-
-    Args:
-        tools: the tools, as for `declare_tools`. With none, the protocol is left out.
-        nonce: nonce of this conversation; see `new_nonce`.
-        base: the caller's own system prompt; it comes first.
-
-    Raises:
-        ToolDefinitionError: a tool cannot be declared.
-    """
+    """Make the system prompt of a conversation with tools, if any, after `base`, which is the caller's own."""
     parts = [base] if base else []
     if tools:
         parts.append(_PROMPT_TEMPLATE.format(suffix=f"-{nonce}", nonce=nonce, declarations=declare_tools(tools)))
@@ -101,15 +92,7 @@ _DECLARED_ROOT_KEYWORDS: Final = _DECLARED_KEYWORDS | {"properties", "required",
 
 
 def declare_tools(tools: Sequence[ToolDeclaration]) -> str:
-    """Declare tools one after the other, each as `declare` does.
-
-    Args:
-        tools: `Tool` objects, or mappings with `name`, `description` and a schema under `input_schema`, `inputSchema`
-            or `parameters`.
-
-    Raises:
-        ToolDefinitionError: a tool has no name, or its schema is not a mapping.
-    """
+    """Declare tools. Raises ToolDefinitionError if one has no name, or a schema that cannot be declared."""
     return "\n".join(declare(*get_tool_parts(tool)) for tool in tools)
 
 
@@ -117,14 +100,7 @@ def declare(name: str, description: str | None, schema: Any) -> str:
     """Declare one tool: a `<parameter>` for each property, with its JSON type and description.
 
     The values of an enum are listed in the description. What else the schema says is JSON, in `<schema>` elements.
-
-    Args:
-        name: name of the tool.
-        description: what it does; None or "" for nothing.
-        schema: JSON Schema of its input, an object at the root.
-
-    Raises:
-        ToolDefinitionError: the schema is not a mapping, or part of it cannot be written as JSON.
+    Raises ToolDefinitionError.
     """
     if not isinstance(schema, Mapping):
         raise ToolDefinitionError(f"{name}: its schema must be a mapping, not {type(schema).__name__}")
@@ -216,7 +192,6 @@ def _element(tag: str, text: str) -> str:
 
 
 def _nest(start: str, lines: list[str]) -> list[str]:
-    """Put lines into an element."""
     if not lines:
         return [f"<{start}/>"]
     return [f"<{start}>", *(f"  {line}" for line in lines), f"</{start.partition(' ')[0]}>"]
@@ -227,13 +202,7 @@ def _encode_json(value: Any) -> str:
 
 
 class CallAnswer(Struct, frozen=True):
-    """The result of one call, with the call's id.
-
-    Attributes:
-        call_id: id of the call.
-        name: name of the tool.
-        result: the tool's result in the format of MCP: `content`, optionally `structuredContent` and `isError`.
-    """
+    """The result of one call in the format of MCP: `content`, optionally `structuredContent` and `isError`."""
 
     call_id: str
     name: str
@@ -242,24 +211,21 @@ class CallAnswer(Struct, frozen=True):
 
 def call_frame(call_id: str | None, name: str, arguments: Any, nonce: str | None = None) -> str:
     """Write a call as the model itself would write it."""
-    outer = outer_tag_name("tool_use", nonce)
-    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
     inside = escape_frames(json_text(arguments), nonce, as_json=True)
-    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<arguments>{inside}</arguments></{outer}>"
+    return _make_frame(outer_tag_name("tool_use", nonce), call_id, name, f"<arguments>{inside}</arguments>")
+
+
+def _make_frame(outer: str, call_id: str | None, name: str, inside: str) -> str:
+    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
+    return f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}{inside}</{outer}>"
 
 
 def result_frame(
     call_id: str | None, name: str, result: Mapping[str, Any], nonce: str | None = None
 ) -> list[JsonObject]:
-    """Write one result as content blocks: its frame, then its images and documents.
+    """Write one result, as from a tool or as in the API, as content blocks: its frame, then its images and documents.
 
     Structured content replaces all text, as JSON, unless the call failed.
-
-    Args:
-        call_id: id of the call; None leaves it out.
-        name: name of the tool.
-        result: `{content, structuredContent, isError}` as from a tool, or `{content, is_error}` as in the API.
-        nonce: nonce of the conversation.
     """
     failed = result.get("isError") is True or result.get("is_error") is True
     texts, media = split_content(result.get("content"))
@@ -272,9 +238,8 @@ def result_frame(
             body = "the call failed" if failed else "(no output)"
     if media:
         body += f"\n({len(media)} attached below)" if body else f"({len(media)} attached below)"
-    outer, inner = outer_tag_name("tool_result", nonce), "error" if failed else "result"
-    id_element = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
-    frame = f"<{outer}><tool_name>{escape_text(name)}</tool_name>{id_element}<{inner}>{body}</{inner}></{outer}>"
+    inner = "error" if failed else "result"
+    frame = _make_frame(outer_tag_name("tool_result", nonce), call_id, name, f"<{inner}>{body}</{inner}>")
     return [make_text_block(frame), *media]
 
 
@@ -314,14 +279,9 @@ def quote_attribute(text: str) -> str:
 
 
 def escape_frames(text: str, nonce: str | None, *, as_json: bool = False) -> str:
-    r"""Replace everything in `text` that looks like a frame; the rest stays as it is.
+    """Replace the `<` of everything in `text` that looks like a tag of the protocol, and mask the nonce.
 
-    Only the `<` of tags that look like the protocol's is replaced, because a model reads unescaped code best.
-
-    Args:
-        text: any text.
-        nonce: nonce of the conversation; it is masked, so that a copy of the text does not reveal it.
-        as_json: `text` is JSON and stays JSON with the same meaning: the `<` becomes ``\u003c`` in place of `&lt;`.
+    The rest stays as it is, because a model reads unescaped code best. JSON (`as_json`) keeps its meaning.
     """
     return _FRAME_TAG.sub(r"\\u003c" if as_json else "&lt;", mask_nonce(_replace_surrogates(text), nonce))
 
@@ -343,30 +303,17 @@ _SYSTEM_ROLES: Final = ("system", "developer")
 
 
 class EncodedHistory(Struct, frozen=True):
-    """A conversation, ready to be sent.
-
-    Attributes:
-        system: text of the system messages, for the system prompt; None if there are none.
-        content: the blocks of one user message. Send it with `client_composed`.
-    """
+    """A conversation: the text of its system messages, and the blocks of one user message, for `client_composed`."""
 
     system: str | None
     content: list[JsonObject]
 
 
 def encode_history(messages: Iterable[Mapping[str, Any]], nonce: str) -> EncodedHistory:
-    """Encode a conversation as one user message.
+    """Encode a conversation, of messages as in the Messages API, as one user message. Raises UsageError.
 
     A single user message stays as it is. Otherwise all but the user's last turn is put into a frame, and the results
-    of the last calls are written as if the model had just made the calls.
-
-    Args:
-        messages: mappings with `role` (user, assistant, tool, system or developer) and `content`: a text, or blocks in
-            the form of the Messages API, including `tool_use` and `tool_result`, which may have a `name`.
-        nonce: nonce of this request, the one in the system prompt; earlier messages cannot contain it.
-
-    Raises:
-        UsageError: there is no message of the user or the model, or a system message is not text.
+    of the last calls are written as if the model had just made the calls. Earlier messages cannot contain `nonce`.
     """
     system: list[str] = []
     turns: list[tuple[str, list[JsonObject]]] = []

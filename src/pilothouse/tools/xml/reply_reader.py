@@ -32,28 +32,16 @@ from pilothouse.messages import (
 from pilothouse.messages.api_messages import ContentBlock
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.prompt import ToolDefinitions, read_schemas
-from pilothouse.tools.xml.turn_state import (
-    CALL,
-    TEXT,
-    THINKING,
-    ReplyPart,
-    TurnBlock,
-    TurnState,
-)
+from pilothouse.tools.xml.turn_state import CALL, TEXT, THINKING, ReplyPart, TurnBlock, TurnState
 
 _SYNTHETIC = "<synthetic>"  # the model of messages that the CLI wrote itself
 _UNREADABLE = "unreadable"
 
 
 class ParsedReply(Struct, frozen=True):
-    """The outcome of a turn.
+    """The outcome of a turn: answer and reasoning without markup, and calls to run or to answer with an error.
 
-    Attributes:
-        calls: calls to run, and errors to return to the model, in this order. Empty if the turn failed or was
-            interrupted: then no call may run.
-        text: the answer, without markup and reasoning.
-        thinking: the model's reasoning, native or between tags.
-        is_failed: whether the turn failed or was interrupted.
+    A turn that failed or was interrupted (`is_failed`) has no calls: none may run.
     """
 
     calls: tuple[ToolCall | ToolCallError, ...] = ()
@@ -118,11 +106,7 @@ class ReplyReader:
         return turn.take_events()
 
     def end(self, result: ResultMessage | None = None) -> ParsedReply:
-        """End the turn, and return its outcome.
-
-        Args:
-            result: its result; None if the stream ended without one, which counts as a failure.
-        """
+        """End the turn, and return its outcome; a stream that ended without a result counts as a failure."""
         turn = self._turn
         if not turn.is_finished:
             turn.finish()
@@ -145,7 +129,9 @@ class ReplyReader:
         if any(isinstance(event, TextRetracted) for event in events):
             self._rewrite_state.discard_unparsed()
         match message:
-            case StreamEvent(event=ContentBlockStart() as begun, parent_tool_use_id=None) if _starts_with_text(begun):
+            case StreamEvent(
+                event=ContentBlockStart(content_block=TextBlock(text=text)) as begun, parent_tool_use_id=None
+            ) if text:
                 start = structs.replace(begun, content_block=TextBlock(""))
                 return [structs.replace(message, event=start), *self._rewrite_delta(message, events)]
             case StreamEvent(event=ContentBlockDelta(delta=WireTextDelta()), parent_tool_use_id=None):
@@ -271,7 +257,6 @@ class _RewriteState:
         self._unparsed = ""  # shown before the parser emitted it
 
     def record_delta(self, message: StreamEvent, block: TurnBlock | None) -> None:
-        """Record a delta of `block`."""
         if block is not None:
             if block is not self._block:
                 self._streamed = []
@@ -307,7 +292,6 @@ class _RewriteState:
         self._unparsed = ""
 
     def to_block(self, part: ReplyPart) -> ContentBlock:
-        """Convert a part to a block of a message."""
         if part.kind == CALL:
             self.shown_call_ids.add(part.id)
             call = part.get_call()
@@ -329,10 +313,6 @@ def _is_from_model(message: AssistantMessage) -> bool:
     foreign = message.parent_tool_use_id or message.agent_id or message.subagent_type or message.local_command_source
     failed = message.is_api_error_message or message.error is not None
     return not (foreign or failed or message.historical or message.model == _SYNTHETIC)
-
-
-def _starts_with_text(event: ContentBlockStart) -> bool:
-    return isinstance(event.content_block, TextBlock) and event.content_block.text != ""
 
 
 def _join_text(parts: list[ReplyPart]) -> str:

@@ -84,16 +84,10 @@ class TagScanner:
         return self._compiled
 
     def find(self, data: str, pos: int, final: bool) -> tuple[int, Tag | None]:
-        """Find the next tag.
+        """Find the next tag in `data` from `pos` on; `final`: no more text follows.
 
-        Args:
-            data: the text to search.
-            pos: index at which to start.
-            final: whether no more text follows `data`.
-
-        Returns:
-            The index up to which there is no tag, and the tag that begins there. Without a tag, the text from that
-            index may become one when more text arrives.
+        Returns the index up to which there is no tag, and the tag that begins there. Without a tag, the text from that
+        index may become one when more text arrives.
         """
         pos = data.find("<", pos)
         if pos < 0:
@@ -155,10 +149,7 @@ _MAX_REREADS: Final = 4  # how often, on average, a character may be read again;
 class TextBuffer:
     """Buffer for input that comes in chunks. Text that was not taken is kept before the next chunk.
 
-    Attributes:
-        data: the buffered text.
-        pos: index in it of the next character to read.
-        is_final: whether no more input will come, so that waiting for the rest of a tag is useless.
+    `pos` is the index of the next character to read. If `is_final`, waiting for the rest of a tag is useless.
     """
 
     __slots__ = ("_read", "_reread", "data", "is_final", "pos")
@@ -216,14 +207,8 @@ class CodeSpanTracker:
     """
 
     __slots__ = (
-        "_fence",
-        "_in_fence_header",
-        "_is_fence_empty",
-        "_line_head",
-        "_may_close_fence",
-        "_open_backticks",
-        "_run",
-    )
+        "_fence", "_in_fence_header", "_is_fence_empty", "_line_head", "_may_close_fence", "_open_backticks", "_run"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._line_head = ""  # the first character of the line that is not white space
@@ -354,8 +339,7 @@ _JSON_STEPS: Final = {
 class JsonScanner:
     """Follows JSON text, in chunks of any size, and stops at every `<`.
 
-    Attributes:
-        string_number: number of the string literal that was entered last, which identifies it.
+    `string_number` identifies the string literal that was entered last.
     """
 
     __slots__ = ("_state", "string_number")

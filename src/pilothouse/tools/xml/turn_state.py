@@ -43,23 +43,18 @@ class _GrowingText:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     def add(self, text: str) -> None:
-        """Append a piece."""
         self._pieces.append(text)
 
 
 class ReplyPart(_GrowingText):
     """A stretch of text or thinking, or a call, whose text is its arguments as the model writes them.
 
-    Attributes:
-        id: id of the call.
-        started: the first event of the call.
-        call: the finished call or its error; None while the model is writing it.
+    Of a call, `started` is the first event, and `call` its end or error; None while the model is writing it.
     """
 
     __slots__ = ("call", "id", "kind", "started")
@@ -184,17 +179,10 @@ BlockKind = Literal["text", "thinking"]
 
 
 class TurnBlock(_GrowingText):
-    """A block of text or thinking.
+    """A block of text or thinking, at an index of an API message; `uuid` is that of its whole message.
 
-    Attributes:
-        message: id of its API message.
-        index: its index in that message.
-        uuid: uuid of the whole message that contained it.
-        is_whole: whether such a message arrived.
-        is_restarted: whether its message is streamed again.
-        previous: the text block of another API message that it continues.
-        splice: how; None while that is not known, because the block may repeat the end of the other.
-        unparsed: the last pieces of its text.
+    A block that `is_restarted` is streamed again. It may continue the text block of another message (`previous`):
+    `splice` says how, and is None while that is not known, because the block may repeat the end of the other.
     """
 
     __slots__ = (
@@ -259,12 +247,7 @@ def _find_spans(blocks: Iterable[TurnBlock]) -> list[_Span]:
 
 
 class TurnState:
-    """The model's output between a prompt and its result.
-
-    Args:
-        parser_factory: makes a fresh parser, from the ids of calls that it may not use.
-        used_ids: ids of earlier calls; new ones are added.
-    """
+    """The model's output between a prompt and its result; `used_ids` are those of earlier calls, and new ones."""
 
     def __init__(self, parser_factory: Callable[[set[str]], StreamParser], used_ids: set[str]) -> None:
         self.blocks: list[TurnBlock] = []
@@ -387,7 +370,6 @@ class TurnState:
         return block
 
     def _find_streamed(self, message: str, kind: BlockKind, text: str) -> TurnBlock | None:
-        """Find the streamed block that `text` completes."""
         own = [each for each in self.blocks if each.message == message and each.kind == kind]
         restarted = [each for each in own if each.is_restarted]
         streamed = [each for each in own if not each.is_whole]
@@ -415,12 +397,7 @@ _OPENING: Final = re.compile(r"\s*+<(tool_use(?:-\w+)?)\s*>")
 
 
 class ReplySplice(NamedTuple):
-    """How two pieces are joined.
-
-    Attributes:
-        kept_length: number of characters of the first piece that count.
-        skipped_length: number of characters of the second piece that do not count.
-    """
+    """How two pieces are joined: how much of the first counts, and how much of the second does not, in characters."""
 
     kept_length: int
     skipped_length: int = 0

@@ -104,12 +104,7 @@ def _name_type(value: Any) -> str:
 
 
 def parse_arguments(schema: Any, elements: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Convert elements to arguments.
-
-    Args:
-        schema: schema of the tool's input; None if unknown.
-        elements: the name of each element and its content, as written.
-    """
+    """Convert elements, the name of each and its content as written, to arguments for a schema, if it is known."""
     return _parse_members(resolve_schema(schema, schema), schema, elements, 0)
 
 

@@ -24,21 +24,13 @@ class InternalClient:
         options: ClaudeAgentOptions,
         transport: Transport | None = None,
     ) -> AsyncIterator[Message]:
-        """Return the messages of a query."""
         transport = transport or make_replacement(SubprocessCLITransport, prompt, options)
         read = parse_message if is_replaced(parse_message) else read_message
         return MessageStream(prompt, options, transport, read)
 
 
 class MessageStream(AsyncIterator[Message]):
-    """The messages of one query. The CLI ends with the loop, however it is left.
-
-    Args:
-        prompt: see `query`.
-        options: the settings.
-        transport: of the program; None: the CLI as a child.
-        read: makes a message.
-    """
+    """The messages of one query. The CLI ends with the loop, however it is left."""
 
     def __init__(
         self,
@@ -82,7 +74,6 @@ class MessageStream(AsyncIterator[Message]):
         return made
 
     async def aclose(self) -> None:
-        """End the CLI, and wait until it is gone."""
         self._is_closed = True
         made, self._query = self._query, None
         if made is not None:

@@ -43,13 +43,9 @@ _EMPTY: Final[dict[str, Any]] = {"int": 0, "bool": False, "dict[str, Any]": {}}
 
 
 def parse_message(data: dict[str, Any]) -> Message | None:
-    """Make a message.
+    """Make a message; None for a type that this version does not know.
 
-    Returns:
-        The message; None for a type that this version does not know.
-
-    Raises:
-        MessageParseError: a field is missing, or has another form.
+    Raises MessageParseError if a field is missing, or has another form.
     """
     return _parse(data, is_strict=True)
 

@@ -54,8 +54,7 @@ _TRACKED_TASKS: Final = ("local_agent", "local_workflow")
 class RunEnd:
     """Whether the work of a run is over, from its messages: a result, no turn, and no background task.
 
-    Args:
-        ceiling: seconds after a result until the run is over although the CLI does not become idle; None: no limit.
+    The run is over `ceiling` seconds after a result, even if the CLI does not become idle.
     """
 
     def __init__(self, ceiling: float | None) -> None:
@@ -66,7 +65,6 @@ class RunEnd:
         self._since: float | None = None
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Take the next message."""
         kind, subtype = data.get("type"), data.get("subtype")
         if kind == "result":
             self._has_result, self._is_in_turn, self._since = True, False, anyio.current_time()
@@ -92,7 +90,6 @@ class RunEnd:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the ceiling."""
         if self._since is None or self._ceiling is None:
             return inf
         return self._since + self._ceiling - anyio.current_time()
@@ -101,12 +98,7 @@ class RunEnd:
 class UserTransport(ByteTransport):
     """A `Transport` of the program as one of pilothouse: dictionaries become lines.
 
-    Args:
-        given: the transport.
-        initialize_fields: added to the handshake: settings that pilothouse gives to a child as flags.
-
-    Attributes:
-        failure: what `read_messages` has raised.
+    The handshake gets the `initialize_fields`: settings that pilothouse gives to a child as flags.
     """
 
     def __init__(self, given: Transport, initialize_fields: Mapping[str, Any]) -> None:
@@ -127,7 +119,6 @@ class UserTransport(ByteTransport):
             await self._given.serve()
 
     async def send(self, data: bytes) -> None:
-        """Write each line."""
         for line in data.splitlines():
             if line.strip():
                 frame = json.loads(line)
@@ -151,7 +142,6 @@ class UserTransport(ByteTransport):
             await self._given.end_input()
 
     async def close(self) -> None:
-        """Close."""
         with anyio.CancelScope(shield=True):
             await self._given.close()
 
@@ -163,18 +153,8 @@ class UserTransport(ByteTransport):
 class PromptWire(TransportWrapper):
     """The transport of the session. It knows neither the session nor its owner, so that both can be collected.
 
-    Args:
-        inner: the transport.
-        prompts: sent in the background once `is_open` is set; then the input ends as after `finish_input`.
-        is_verbatim: whether all prompts are marked as composed by the program.
-        run_end: when the input of a run without callbacks may end; None: when the prompts end.
-
-    Attributes:
-        is_open: set when the CLI has answered the handshake.
-        has_prompt: whether a prompt was written.
-        awaits_result: whether a prompt was written after the last result.
-        prompt_failure: what the iterable of prompts has raised.
-        exit: how the other side has ended.
+    The `prompts` are sent in the background once the CLI has answered the handshake, which sets `is_open`; then the
+    input ends as after `finish_input`: when `run_end` says so. `exit` is how the other side has ended.
     """
 
     def __init__(
@@ -207,21 +187,12 @@ class PromptWire(TransportWrapper):
         await self.finish_input()
 
     async def write_prompt(self, prompt: Mapping[str, Any]) -> None:
-        """Write a user message.
-
-        Raises:
-            CLIConnectionError: the CLI has gone away, or does not read.
-        """
         marked = {**prompt, "client_composed": True} if self._is_verbatim else prompt
         self.has_prompt = self.awaits_result = True
         await self.write(json.dumps(marked) + "\n")
 
     async def write(self, data: str) -> None:
-        """Write a line.
-
-        Raises:
-            CLIConnectionError: the CLI has gone away, or does not read.
-        """
+        """Write a line. Raises CLIConnectionError if the CLI has gone away, or does not read."""
         try:
             with anyio.fail_after(WRITE_SECONDS):
                 await self.inner.send(data.encode())
@@ -253,7 +224,6 @@ class PromptWire(TransportWrapper):
         return self._run_end.seconds_left if waits and self._run_end is not None else inf
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Take a message of the CLI."""
         if data.get("type") == "result":
             self.awaits_result = False
         if self._run_end is not None:
@@ -271,16 +241,9 @@ class PromptWire(TransportWrapper):
 
 
 class Query:
-    """One connection to the CLI.
+    """One connection to the CLI, a child unless there is a transport of the program.
 
-    Args:
-        options: the settings.
-        transport: of the program; None: the CLI as a child.
-        prompts: sent in the background; then the input ends.
-        read: makes a message.
-
-    Raises:
-        ValueError, TypeError: a setting cannot work.
+    The `prompts` are sent in the background; then the input ends. Raises ValueError, TypeError.
     """
 
     def __init__(
@@ -327,15 +290,10 @@ class Query:
 
     @property
     def server_info(self) -> dict[str, Any]:
-        """The response to the handshake."""
         return dict(self._session.server_info)
 
     async def control(self, subtype: str, **body: Any) -> dict[str, Any]:
-        """Send a control request, and return its response.
-
-        Raises:
-            ClaudeSDKError: the CLI has refused, or does not answer.
-        """
+        """Send a control request, and return its response. Raises ClaudeSDKError."""
         try:
             return dict(await self._session.control(subtype, **body))
         except (ControlError, ControlTimeout) as error:
@@ -348,11 +306,7 @@ class Query:
         return (self._make_exit_error(exit_info) if exit_info is not None else None) or convert_error(error)
 
     async def receive(self) -> Message | None:
-        """Wait for the next message; None at the end.
-
-        Raises:
-            ProcessError: the CLI has failed; a `ResultError` if it has said why.
-        """
+        """Wait for the next message; None at the end. Raises ProcessError; a `ResultError` if the CLI has said why."""
         while not self._has_ended:
             data = await self._next_data()
             if data is None:

@@ -98,12 +98,9 @@ def _require(store: SessionStore, method: str, why: str) -> None:
 async def list_sessions_from_store(
     session_store: SessionStore, directory: str | None = None, limit: int | None = None, offset: int = 0
 ) -> list[SDKSessionInfo]:
-    """List the sessions of a directory in a store, newest first.
+    """List the sessions of a directory in a store, newest first. Raises ValueError if the store cannot.
 
     A session that cannot be loaded is there with an empty summary.
-
-    Raises:
-        ValueError: the store cannot list sessions.
     """
     project, where = project_key_for_directory(directory), resolve(directory)
     summaries: dict[str, Any] = {}
@@ -188,11 +185,7 @@ async def get_session_messages_from_store(
 async def list_subagents_from_store(
     session_store: SessionStore, session_id: str, directory: str | None = None
 ) -> list[str]:
-    """Return the ids of the sub-agents of a session in a store.
-
-    Raises:
-        ValueError: the store cannot list subpaths.
-    """
+    """Return the ids of the sub-agents of a session in a store. Raises ValueError if the store cannot list subpaths."""
     if not is_id(session_id):
         return []
     _require(session_store, "list_subkeys", "it lists no sub-agents")
@@ -244,11 +237,7 @@ async def _append(store: SessionStore, key: SessionKey, rows: Entries) -> None:
 async def rename_session_via_store(
     session_store: SessionStore, session_id: str, title: str, directory: str | None = None
 ) -> None:
-    """Set the title of a session in a store.
-
-    Raises:
-        ValueError: the id is not valid, or the title is empty.
-    """
+    """Set the title of a session in a store. Raises ValueError if the id is not valid, or the title is empty."""
     if is_checked(session_id) and not title.strip():
         raise ValueError("title must be non-empty")
     row = {"type": "custom-title", "customTitle": title.strip(), "sessionId": session_id}
@@ -258,11 +247,7 @@ async def rename_session_via_store(
 async def tag_session_via_store(
     session_store: SessionStore, session_id: str, tag: str | None, directory: str | None = None
 ) -> None:
-    """Set the tag of a session in a store; None removes it.
-
-    Raises:
-        ValueError: the id is not valid, or the tag is empty.
-    """
+    """Set the tag of a session in a store; None removes it. Raises ValueError if an argument is not valid."""
     is_checked(session_id)
     shown = unicodedata.normalize("NFKC", tag or "")
     text = "".join(char for char in shown if unicodedata.category(char) not in _HIDDEN).strip()
@@ -273,11 +258,7 @@ async def tag_session_via_store(
 
 
 async def delete_session_via_store(session_store: SessionStore, session_id: str, directory: str | None = None) -> None:
-    """Remove a session from a store; nothing happens if the store cannot delete.
-
-    Raises:
-        ValueError: the id is not valid.
-    """
+    """Remove a session from a store, if the store can delete. Raises ValueError if the id is not valid."""
     if is_checked(session_id) and implements(session_store, "delete"):
         await session_store.delete(_make_key(session_id, directory))
 
@@ -318,9 +299,7 @@ async def import_session_to_store(
 ) -> None:
     """Copy a session from the disk to a store; what is there already is not added again.
 
-    Raises:
-        ValueError: the id is not valid.
-        FileNotFoundError: there is no such session.
+    Raises ValueError if the id is not valid, and FileNotFoundError if there is no such session.
     """
     is_checked(session_id)
     size = batch_size if batch_size > 0 else 500

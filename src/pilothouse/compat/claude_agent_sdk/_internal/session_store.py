@@ -68,7 +68,6 @@ class InMemorySessionStore(SessionStore):
         return key["project_key"], key["session_id"], key.get("subpath") or ""
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Add entries at the end."""
         if not entries:
             return
         place = self._get_place(key)
@@ -80,20 +79,16 @@ class InMemorySessionStore(SessionStore):
             self._summaries[place] = {**folded, "mtime": now}
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Return a copy of the entries; None if there never were any."""
         found = self._entries.get(self._get_place(key))
         return None if found is None else list(found)
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """Return the sessions of a project."""
         return [{"session_id": place[1], "mtime": at} for place, at in self._times.items() if place[0] == project_key]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """Return the summaries of a project."""
         return [found for place, found in self._summaries.items() if place[0] == project_key]
 
     async def delete(self, key: SessionKey) -> None:
-        """Remove a session with its subpaths, or one subpath."""
         place = self._get_place(key)
         gone = [each for each in self._entries if each == place or (not place[2] and each[:2] == place[:2])]
         for each in gone:
@@ -101,7 +96,6 @@ class InMemorySessionStore(SessionStore):
                 cast("dict[Any, Any]", kept).pop(each, None)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """Return the subpaths of a session."""
         main = self._get_place(key)[:2]
         return [place[2] for place in self._entries if place[:2] == main and place[2]]
 
@@ -111,10 +105,8 @@ class InMemorySessionStore(SessionStore):
 
     @property
     def size(self) -> int:
-        """Number of sessions."""
         return len(self._times)
 
     def clear(self) -> None:
-        """Remove everything."""
         for kept in (self._entries, self._summaries, self._times):
             kept.clear()

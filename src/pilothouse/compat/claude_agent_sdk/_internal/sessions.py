@@ -78,9 +78,7 @@ def get_subagent_messages(
 def rename_session(session_id: str, title: str, directory: str | None = None) -> None:
     """Set the title of a session.
 
-    Raises:
-        ValueError: the id is not valid, or the title is empty.
-        FileNotFoundError: there is no such session.
+    Raises ValueError if the id is not valid or the title is empty, and FileNotFoundError if there is no such session.
     """
     if is_checked(session_id) and not title.strip():
         raise ValueError("title must be non-empty")
@@ -105,11 +103,9 @@ def delete_session(session_id: str, directory: str | None = None) -> None:
 def fork_session(
     session_id: str, directory: str | None = None, up_to_message_id: str | None = None, title: str | None = None
 ) -> ForkSessionResult:
-    """Copy a session up to a message.
+    """Copy a session up to a message. Raises FileNotFoundError if there is no such session.
 
-    Raises:
-        ValueError: an id is not valid, there is no such message, or the session is empty.
-        FileNotFoundError: there is no such session.
+    Raises ValueError if an id is not valid, there is no such message, or the session is empty.
     """
     is_checked(session_id)
     check_message_id(up_to_message_id)
@@ -119,7 +115,6 @@ def fork_session(
 
 
 def is_id(text: Any) -> bool:
-    """Whether a text is a session id."""
     try:
         return isinstance(text, str) and str(UUID(text)) == text.lower()
     except ValueError:
@@ -127,11 +122,7 @@ def is_id(text: Any) -> bool:
 
 
 def is_checked(session_id: Any) -> bool:
-    """Return True for a session id.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return True for a session id; raise ValueError for any other value."""
     if not is_id(session_id):
         raise ValueError(f"Invalid session_id: {session_id}")
     return True
@@ -145,12 +136,7 @@ def check_message_id(message_id: str | None) -> None:
 
 @contextmanager
 def explain_errors(session_id: str, directory: str | None) -> Generator[None]:
-    """Turn errors of the block into those that programs expect.
-
-    Raises:
-        ValueError: the change cannot be made.
-        FileNotFoundError: there is no such session.
-    """
+    """Turn errors of the block into those that programs expect: ValueError and FileNotFoundError."""
     try:
         yield
     except SessionNotFoundError as error:
@@ -180,7 +166,6 @@ def resolve(directory: str | None) -> str:
 
 
 def make_info(found: SessionInfo, directory: str | None) -> SDKSessionInfo:
-    """Return the information in the form of this package."""
     title = found.custom_title or found.ai_title
     return SDKSessionInfo(
         session_id=found.session_id,

@@ -19,23 +19,14 @@ from pilothouse.transports import CliTransport
 
 
 class SubprocessCLITransport(Transport):
-    """Starts the CLI, and carries dictionaries.
-
-    Args:
-        prompt: ignored: prompts are written.
-        options: the settings, which become flags of the CLI.
-    """
+    """Starts the CLI, and carries dictionaries. The prompt is ignored: prompts are written."""
 
     def __init__(self, prompt: Any, options: ClaudeAgentOptions) -> None:
         self._options = make_options(options)
         self._inner: CliTransport | None = None
 
     async def connect(self) -> None:
-        """Start the CLI.
-
-        Raises:
-            CLIConnectionError: it cannot be started.
-        """
+        """Start the CLI. Raises CLIConnectionError."""
         made = CliTransport()
         try:
             await made.start(render(self._options, os.environ))
@@ -49,18 +40,13 @@ class SubprocessCLITransport(Transport):
         return self._inner
 
     async def write(self, data: str) -> None:
-        """Send a line."""
         try:
             await self._require().send(data.encode())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise CLIConnectionError("Cannot write to Claude Code: its input is closed") from error
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Iterate over what the CLI sends, without lines that are not JSON.
-
-        Raises:
-            ProcessError: it has failed.
-        """
+        """Iterate over what the CLI sends, without lines that are not JSON. Raises ProcessError if it has failed."""
         inner, rest = self._require(), b""
         while data := await inner.receive():
             *lines, rest = (rest + data).split(b"\n")
@@ -84,7 +70,6 @@ class SubprocessCLITransport(Transport):
             await inner.close()
 
     def is_ready(self) -> bool:
-        """Whether it runs."""
         return self._inner is not None and self._inner.health().state != "unhealthy"
 
     async def end_input(self) -> None:
@@ -103,10 +88,7 @@ _OWN_PARTS: Final = dict(vars(SubprocessCLITransport))
 def make_replacement(found: Any, prompt: Any, options: ClaudeAgentOptions) -> Transport | None:
     """Return a transport if the program has replaced the class or a part of it; else None: it is not needed.
 
-    Args:
-        found: what now stands where the class was imported.
-        prompt: see `query`.
-        options: the settings.
+    `found` is what now stands where the class was imported.
     """
     if found is _OWN_CLASS:
         found = SubprocessCLITransport  # of this module
