@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -336,6 +338,27 @@ async def test_leases_are_renewed_and_given_back() -> None:
 
 
 # Through queries and sessions.
+
+
+@pytest.mark.parametrize(
+    "call", ["append", "load", "delete", "list_sessions", "list_session_summaries", "list_subkeys"]
+)
+def test_a_store_with_a_plain_function_is_refused_when_it_is_given(call: str) -> None:
+    store = type("Store", (Plain,), {call: lambda self, *args: None})()
+    with pytest.raises(OptionsError, match=r"session_store.*with async `append` and `load`"):
+        ph.Options(session_store=store)
+
+
+def test_a_wrapped_store_is_accepted() -> None:
+    store = Plain()
+
+    @functools.wraps(store.append)
+    def append(*args: Any) -> Any:
+        return Plain.append(store, *args)
+
+    vars(store)["append"] = append
+    assert ph.Options(session_store=store).session_store is store
+    assert ph.Options(session_store=(mock := AsyncMock())).session_store is mock
 
 
 def agent(store: Any, transport: Transport | Callable[[], Transport], **more: Any) -> ph.Agent:
