@@ -227,8 +227,11 @@ def test_starts_that_are_refused(serve_host: MakeHost, body: Any, status: int, w
     ],
 )
 def test_paths(serve_host: MakeHost, method: str, path: str, status: int) -> None:
-    got, answer = serve_host(cli="/nowhere").request(method, path)
+    served = serve_host(cli="/nowhere")
+    got, answer = served.request(method, path)
     assert (got, answer is None or set(answer["error"]) == {"code", "message"}) == (status, True)
+    with served.response(method, path) as response:
+        assert ("allow" in response.headers) == (status == 405)
 
 
 def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
