@@ -493,6 +493,20 @@ def test_requests_that_cannot_be_answered(connect: Connect, more: dict[str, Any]
     assert clients.told.made == []  # nothing was started
 
 
+def test_a_result_of_an_unknown_call_is_refused(connect: Connect) -> None:
+    clients = connect()
+    user = {"role": "user", "content": "Hi"}
+    result = {"role": "tool", "tool_call_id": "call_7", "content": "18"}
+    output = {"type": "function_call_output", "call_id": "call_8", "output": "18"}
+    with pytest.raises(openai.BadRequestError, match=r"messages\[1\].*no call 'call_7'"):
+        clients.openai.chat.completions.create(model="sonnet", messages=[user, result])
+    with pytest.raises(openai.BadRequestError, match="no call 'call_8'"):
+        clients.openai.responses.create(model="sonnet", input=[output])
+    with pytest.raises(anthropic.BadRequestError, match="no call 'toolu_9'"):
+        clients.message([{"type": "tool_result", "tool_use_id": "toolu_9", "content": "18"}])
+    assert clients.told.made == []
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "more",
