@@ -142,6 +142,8 @@ class ReadCallbacks:
         on_closed: called in place of both if the loop is closed before.
     """
 
+    _on_closed: Callable[[], object] | None = None
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -179,5 +181,5 @@ class ReadCallbacks:
 
     def __del__(self) -> None:
         # A loop that is closed forgets its registrations. Its tasks, if they were not cancelled, are never collected.
-        if self._loop.is_closed():
+        if self._on_closed is not None and self._loop.is_closed():
             self._on_closed()

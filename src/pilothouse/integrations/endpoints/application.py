@@ -166,11 +166,13 @@ class EndpointRoutes:
         self._answers = answers
 
     def make(self, path: str, method: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
-        """Make the route of a handler; its errors are in the form of the dialect."""
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import Response
+        """Make the route of a handler; its errors are in the form of the dialect, those of other methods too.
 
-        from pilothouse.integrations.endpoints.route import EndpointRoute
+        Without a method, the route refuses what no other route of the application takes.
+        """
+        from starlette.requests import ClientDisconnect, Request
+        from starlette.responses import Response
+        from starlette.routing import Route
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -186,7 +188,16 @@ class EndpointRoutes:
                 log.exception("a request of an endpoint could not be read")
                 return self._make_error_response(make_hidden_error())
 
-        return EndpointRoute(path, endpoint, method, self._refuse)
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] in allowed:
+                await route.app(scope, receive, send)
+            else:
+                await self._refuse(Request(scope), allowed)(scope, receive, send)
+
+        route = Route(path, endpoint, methods=[method])
+        allowed = sorted(route.methods or ()) if method else []
+        route.handle = handle  # Starlette's own answers in plain text
+        return route
 
     def make_shared_routes(self) -> list[Route]:
         """Make the routes that list the models, in a form that clients of both vendors read, and refuse other paths."""
