@@ -60,23 +60,31 @@ class Program:
         return self.process.returncode, out, "".join(kept)
 
 
+CLOSED_LOOP = """
+loop = asyncio.new_event_loop()
+async def main():
+    query = ph.query("go", cli=fake)
+    await anext(aiter(query))
+    kept.append(query)
+    loop.stop()
+kept = []
+task = loop.create_task(main())
+loop.run_forever()
+loop.close()
+print("closed", flush=True)
+"""
+
+
+def test_a_loop_that_is_closed_under_a_query_ends_the_child_before_the_program_ends(hanging: FakeCLI) -> None:
+    program = Program(f"{CLOSED_LOOP}\nsignal.pause()", hanging)
+    program.wait_for("closed")
+    eventually(lambda: not running(hanging))
+    program.process.kill()
+    program.end()
+
+
 def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> None:
-    program = Program(
-        """
-        loop = asyncio.new_event_loop()
-        async def main():
-            query = ph.query("go", cli=fake)
-            await anext(aiter(query))
-            kept.append(query)
-            loop.stop()
-        kept = []
-        task = loop.create_task(main())
-        loop.run_forever()
-        loop.close()
-        print("closed", flush=True)
-        """,
-        hanging,
-    )
+    program = Program(CLOSED_LOOP, hanging)
     code, out, err = program.end()
     assert (code, out) == (0, "closed\n"), err
     eventually(lambda: not running(hanging))

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 import pilothouse as ph
 from pilothouse import sync
@@ -14,6 +15,7 @@ from pilothouse.events import LineSkipped
 from pilothouse.messages import LineSkippedMessage, PermissionDeniedMessage
 from pilothouse.protocol.validator import StreamFaultKind
 from pilothouse.testing import FakeCLI, frames
+from pilothouse.transports import MemoryPeer, MemoryTransport
 
 LONG = json.dumps(frames.assistant("y" * 5000)) + "\n"
 BROKEN = '{"type": "assistant", "message": \n'
@@ -68,6 +70,39 @@ def test_many_of_one_kind_are_one_message_for_each_read(fake: FakeCLI) -> None:
     assert len(reported) < 200
     assert sum(message.size for message in reported) == 20_000 * len(NOISE.strip())
     assert result.validate().fault_count == 20_000
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("line", [b"x\n", b"\n"])
+async def test_other_tasks_run_while_a_child_prints_much_that_is_no_message(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilothouse.driver.connection.PIECE_BYTES", 100)
+    flood = line * (20_000 // len(line))
+    turns: list[int] = []
+
+    async def play(peer: MemoryPeer) -> None:
+        while (frame := await peer.read_frame()) is not None:
+            if frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], {}))
+            else:
+                for part in (frames.init(), flood, flood, frames.result("ok")):
+                    await peer.write(part)
+
+    async def count() -> None:
+        while True:
+            turns.append(0)
+            await checkpoint()
+
+    query = ph.query("go", transport=MemoryTransport(play, chunk=200_000))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await query
+        tasks.cancel_scope.cancel()
+    result = await query
+    assert result.text == "ok"
+    assert result.skipped_lines == (2 * flood.count(b"\n") if line.strip() else 0)
+    assert len(turns) > len(flood) / 100  # the first part may come in one chunk
 
 
 def test_the_count_stays_where_the_messages_were_not_kept(fake: FakeCLI) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -31,6 +32,7 @@ from pilothouse.testing import (
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 HELLO = {"id": "u1", "role": "user", "content": "hello"}
+UNKNOWN_RESULT = {"id": "r1", "role": "tool", "toolCallId": "call-7", "content": "18"}
 
 
 @pytest.fixture
@@ -237,6 +239,7 @@ async def test_what_is_refused(served_cli: ServedCli) -> None:
                 ("{}", "application/json", 400),
                 ('{"threadId": "t", "runId": "r", "messages": []}', "application/json", 400),
                 ('{"threadId": "t", "runId": "r", "messages": [1]}', "application/json", 400),
+                (json.dumps(run_input("t", UNKNOWN_RESULT, HELLO)), "application/json", 400),
                 ('{"threadId": "\\ud800", "runId": "r", "messages": []}', "application/json", 400),
             ):
                 got = await client.post(f"{url}/agui", content=body, headers={"content-type": kind})

@@ -15,6 +15,11 @@ import openai
 import pytest
 from endpoint_server import LIMIT, NONCE, TOKEN, EndpointServer, ToldTransports, call_text, speak
 from process_checks import child_pids, eventually
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 import pilothouse as ph
 from pilothouse.integrations.endpoints import EndpointModels, openai_routes
@@ -384,6 +389,39 @@ def test_failures_are_the_errors_of_each_vendor(
         assert ("retry-after" in error.response.headers) == (status in (429, 529))
 
 
+def test_paths_and_methods_that_are_not_there_are_refused_in_the_form_of_each_vendor(connect: Connect) -> None:
+    clients = connect()
+    with pytest.raises(openai.NotFoundError) as caught:
+        clients.openai.embeddings.create(model="sonnet", input="?")
+    assert (caught.value.type, caught.value.code) == ("not_found_error", "unknown_url")
+    assert "there is no POST /v1/embeddings here" in caught.value.message
+    with pytest.raises(anthropic.NotFoundError) as told:
+        clients.anthropic.messages.batches.list()
+    assert told.value.body == {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": "there is no GET /v1/messages/batches here"},
+    }
+    with pytest.raises(openai.APIStatusError) as refused:
+        clients.openai.chat.completions.list()
+    assert (refused.value.status_code, refused.value.code) == (405, "method_not_supported")
+    assert refused.value.response.headers["allow"] == "POST"
+    with pytest.raises(anthropic.APIStatusError) as unknown:
+        clients.anthropic.post("/v1/models", cast_to=object)
+    body: Any = unknown.value.body
+    assert (unknown.value.status_code, body["error"]["type"]) == (405, "invalid_request_error")
+
+
+def test_other_routes_of_the_application_come_first() -> None:
+    def own(request: Request) -> Response:
+        return PlainTextResponse("own")
+
+    routes = [*openai_routes(EndpointModels(), token=TOKEN), Route("/v1/own", own)]
+    client = TestClient(Starlette(routes=routes))
+    assert client.get("/v1/own").text == "own"
+    assert client.get("/v1/chat/completions").json()["error"]["code"] == "method_not_supported"
+    assert client.get("/v2").text == "Not Found"
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("status", "error", "openai_error", "anthropic_error"),
@@ -453,6 +491,20 @@ def test_requests_that_cannot_be_answered(connect: Connect, more: dict[str, Any]
         clients.openai.chat.completions.create(**body)
     assert caught.value.type == "invalid_request_error"
     assert clients.told.made == []  # nothing was started
+
+
+def test_a_result_of_an_unknown_call_is_refused(connect: Connect) -> None:
+    clients = connect()
+    user = {"role": "user", "content": "Hi"}
+    result = {"role": "tool", "tool_call_id": "call_7", "content": "18"}
+    output = {"type": "function_call_output", "call_id": "call_8", "output": "18"}
+    with pytest.raises(openai.BadRequestError, match=r"messages\[1\].*no call 'call_7'"):
+        clients.openai.chat.completions.create(model="sonnet", messages=[user, result])
+    with pytest.raises(openai.BadRequestError, match="no call 'call_8'"):
+        clients.openai.responses.create(model="sonnet", input=[output])
+    with pytest.raises(anthropic.BadRequestError, match="no call 'toolu_9'"):
+        clients.message([{"type": "tool_result", "tool_use_id": "toolu_9", "content": "18"}])
+    assert clients.told.made == []
 
 
 @pytest.mark.sample(2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from endpoint_server import NONCE, ToldTransports, call_text, speak
+from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
@@ -118,6 +119,27 @@ def test_langchain_shows_no_settings() -> None:
     shown = f"{model} {model!r} {model.bind_tools([])!r} {dumpd(model)} {model.model_dump()}"  # what tracers get
     assert "sonnet" in shown
     assert "hidden" not in shown
+
+
+def test_a_cache_of_langchain_tells_settings_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langchain_core.globals._llm_cache", cache := InMemoryCache())
+    told = [chat(f"Answer {n}.") for n in range(2)]
+    for _ in range(2):
+        assert [model.invoke("Hi").text for model, _ in told] == ["Answer 0.", "Answer 1."]
+    assert len(cache._cache) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"settings": {"env": {"KEY": "hidden"}}}, {"settings": {"effort": "low"}}, {"timeout": 5}, {"stop": ["x"]}],
+    ids=repr,
+)
+def test_what_a_cache_of_langchain_goes_by(other: dict[str, Any]) -> None:
+    one, same, more = ChatPilothouse(), ChatPilothouse(), ChatPilothouse(**other)
+    assert one._get_llm_string() == same._get_llm_string() != more._get_llm_string()
+    assert more._get_llm_string() == ChatPilothouse(**other)._get_llm_string()
+    assert "hidden" not in more._get_llm_string()
+    assert one._get_llm_string(effort="low") != one._get_llm_string()
 
 
 def test_langchain_fails_with_our_errors() -> None:

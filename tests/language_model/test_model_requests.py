@@ -99,8 +99,13 @@ def test_calls_of_the_past(given: Any) -> None:
     assert part(given, "assistant") == CALL
 
 
-def result_of(given: Any, role: str = "tool") -> tuple[Any, bool]:
-    made = part(given, role)
+CALLED = {"role": "assistant", "content": [CALL]}
+
+
+def result_of(given: Any) -> tuple[Any, bool]:
+    (_, message), warnings = read(CALLED, {"role": "tool", "content": [given]})
+    assert not warnings
+    (made,) = message["content"]
     assert (made["type"], made["tool_use_id"]) == ("tool_result", "c1")
     return made["content"], made.get("is_error", False)
 
@@ -126,6 +131,13 @@ def test_results_of_the_past(given: Any, text: str, failed: bool) -> None:
     assert result_of(given) == ([{"type": "text", "text": text}], failed)
 
 
+@pytest.mark.parametrize("before", [[], [{**CALLED, "content": [{**CALL, "id": "c2"}]}]])
+def test_a_result_without_its_call_is_refused(before: list[Any]) -> None:
+    result = {"role": "tool", "tool_call_id": "c1", "content": "18"}
+    with pytest.raises(UsageError, match=rf"messages\[{len(before)}\]: tool_call_id: no call 'c1' comes before"):
+        read(*before, result, CALLED)
+
+
 def test_pictures_in_results() -> None:
     value = [{"type": "text", "text": "here"}, {"type": "media", "data": B64, "mediaType": "image/png"}]
     output = {"type": "content", "value": value}
@@ -134,7 +146,7 @@ def test_pictures_in_results() -> None:
 
 
 def test_a_message_that_is_a_result() -> None:
-    (message,), _ = read({"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "18"})
+    (_, message), _ = read(CALLED, {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "18"})
     (block,) = message["content"]
     assert block == {
         "type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "18"}], "name": "weather",

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.pretty import pretty_repr
 
 from pilothouse import options as package
 from pilothouse.errors import OptionsError
@@ -197,6 +198,7 @@ def test_a_struct_shows_what_was_set_and_no_keys() -> None:
     agent = AgentDefinition(description="d", prompt="p", mcp_servers=[{"web": server}])
     assert "hush" not in repr(agent)
     assert "hush" not in repr(Options(agents={"a": agent}, mcp_servers={"web": server}))
+    assert pretty_repr(StdioServer(command="x", env={"A": "hush"})) == repr(StdioServer(command="x", env={"A": "hush"}))
     assert repr(SystemPromptFile(path="x")) == "SystemPromptFile(path='x')"
 
 

@@ -14,8 +14,11 @@ import pytest
 from served_host import LIMIT, TOKEN, Served, prompt, settings
 
 from pilothouse import Query, QueryResult, UsageError
+from pilothouse.errors import StoreError
 from pilothouse.server import Host, rest
 from pilothouse.testing import FakeCLI, frames
+from pilothouse.transports import CliTransport
+from pilothouse.transports.wrapper import TransportWrapper
 
 MakeHost = Callable[..., Served]
 
@@ -260,8 +263,11 @@ def test_starts_that_are_refused(serve_host: MakeHost, body: Any, status: int, w
     ],
 )
 def test_paths(serve_host: MakeHost, method: str, path: str, status: int) -> None:
-    got, answer = serve_host(cli="/nowhere").request(method, path)
+    served = serve_host(cli="/nowhere")
+    got, answer = served.request(method, path)
     assert (got, answer is None or set(answer["error"]) == {"code", "message"}) == (status, True)
+    with served.response(method, path) as response:
+        assert ("allow" in response.headers) == (status == 405)
 
 
 def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
@@ -314,6 +320,26 @@ def test_an_idle_session_loses_its_child_and_goes_on(serve_host: MakeHost) -> No
             past(events, type="result")
         assert [call.prompts for call in fake.calls] == [["hi"], ["ho"]]
         assert f"--resume={answer['conversation']}" in fake.calls[1].argv
+
+
+def test_a_child_that_fails_to_end_keeps_no_slot(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(TransportWrapper):
+        async def close(self) -> None:
+            await super().close()
+            raise StoreError("the disk is full")
+
+    with FakeCLI().text("one") as fake:
+        served = serve_host(
+            cli=fake.path, max_sessions=1, idle_seconds=0.3, make_transport=lambda: Failing(CliTransport())
+        )
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        assert until(served, made["id"], state="dormant")["ending"]["detail"].startswith("no client was attached")
+        assert f"session {made['id']}: the disk is full" in caplog.text
+        assert "the maintenance of sessions failed" not in caplog.text
+        status, other = served.request("POST", "/v1/sessions", {})
+        assert status == 201
+        assert served.request("DELETE", f"/v1/sessions/{other['id']}") == (204, None)
+        assert served.request("POST", "/v1/sessions", {})[0] == 201
 
 
 def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from rich.pretty import pretty_repr
 from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
@@ -273,6 +274,33 @@ def test_odd_answers_are_read_as_far_as_they_go() -> None:
     assert to_result(InterruptResult, None).raw == {}
     assert to_results(McpServerStatus, "nonsense") == []
     assert to_results(McpServerStatus, [{"name": 1, "serverInfo": {"name": "x"}}])[0].server_info == {"name": "x"}
+
+
+async def test_the_state_of_a_server_shows_no_key(cli: Cli) -> None:
+    config: dict[str, Any] = {
+        "type": "http",
+        "url": "https://x/?token=planted-1",
+        "headers": {"X-Team": "planted-2"},
+        "env": {"A": "planted-3"},
+    }
+    server = {"name": "a", "status": "failed", "config": config, "error": "no answer of https://x/?token=planted-4"}
+    cli.answers["mcp_status"] = {"mcpServers": [server]}
+    async with talking(cli) as session:
+        (found,) = await session.mcp.status()
+        with pytest.raises(ph.ControlError) as caught:
+            await session.mcp.wait("a")
+    assert found.config == {
+        "type": "http",
+        "url": "https://x/?token=[redacted]",
+        "headers": {"X-Team": "[redacted]"},
+        "env": {"A": "[redacted]"},
+    }
+    assert found.raw == server
+    shown = f"{found!r} {pretty_repr(found)} {caught.value} {found.error}"
+    assert "name='a'" in shown
+    assert "https://x" in shown
+    assert "planted" not in shown
+    assert "planted" not in repr(to_result(EffectiveSettings, {"effective": {"env": {"A": "planted-5"}}}))
 
 
 def test_every_request_says_what_it_does() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from functools import partial
 from typing import Any, ClassVar
 
@@ -123,6 +124,18 @@ async def test_what_it_would_not_see_makes_none(cli: Cli, differs: dict[str, Any
         await agent.prewarm()
         await agent.query("one", **differs)
         assert cli.prompts[0] == ["one"]
+
+
+async def test_an_exit_in_the_callback_for_standard_error_ends_nothing(
+    cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm()
+        cli.children[0].stderr("warm\n")
+        assert (await agent.query("one", stderr=sys.exit)).text == "re: one"
+        assert cli.prompts[0] == ["one"]
+    assert "the callback for standard error raised" in caplog.text
 
 
 async def test_functions_may_differ_where_their_kinds_are_the_same(cli: Cli) -> None:

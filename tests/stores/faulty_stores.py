@@ -88,6 +88,10 @@ async def fail() -> None:
     raise OSError("the network is gone")
 
 
+async def leave() -> None:
+    raise SystemExit(3)
+
+
 async def hang() -> None:
     await anyio.sleep_forever()
 

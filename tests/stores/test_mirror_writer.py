@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -31,7 +33,7 @@ from pilothouse.errors import LeaseLostError, OptionsError, SessionLeasedError, 
 from pilothouse.messages import MirrorErrorMessage, TranscriptMirrorMessage
 from pilothouse.options import Invocation, Options, render
 from pilothouse.stores import MemoryStore
-from pilothouse.stores.base import TranscriptKey
+from pilothouse.stores.base import Lease, TranscriptKey
 from pilothouse.stores.mirror import (
     BATCH_BYTES,
     BATCH_ENTRIES,
@@ -143,6 +145,47 @@ async def test_a_write_that_fails_is_tried_again(store: Any) -> None:
         await anyio.sleep(2)
         assert store.calls == [[1, 2]]
         assert (reported, mirror.last_error) == ([], None)
+
+
+@virtual
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("x")])
+async def test_an_exit_in_a_store_is_a_failure_of_the_store(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    class Leaving(Moody):
+        async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
+            raise error
+
+        async def release(self, lease: Lease) -> None:
+            raise error
+
+    store, reported = Leaving(), Reported()
+    store.faults = [fail] * 3
+    async with running(store, reported) as mirror, anyio.create_task_group() as tasks:
+        tasks.start_soon(mirror._sessions.renew_leases)
+        mirror.enqueue(PLACE, make_entries(1), 10)
+        await anyio.sleep(30)
+        assert [f"{type(error).__name__}: {error}" in words for _, words in reported] == [True]
+        assert store.calls == [[1]]
+        tasks.cancel_scope.cancel()
+    await mirror._sessions.release()
+    assert "could not be renewed" in caplog.text
+    assert "could not be released" in caplog.text
+
+
+@virtual
+async def test_ctrl_c_in_a_store_passes(store: Any) -> None:
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    store.faults = [interrupt]
+    mirror = MirrorWriter(SessionWriter(store, 60.0), Reported())
+    mirror.enqueue(PLACE, make_entries(1), 10)
+    with pytest.raises(KeyboardInterrupt):
+        await mirror.flush()
 
 
 @virtual
@@ -295,6 +338,27 @@ async def test_leases_are_renewed_and_given_back() -> None:
 
 
 # Through queries and sessions.
+
+
+@pytest.mark.parametrize(
+    "call", ["append", "load", "delete", "list_sessions", "list_session_summaries", "list_subkeys"]
+)
+def test_a_store_with_a_plain_function_is_refused_when_it_is_given(call: str) -> None:
+    store = type("Store", (Plain,), {call: lambda self, *args: None})()
+    with pytest.raises(OptionsError, match=r"session_store.*with async `append` and `load`"):
+        ph.Options(session_store=store)
+
+
+def test_a_wrapped_store_is_accepted() -> None:
+    store = Plain()
+
+    @functools.wraps(store.append)
+    def append(*args: Any) -> Any:
+        return Plain.append(store, *args)
+
+    vars(store)["append"] = append
+    assert ph.Options(session_store=store).session_store is store
+    assert ph.Options(session_store=(mock := AsyncMock())).session_store is mock
 
 
 def agent(store: Any, transport: Transport | Callable[[], Transport], **more: Any) -> ph.Agent:

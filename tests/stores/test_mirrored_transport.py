@@ -17,6 +17,7 @@ from faulty_stores import (
     Plain,
     fail,
     hang,
+    leave,
     make_entries,
     mirror_frame,
     numbers,
@@ -105,7 +106,10 @@ async def test_a_list_of_another_shape_is_named(rows: Any) -> None:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize(("fault", "words"), [(fail, "OSError: the network is gone"), (hang, "load_timeout")])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(fail, "OSError: the network is gone"), (hang, "load_timeout"), (leave, r"failed in load\(\).*: SystemExit: 3")],
+)
 async def test_a_store_that_fails_while_it_is_read_is_named(fault: Any, words: str) -> None:
     class Failing(Plain):
         async def load(self, key: Any) -> Any:
@@ -123,10 +127,11 @@ async def test_a_store_that_hangs_while_a_session_is_brought_there_is_named() ->
         await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
 
 
-async def test_a_store_that_fails_while_a_session_is_brought_there_is_named() -> None:
+@pytest.mark.parametrize(("fault", "words"), [(fail, "OSError: the network is gone"), (leave, "SystemExit: 3")])
+async def test_a_store_that_fails_while_a_session_is_brought_there_is_named(fault: Any, words: str) -> None:
     store = Plain()
-    store.faults = [fail]
-    with pytest.raises(StoreError, match=r"failed in append\(\): OSError: the network is gone"):
+    store.faults = [fault]
+    with pytest.raises(StoreError, match=rf"failed in append\(\): {words}"):
         await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
 
 

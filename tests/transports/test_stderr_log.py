@@ -162,17 +162,26 @@ def test_the_kept_part_is_bounded() -> None:
     assert stderr._length < 3000
 
 
-def test_a_callback_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_callback_that_raises_is_logged_once(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
 
     def fail(line: str) -> None:
         calls.append(line)
-        raise ValueError(line)
+        raise error(line)
 
     stderr = StderrLog(lambda: Redactor(()), fail)
     stderr.feed(b"a\nb\nc\n")
     assert calls == ["a", "b", "c"]
     assert len(caplog.records) == 1
+
+
+def test_ctrl_c_in_a_callback_passes() -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        StderrLog(lambda: Redactor(()), interrupt).feed(b"a\n")
 
 
 def test_lines_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from pilothouse.driver import HandlerSet, RequestControl
 from pilothouse.errors import ControlError, ControlTimeout, UsageError
 from pilothouse.options import Options
+from pilothouse.options.secrets import mask
 
 if TYPE_CHECKING:
     from pilothouse.messages import InitMessage
@@ -49,8 +50,8 @@ class McpControls(_ControlGroup):
     __slots__ = ()
 
     async def status(self) -> list[McpServerStatus]:
-        """Return every server, with its state and its tools."""
-        return to_results(McpServerStatus, (await self._control("mcp_status")).get("mcpServers"))
+        """Return every server, with its state and its tools. Only `raw` has the keys of its configuration."""
+        return _read_servers(await self._control("mcp_status"))
 
     async def wait(self, servers: str | Iterable[str], timeout: float = 30.0) -> list[McpServerStatus]:
         """Wait until these servers are connected, before a prompt that needs their tools.
@@ -312,9 +313,15 @@ ResultT = TypeVar("ResultT", bound="ControlResult")
 
 
 class ControlResult(Struct, frozen=True, kw_only=True):
-    """A response. `raw` is all of it, as it came."""
+    """A response. `raw` is all of it, as it came. `repr` shows the other fields, with possible keys masked."""
 
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], name="(raw)")
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return list(mask({name: getattr(self, name) for name in self.__struct_fields__ if name != "raw"}).items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class CamelControlResult(ControlResult, frozen=True, kw_only=True, rename="camel"):
@@ -593,7 +600,7 @@ async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: Requ
     begun = anyio.current_time()
     with anyio.move_on_after(timeout):
         while True:
-            known = _by_name(to_results(McpServerStatus, (await request("mcp_status", {})).get("mcpServers")))
+            known = _by_name(_read_servers(await request("mcp_status", {})))
             if given is None:  # the servers are in a file, which only the CLI has read
                 required = [name for name, server in known.items() if server.scope == "dynamic"]
             waiting = _waiting(required, known)
@@ -613,6 +620,12 @@ async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: Requ
         timeout,
         ", ".join(sorted(_pending(known))),
     )
+
+
+def _read_servers(response: Mapping[str, Any]) -> list[McpServerStatus]:
+    """Read the servers of a response, with the keys masked that the CLI repeats from their configuration."""
+    servers = to_results(McpServerStatus, response.get("mcpServers"))
+    return [replace(server, config=mask(server.config), error=mask(server.error)) for server in servers]
 
 
 def _pending(known: Mapping[str, McpServerStatus]) -> list[str]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from pilothouse.driver.failures import oversize_error
@@ -52,6 +53,7 @@ SkippedLine = NonJsonLine | LineTooLong | InvalidFrame
 LOGGED_CHARS = 200  # of a line that is not a message
 REDACTED_BYTES = 64 * 1024  # of that line, searched for keys
 EMPTY: Mapping[str, Any] = MappingProxyType({})
+PIECE_BYTES = 4096  # read at a time after lines that are not messages; each may take 20 µs
 CANCEL_SEND_SECONDS = 1.0  # for sending a cancel request to the CLI, which is a courtesy
 
 
@@ -230,10 +232,12 @@ class ControlChannel:
         # match ours.
         id_prefix: str = getattr(transport, "request_prefix", "ph")
         self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
+        self.connection.has_odd_lines = True  # the first chunk is read with care
         self.incoming = IncomingRequests(
             self.connection, {} if handlers is None else handlers.handlers, transport.try_send, self._send_quietly
         )
         self._size = 0  # bytes received since the last complete message
+        self._unread = b""  # bytes received that were not read yet
         self._has_output_ended = False
         self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
         self._wait_scope: anyio.CancelScope | None = None
@@ -293,8 +297,8 @@ class ControlChannel:
 
     async def _read_and_handle(self, reader: ReaderTask) -> bool:
         """Read and run handlers. Returns whether the output has ended."""
-        receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.incoming
-        events, new = self.connection.events, questions.unhandled
+        receive, connection, sink, questions = self._transport.receive, self.connection, self._sink, self.incoming
+        feed, events, new = connection.feed, connection.events, questions.unhandled
         may_be_full = True  # the reader before this one may have filled the sink
         while True:
             if new and (rest := questions.handle_new(reader)) is not None:
@@ -306,7 +310,7 @@ class ControlChannel:
                 self._is_reader_waiting = True
                 await sink.wait_for_space()
                 self._is_reader_waiting = False
-            chunk = await receive()
+            chunk = await (self._receive_piece() if connection.has_odd_lines else receive())
             if not chunk:
                 break
             self._size += len(chunk)
@@ -316,11 +320,21 @@ class ControlChannel:
             may_be_full = bool(messages or self._skipped)
             if may_be_full:
                 self._dispatch(messages)
-        end = self.connection.end_output()
+        end = connection.end_output()
         if events:
             self._route()
         self._dispatch(end.messages)
         return True
+
+    async def _receive_piece(self) -> bytes:
+        """Return a small part of what came: a whole chunk of lines that are not JSON would keep other tasks waiting."""
+        if self._unread:
+            await checkpoint()
+        else:
+            self._unread = await self._transport.receive()
+        piece, self._unread = self._unread[:PIECE_BYTES], self._unread[PIECE_BYTES:]
+        self.connection.has_odd_lines = bool(self._unread)
+        return piece
 
     def _start_next_reader(self) -> None:
         self._start_task(self._read)

@@ -250,7 +250,9 @@ class WarmChild:
         try:
             while self._stderr:
                 on_stderr(self._stderr.popleft())
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("the callback for standard error raised and is disabled")
         else:
             self._on_stderr = on_stderr

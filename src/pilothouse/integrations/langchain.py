@@ -5,6 +5,8 @@ Owns the translation between LangChain's messages and `LanguageModel`; the tools
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
@@ -16,6 +18,7 @@ except ModuleNotFoundError as missing:
         name="langchain_core",
     ) from missing
 
+import msgspec
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -27,7 +30,7 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
 from pilothouse.errors import ExecutionError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
@@ -74,6 +77,7 @@ class ChatPilothouse(BaseChatModel):
     timeout: float | None = None
     max_retries: int | None = None
     stop: list[str] | None = None
+    _instance_id: bytes = PrivateAttr(default_factory=lambda: uuid.uuid4().bytes)
 
     def __init__(self, model: str | None = None, **fields: Any) -> None:
         named: dict[str, Any] = {} if model is None else {"model": model}
@@ -87,6 +91,15 @@ class ChatPilothouse(BaseChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"model": self.model, "max_tokens": self.max_tokens, "temperature": self.temperature}
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
+        """Return what LangChain's cache goes by. A digest of the settings, because they may contain keys."""
+        try:
+            settings = msgspec.json.encode(self._settings, order="sorted")
+        except (TypeError, ValueError):  # objects, such as a transport: shared with no other model
+            settings = self._instance_id
+        given = super()._get_llm_string(stop=stop or self.stop, **kwargs)
+        return f"{given}---{hashlib.sha256(settings).hexdigest()}"
 
     @property
     def _settings(self) -> dict[str, Any]:

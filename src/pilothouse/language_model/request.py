@@ -183,7 +183,10 @@ class MessageConverter:
         name = _get_first(part, _NAME_KEYS)
         more = {"name": name} if isinstance(name, str) else {}
         more |= {"is_error": True} if failed else {}
-        return [{"type": "tool_result", "tool_use_id": self._id(part), "content": self._output(value), **more}]
+        call_id = self._id(part)
+        if call_id not in self.call_ids:
+            raise self._make_error(f"tool_call_id: no call {call_id!r:.80} comes before its result")
+        return [{"type": "tool_result", "tool_use_id": call_id, "content": self._output(value), **more}]
 
     def _output(self, value: Any) -> list[WireObject]:
         if value is None or value == []:

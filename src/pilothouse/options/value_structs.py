@@ -47,11 +47,12 @@ class OptionStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
     is_option_struct: ClassVar[bool] = True
 
-    def __repr__(self) -> str:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         given = ((field.name, getattr(self, field.name), field.default) for field in structs.fields(self))
-        masked = mask({name: value for name, value, default in given if value != default})
-        shown = (f"{name}={value!r}" for name, value in masked.items())
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return list(mask({name: value for name, value, default in given if value != default}).items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class SystemPromptPreset(OptionStruct, frozen=True, kw_only=True, tag="preset"):

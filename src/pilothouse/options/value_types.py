@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, unwrap
+from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
@@ -364,7 +365,20 @@ def _is_uuid(value: Any) -> bool:
 
 
 def _is_session_store(value: Any) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("append", "load"))
+    has = callable(getattr(value, "append", None)) and callable(getattr(value, "load", None))
+    return (
+        has and not isinstance(value, type) and not any(_is_plain(getattr(value, name, None)) for name in _STORE_CALLS)
+    )
+
+
+_STORE_CALLS = ("append", "load", "delete", "list_sessions", "list_session_summaries", "list_subkeys")
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether it is a Python function that is not async, and wraps none that is."""
+    return isinstance(function, FunctionType | MethodType) and not any(
+        map(iscoroutinefunction, (function, unwrap(function)))
+    )
 
 
 def as_list(value: Any) -> list[Any]:
@@ -458,5 +472,5 @@ MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Se
 ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park") and not isinstance(v, type)))
 TRANSPORT = python_object("a Transport, or a callable that makes one", "Any",
     _read_if(lambda v: callable(v) or hasattr(v, "receive")))
-SESSION_STORE = python_object("a session store, with `append` and `load`", "Any", _read_if(_is_session_store))
+SESSION_STORE = python_object("a session store, with async `append` and `load`", "Any", _read_if(_is_session_store))
 # fmt: on

@@ -243,6 +243,8 @@ class FrameReader:
     Attributes:
         events: what happened besides messages, oldest first; the caller removes them.
         stats: counters.
+        has_odd_lines: whether `feed` has met lines that are not a frame on their own; each costs as much as ten
+            messages. The caller resets it.
     """
 
     HANDLERS: ClassVar[Mapping[type[Struct], Callable[[Any, Any], None]]] = {}
@@ -252,6 +254,7 @@ class FrameReader:
         self.events: deque[ConnectionEvent] = deque()
         self.stats = ConnectionStats()
         self.is_output_ended = False
+        self.has_odd_lines = False
         self._decoder = _make_decoder(tuple(self.HANDLERS))
         self._special = _ERRORS | self.HANDLERS.keys()
         self._max = max_line_bytes
@@ -349,6 +352,7 @@ class FrameReader:
         return None
 
     def _read_odd_line(self, line: bytes, error: PeerError) -> Message | None:
+        self.has_odd_lines = True
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         text = line.strip()
         if not text:

@@ -275,10 +275,9 @@ def _make_endpoint(host: Host, handler: RouteHandler) -> Callable[[Request], Awa
 
 async def handle_not_found(request: Request, error: Exception) -> Response:
     """Respond to a path or method that does not exist."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return JSONResponse(
-        make_error_body(RefusedRequestError("bad_request", "there is no such path, or not this method of it")), status
-    )
+    status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+    refusal = RefusedRequestError("bad_request", "there is no such path, or not this method of it")
+    return JSONResponse(make_error_body(refusal), status, headers)
 
 
 def _make_refusal_response(refusal: RefusedRequestError) -> Response:

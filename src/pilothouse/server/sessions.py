@@ -435,7 +435,10 @@ class RestSession(ServerSession):
         async with self._lock:
             if self._session is not None:
                 self.asks.is_stopping = True
-                await self._session.close()
+                try:
+                    await self._session.close()
+                except PilothouseError as error:  # the child has ended; what it stored is incomplete
+                    _log.error("session %s: %s", self.id, error)
                 self.asks.is_stopping = False
             if self.record.state == "live":
                 await self.record_exit(ExitInfo(detail=reason))

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import anyio
 import anyio.lowlevel
 
+from pilothouse.callbacks import is_failure
 from pilothouse.errors import LeaseLostError, LineDecodeError, SessionLeasedError, StoreConflictError, UsageError
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.stores.base import Entry, Lease, SessionStore, StoreBackend, TranscriptKey
@@ -200,7 +201,9 @@ class SessionWriter:
                     except LeaseLostError:
                         del self._leases[transcript]
                         raise
-                    except Exception as error:  # noqa: BLE001 - the store may work again at the next round
+                    except BaseException as error:  # the store may work again at the next round
+                        if not is_failure(error):
+                            raise
                         log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
 
     async def release(self) -> None:
@@ -210,7 +213,9 @@ class SessionWriter:
             for lease in leases.values():
                 try:
                     await self._backend.release(lease)
-                except Exception as error:  # noqa: BLE001 - the others are still released
+                except BaseException as error:  # the others are still released
+                    if not is_failure(error):
+                        raise
                     log.warning("the lease of session %s could not be released: %s", lease.transcript.session, error)
 
 
@@ -351,7 +356,9 @@ class MirrorWriter:
                     self._report_lost(transcript, len(entries), reason)
                     return True
                 self.last_error = reason
-            except Exception as error:  # noqa: BLE001 - stores are user code
+            except BaseException as error:  # stores are user code
+                if not is_failure(error):
+                    raise
                 self.last_error = f"{type(error).__name__}: {error}"
             else:
                 self.last_error = None

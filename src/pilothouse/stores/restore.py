@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import anyio
 
+from pilothouse.callbacks import is_failure
 from pilothouse.errors import MessageParseError, PilothouseError, StoreError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.stores.base import Entry, SessionStore, TranscriptKey, implements
@@ -105,7 +106,9 @@ class StoreReader:
         except TimeoutError:
             words = f"the session store did not answer {name} within {self._timeout:g} s (option load_timeout)"
             raise StoreError(words) from None
-        except Exception as error:  # stores are user code
+        except BaseException as error:  # stores are user code
+            if not is_failure(error):
+                raise
             raise StoreError(f"the session store failed in {name}: {type(error).__name__}: {error}") from error
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
+from pilothouse.callbacks import is_failure
 from pilothouse.errors import LineDecodeError, PilothouseError, SessionNotFoundError, StoreError, UsageError
 from pilothouse.messages import Message
 from pilothouse.messages.json_lines import decode_line
@@ -156,7 +157,9 @@ async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch
         raise
     except TimeoutError:
         raise StoreError(f"the session store did not answer append() within {ATTEMPT_SECONDS:g} s") from None
-    except Exception as error:  # stores are user code
+    except BaseException as error:  # stores are user code
+        if not is_failure(error):
+            raise
         raise StoreError(f"the session store failed in append(): {type(error).__name__}: {error}") from error
 
 

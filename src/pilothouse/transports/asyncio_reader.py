@@ -136,10 +136,13 @@ class ReadCallbacks:
     Args:
         loop: the loop that runs this task.
         fd: the descriptor; nothing else on this loop may wait for it.
-        on_ready: the first function. The loop keeps a reference to both.
+        on_ready: the first function. The loop keeps a reference to this object.
         seconds: delay from the first call to the second.
         callback: the second function.
+        on_closed: called in place of both if the loop is closed before.
     """
+
+    _on_closed: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -148,12 +151,14 @@ class ReadCallbacks:
         on_ready: Callable[[], object],
         seconds: float,
         callback: Callable[[], object],
+        on_closed: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._fd = fd
         self._call_first = on_ready
         self._seconds = seconds
         self._callback = callback
+        self._on_closed = on_closed
         self._timer: asyncio.TimerHandle | None = None
         loop.add_reader(fd, self._on_ready)
 
@@ -169,4 +174,12 @@ class ReadCallbacks:
     def _on_ready(self) -> None:
         self._loop.remove_reader(self._fd)
         self._call_first()
-        self._timer = self._loop.call_later(self._seconds, self._callback)
+        self._timer = self._loop.call_later(self._seconds, self._on_time)
+
+    def _on_time(self) -> None:
+        self._callback()
+
+    def __del__(self) -> None:
+        # A loop that is closed forgets its registrations. Its tasks, if they were not cancelled, are never collected.
+        if self._on_closed is not None and self._loop.is_closed():
+            self._on_closed()

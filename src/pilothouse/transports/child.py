@@ -204,7 +204,7 @@ class ChildProcess:
         self.stdout = stdout
         self.stderr = stderr
         self._exit_watcher = watch
-        self._finish_callback: ReadCallbacks | None = None
+        self._finish_callback: weakref.ref[ReadCallbacks] | None = None
         self._owner_pid = os.getpid()
         self._is_released = False
         _live_children.add(self)
@@ -239,13 +239,18 @@ class ChildProcess:
             return False
         from pilothouse.transports.asyncio_reader import ReadCallbacks  # loads asyncio, which trio does not need
 
-        finish = weakref.WeakMethod(self.finish_streams)  # the loop must not keep a child that has no other references
+        find = weakref.ref(self)  # the loop must not keep a child that has no other references
 
-        def call() -> None:
-            if (found := finish()) is not None:
-                found()
+        def finish() -> None:
+            if (child := find()) is not None:
+                child.finish_streams()
 
-        self._finish_callback = ReadCallbacks(loop, self._exit_watcher.fileno(), self._exit_watcher.poll, seconds, call)
+        def end() -> None:
+            if (child := find()) is not None:
+                child.__del__()
+
+        callbacks = ReadCallbacks(loop, self._exit_watcher.fileno(), self._exit_watcher.poll, seconds, finish, end)
+        self._finish_callback = weakref.ref(callbacks)  # the loop alone keeps them
         return True
 
     def signal(self, number: int) -> None:
@@ -276,8 +281,10 @@ class ChildProcess:
         if self._is_released:
             return
         self._is_released = True
-        self._close()
-        end_group_in_thread(self.pid, self._exit_watcher)
+        try:
+            self._close()
+        finally:
+            end_group_in_thread(self.pid, self._exit_watcher)
 
     def release_after_fork(self) -> None:
         """After a fork, in the child: close the descriptors' copies and leave the process to the parent."""
@@ -289,8 +296,8 @@ class ChildProcess:
     def _close(self) -> None:
         for end in self._pipe_ends():
             end.close()
-        if self._finish_callback is not None:
-            self._finish_callback.cancel()
+        if (callbacks := self._finish_callback and self._finish_callback()) is not None:
+            callbacks.cancel()
 
     def _pipe_ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
         return self.stdin, self.stdout, self.stderr

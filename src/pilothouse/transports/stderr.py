@@ -35,7 +35,7 @@ class StderrLog:
 
     Args:
         redactor: makes the object that removes secrets; called on first use.
-        on_line: called with each line, without its end. An exception in it is logged once and ignored.
+        on_line: called with each line, without its end. What it raises is logged once and ignored, `SystemExit` too.
         tail: characters kept.
     """
 
@@ -125,7 +125,9 @@ class StderrLog:
             return
         try:
             self._on_line(line)
-        except Exception:  # noqa: BLE001 - the callback is the user's, the stream must go on
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - the callback is the user's, the stream must go on
             if not self._on_line_failed:
                 self._on_line_failed = True
                 _log.exception("the stderr callback raised; further errors of it are not reported")

@@ -11,7 +11,7 @@ import hmac
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -76,7 +76,7 @@ def openai_routes(models: EndpointModels, *, token: str | None) -> list[Route]:
         responses.make("/v1/responses", "POST", responses.answer),
         responses.make("/v1/responses/{id}", "GET", responses.get_answer),
         responses.make("/v1/responses/{id}", "DELETE", responses.delete_answer),
-        *routes.make_model_routes(),
+        *routes.make_shared_routes(),
     ]
 
 
@@ -89,7 +89,7 @@ def anthropic_routes(models: EndpointModels, *, token: str | None) -> list[Route
     return [
         routes.make("/v1/messages", "POST", routes.answer),
         routes.make("/v1/messages/count_tokens", "POST", routes.count_tokens),
-        *routes.make_model_routes(),
+        *routes.make_shared_routes(),
     ]
 
 
@@ -145,8 +145,11 @@ class EndpointRoutes:
         self._answers = answers
 
     def make(self, path: str, method: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
-        """Make the route of a handler; its errors are in the form of the dialect."""
-        from starlette.requests import ClientDisconnect
+        """Make the route of a handler; its errors are in the form of the dialect, those of other methods too.
+
+        Without a method, the route refuses what no other route of the application takes.
+        """
+        from starlette.requests import ClientDisconnect, Request
         from starlette.responses import Response
         from starlette.routing import Route
 
@@ -164,14 +167,35 @@ class EndpointRoutes:
                 log.exception("a request of an endpoint could not be read")
                 return self._make_error_response(make_hidden_error())
 
-        return Route(path, endpoint, methods=[method])
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] in allowed:
+                await route.app(scope, receive, send)
+            else:
+                await self._refuse(Request(scope), allowed)(scope, receive, send)
 
-    def make_model_routes(self) -> list[Route]:
-        """Make the routes that list the models, in a form that clients of both vendors read."""
+        route = Route(path, endpoint, methods=[method])
+        allowed = sorted(route.methods or ()) if method else []
+        route.handle = handle  # Starlette's own answers in plain text
+        return route
+
+    def make_shared_routes(self) -> list[Route]:
+        """Make the routes that list the models, in a form that clients of both vendors read, and refuse other paths."""
         return [
             self.make("/v1/models", "GET", self.list_models),
             self.make("/v1/models/{id:path}", "GET", self.get_model),
+            self.make("/v1/{path:path}", "", self.list_models),
         ]
+
+    def _refuse(self, request: Request, allowed: Collection[str]) -> Response:
+        text = f"there is no {request.method} {request.url.path} here"
+        error = EndpointError(404, "not_found_error", text, code="unknown_url")
+        if allowed:
+            error = EndpointError(405, "invalid_request_error", text, code="method_not_supported")
+        is_anthropic = "anthropic-version" in request.headers  # each list of routes refuses for both vendors
+        response = self._make_error_response(error, anthropic_messages.DIALECT if is_anthropic else self._dialect)
+        if allowed:
+            response.headers["allow"] = ", ".join(allowed)
+        return response
 
     async def answer(self, request: Request) -> Response:
         """Answer a request, as a stream if it asks for one."""
@@ -226,8 +250,9 @@ class EndpointRoutes:
         if not hmac.compare_digest(_digest(given), _digest(self._token)):
             raise EndpointError(401, "authentication_error", "the API key is not valid here", code="invalid_api_key")
 
-    def _make_error_response(self, error: EndpointError) -> Response:
-        return _make_response(self._dialect.make_error_body(error), error.status, dict(_list_error_headers(error)))
+    def _make_error_response(self, error: EndpointError, dialect: Dialect | None = None) -> Response:
+        body = (dialect or self._dialect).make_error_body(error)
+        return _make_response(body, error.status, dict(_list_error_headers(error)))
 
     def _keep(self, asked: EndpointRequest, messages: list[Any], body: JsonBody, answer: EndpointAnswer) -> None:
         if self._models.is_agent(asked.model):

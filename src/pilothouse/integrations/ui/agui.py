@@ -260,6 +260,9 @@ async def _begin(thread: Thread, body: Mapping[str, Any]) -> Turn:
     messages, resume = _list_objects(body, "messages"), _list_objects(body, "resume")
     turn = thread.turn if thread.is_busy else None
     results = {str(each.get("toolCallId")): each for each in messages if each.get("role") == "tool"}
+    known = {str(call.get("id")) for each in messages for call in _list_objects(each, "toolCalls")}
+    for call in results.keys() - known - thread.client_calls.keys():
+        raise FrontEndError(f"messages: no call {call!r:.80} comes before its result")
     prompt = _make_prompt(messages, body)
     if turn is not None and (resume or results.keys() & thread.client_calls.keys()):
         _answer(turn, resume)
