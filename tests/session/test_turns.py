@@ -101,6 +101,18 @@ async def test_an_interrupt_is_an_outcome_of_its_own(cli: Cli) -> None:
         assert (await session.query("next")).text == "re: next"
 
 
+async def test_an_interrupt_may_come_before_the_cli_has_said_anything(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        query = session.query("slow")
+        await query.start()
+        with anyio.fail_after(10):
+            await query.interrupt()
+        assert (await query.result()).outcome == "interrupted"
+        assert cli.prompts == [["slow"]]
+        assert (await session.query("next")).text == "re: next"
+
+
 @pytest.mark.requirement("G16", "R7", "E21")
 async def test_messages_gives_everything_in_order(cli: Cli) -> None:
     async def woken(cli: Cli, say: Say, text: str) -> str:

@@ -272,7 +272,7 @@ class QueryRun(OwnedTask):
 
     def unmark_begun(self) -> None:
         """Undo `mark_begun`: the CLI does report prompts that it starts, so what came was a turn of its own."""
-        if not self._accepted:
+        if self.has_begun and not self._accepted:  # an interrupt may wait for the event
             self._begun = LazyEvent()
 
     def put(self, batch: list[Message], size: int) -> None:
