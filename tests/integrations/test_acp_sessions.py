@@ -73,6 +73,7 @@ async def prompt(editor: Editor, directory: Path) -> str:
     cli.answers["get_settings"] = {"applied": {}}
     agent = ph.Agent(transport=cli.transport)
     session = AcpSession("s", agent, editor, {"cwd": str(directory)}, NoConversations())
+    shown, reason = [""], ""
     async with anyio.create_task_group() as tasks:
         await session.start(tasks, {})
         reason = await session.prompt([{"type": "text", "text": "go"}])
