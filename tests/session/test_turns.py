@@ -101,6 +101,46 @@ async def test_an_interrupt_is_an_outcome_of_its_own(cli: Cli) -> None:
         assert (await session.query("next")).text == "re: next"
 
 
+async def test_an_interrupt_may_come_before_the_cli_has_said_anything(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        query = session.query("slow")
+        await query.start()
+        with anyio.fail_after(10):
+            await query.interrupt()
+        assert (await query.result()).outcome == "interrupted"
+        assert cli.prompts == [["slow"]]
+        assert (await session.query("next")).text == "re: next"
+
+
+@pytest.mark.parametrize("texts", [["two"], ["one", "two"]])
+@pytest.mark.parametrize("way", ["interrupt", "old interrupt", "task"])
+async def test_a_query_ends_when_the_prompt_that_it_waits_for_is_cancelled(texts: list[str], way: str) -> None:
+    """The CLI is in a turn of its own, or answers the prompt before, while the last one waits in its queue."""
+    cli = Cli(says_lifecycle=way != "old interrupt")
+    cli.acts["one"] = hang
+    async with talking(cli) as session:
+        await session.query("first")
+        if len(texts) == 1:
+            await cli.children[0].write(frames.init())
+            cli.hold = lambda frame: cli.queue(0, frame)
+        query = session.query([{"type": "user", "message": {"role": "user", "content": text}} for text in texts])
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(query.result)
+                await anyio.wait_all_tasks_blocked()
+                if way == "task":
+                    assert await session.tasks.cancel_queued(cli.uuids_queued(0)[0])
+                    await session.interrupt()
+                else:
+                    assert len((await session.interrupt(cancel_queued=True)).cancelled) == 1
+        assert (await query.result()).outcome == "interrupted"
+        cli.hold = None
+        if len(texts) == 1:
+            await cli.children[0].write(frames.result("WOKEN", origin={"kind": "task-notification"}))
+        assert (await session.query("next")).text == "re: next"
+
+
 @pytest.mark.requirement("G16", "R7", "E21")
 async def test_messages_gives_everything_in_order(cli: Cli) -> None:
     async def woken(cli: Cli, say: Say, text: str) -> str:

@@ -448,7 +448,11 @@ class Session(SessionControls):
         if not (child.is_in_turn if turn is None else cancel_queued):
             return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
-        return to_result(InterruptResult, await child.request("interrupt", body))
+        done = to_result(InterruptResult, await child.request("interrupt", body))
+        if turn is not None:
+            for uuid in done.cancelled:
+                turn.mark_cancelled(uuid)
+        return done
 
     async def set_model(self, model: str | None) -> str | None:
         """Use another model from the next turn on; None: the default. Returns its full name."""

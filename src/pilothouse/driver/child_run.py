@@ -70,14 +70,12 @@ class ChildRun(OwnedTask):
         limits: sizes, and times of control requests and of the start.
         handlers: handle the requests of the CLI, if any.
         subscriptions: get every message.
-        make_refusal_error: makes the error for a result that comes instead of an initialize response (`resume` of an
-            unknown id).
+        make_refusal_error: makes the error for a result in place of an initialize response (`resume` of an unknown id).
 
     Attributes:
         background: the background tasks that run.
         close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
-        last_activity: when the CLI last sent something or was busy; in the future while it waits for an announced
-            time.
+        last_activity: when the CLI last sent something or was busy; in the future while it waits for a known time.
         is_in_turn: whether the CLI works on a turn, for a prompt or on its own.
         may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
         has_started: whether the CLI has responded to the initialize request.
@@ -653,6 +651,8 @@ class ChildRun(OwnedTask):
         if isinstance(message, CommandLifecycleMessage):
             if message.state == "started" and message.command_uuid in query.pending_prompts:
                 self._mark_begun(query, message.command_uuid)
+            elif message.state == "cancelled":
+                query.mark_cancelled(message.command_uuid)
             return False
         if not self.reports_lifecycle:
             self._mark_begun(query, None)  # an old CLI, or a stand-in: it works on nothing else

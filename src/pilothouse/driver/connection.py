@@ -124,6 +124,9 @@ class ChildQuery(MessageSink, Protocol):
     def unmark_begun(self) -> None:
         """Undo `mark_begun`."""
 
+    def mark_cancelled(self, uuid: str | None) -> None:
+        """Take note that the CLI will not answer a prompt."""
+
     def put_note(self, note: SystemMessage) -> None:
         """Take a message of our own."""
 

@@ -228,8 +228,7 @@ class QueryRun(OwnedTask):
             if not self.pending_prompts:
                 if self._is_in_background_turn:
                     await child.request("interrupt")
-                self.is_cut_short = self.has_turn_ended = True
-                self._end_turn()
+                self._end_without_answer()
                 return
             await self._begun.wait()
         if not ended.is_set():
@@ -272,8 +271,21 @@ class QueryRun(OwnedTask):
 
     def unmark_begun(self) -> None:
         """Undo `mark_begun`: the CLI does report prompts that it starts, so what came was a turn of its own."""
-        if not self._accepted:
+        if self.has_begun and not self._accepted:  # an interrupt may wait for the event
             self._begun = LazyEvent()
+
+    def mark_cancelled(self, uuid: str | None) -> None:
+        """Take note that a prompt was removed from the queue of the CLI; without a further one, the query ends."""
+        if uuid is None or uuid not in self.pending_prompts or uuid in self._accepted:
+            return  # one that was started gets a result
+        self.pending_prompts.discard([uuid])
+        if not self.pending_prompts:
+            self.interrupted = True
+            self._end_without_answer()
+
+    def _end_without_answer(self) -> None:
+        self.is_cut_short = self.has_turn_ended = True
+        self._end_turn()
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add messages that belong to this query."""

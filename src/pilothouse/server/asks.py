@@ -48,7 +48,7 @@ class HostAsks:
 
     Attributes:
         asks: the option of the session.
-        is_stopping: whether the host ends the child, so that its asks are kept.
+        is_stopping: whether the host ends the child, so that its asks are kept, as after a restart.
     """
 
     def __init__(self, journal: OutputJournal, record: JournaledSession, timeout: float) -> None:
@@ -63,6 +63,11 @@ class HostAsks:
 
     def __len__(self) -> int:
         return len(self._list())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a child waits for a decision."""
+        return bool(self._shown)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return those that wait, for REST."""
@@ -102,18 +107,21 @@ class HostAsks:
             if ask.is_settled or not self.is_stopping:
                 with anyio.CancelScope(shield=True), suppress(JournalError):
                     await self._journal.remove_ask(ask.id)
-            self._forget(self._shown, ask)
+                self._forget(self._shown, ask)
+            else:
+                self._shown.pop(ask.id, None)
+                self.restore([(ask.id, ask.describe(details=True))])
 
     def _forget(self, asks: dict[str, Ask], ask: Ask) -> None:
         asks.pop(ask.id, None)
         self._settled[ask.id] = settlement = ask.settlement or Settlement(None, "withdrawn", time.time())
-        self._tell_settled(ask, settlement)
+        self._tell_settled(ask.id, settlement)
         while len(self._settled) > MAX_SETTLED:
             del self._settled[next(iter(self._settled))]
 
-    def _tell_settled(self, ask: Ask, settlement: Settlement) -> None:
+    def _tell_settled(self, ask_id: str, settlement: Settlement) -> None:
         decision = None if settlement.decision is None else type(settlement.decision).__name__.lower()
-        facts = {"id": ask.id, "session": self._record.id, "decision": decision, "by": settlement.by}
+        facts = {"id": ask_id, "session": self._record.id, "decision": decision, "by": settlement.by}
         self._journal.add_event(self._record, "settled", facts)
 
     def restore(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
@@ -121,9 +129,11 @@ class HostAsks:
         for ask_id, shown in rows:
             if shown["kind"] == "elicitation":  # the MCP server that asked is gone, and its form with it
                 self._journal.remove_ask_later(ask_id)
+                self._tell_settled(ask_id, Settlement(None, "withdrawn", time.time()))
                 continue
             ask = Ask(ask_id, read_subject(read_request(shown["request"])))
             ask.asked_at, ask.expires_at, ask.session_id = shown["asked_at"], shown["expires_at"], shown["session"]
+            self._record.conversation = self._record.conversation or shown["session"] or ""
             self._restored[ask_id] = ask
             self._journal.add_event(self._record, "asked", self._describe(ask))
 
@@ -159,14 +169,20 @@ class HostAsks:
                 del self._settled[ask_id]
                 self.restore([(ask_id, ask.describe(details=True))])
                 raise
-            self._tell_settled(ask, self._settled[ask_id])
+            self._approve(ask)
+            self._tell_settled(ask_id, self._settled[ask_id])
         await self._journal.remove_ask(ask_id)
 
+    def _approve(self, ask: Ask) -> None:
+        """Let the call run once, if somebody has allowed it."""
+        assert ask.settlement is not None
+        decision = ask.settlement.decision
+        if isinstance(decision, Allow) and not isinstance(ask.request, QuestionRequest):
+            self._approved.add(_make_call_key(_find_call(ask), decision.updated_input))
+
     def _make_prompt(self, ask: Ask) -> str:
-        request, settlement = ask.request, ask.settlement
+        request, settlement, call = ask.request, ask.settlement, _find_call(ask)
         assert settlement is not None
-        call = request if isinstance(request, PermissionRequest) else getattr(request, "request", None)
-        assert isinstance(call, PermissionRequest)
         start = f"This session was restarted while your call of {call.tool_name} waited for a person."
         match settlement.decision:
             case Deny(message=message):
@@ -178,11 +194,18 @@ class HostAsks:
                 return f"{start} These are the answers, do not ask again: {json.dumps(answers, ensure_ascii=False)}"
             case Allow(updated_input=updated):
                 tool_input = call.tool_input if updated is None else updated
-                self._approved.add(_make_call_key(call, tool_input))
                 shown = json.dumps(tool_input, ensure_ascii=False)
                 return f"{start} It is allowed now. Make this call again, with exactly this input, and go on: {shown}"
             case _:
                 raise AssertionError(settlement)
+
+
+def _find_call(ask: Ask) -> PermissionRequest:
+    """Return the call of a restored ask."""
+    request = ask.request
+    call = request if isinstance(request, PermissionRequest) else getattr(request, "request", None)
+    assert isinstance(call, PermissionRequest)
+    return call
 
 
 def _make_call_key(call: PermissionRequest, tool_input: Mapping[str, Any] | None = None) -> str:

@@ -181,7 +181,6 @@ class Host:
         for session, ask, description in await self.journal.read_asks():
             if isinstance(found := self._sessions.get(session), RestSession):
                 found.asks.restore([(ask, description)])
-                found.record.conversation = found.record.conversation or description["session"] or ""
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._run_maintenance)
         return self
@@ -263,6 +262,9 @@ class Host:
         for gone in await self.journal.sweep(used):
             if (session := self._sessions.get(gone)) is not None:
                 self._drop(session)
+                if session.has_child:  # it has got a prompt meanwhile
+                    await session.stop("removed")
+                self.journal.add_event(session.record, "closed", {"session": session.id})
 
     # Sessions.
 
@@ -453,12 +455,14 @@ class Host:
     async def close(self, session: ServerSession) -> None:
         """End a session's child and forget the session. Idempotent."""
         self._drop(session)
-        await session.stop("closed")
-        self.journal.add_event(session.record, "closed", {"session": session.id})
-        session.output.finish()
-        await self.journal.forget(session.id)
+        with anyio.CancelScope(shield=True):  # a client may go away before the child has ended
+            await session.stop("closed")
+            self.journal.add_event(session.record, "closed", {"session": session.id})
+            session.output.finish()
+            await self.journal.forget(session.id)
 
     def _drop(self, session: ServerSession) -> None:
+        session.is_removed = True
         self._sessions.pop(session.id, None)
         self._by_client = {key: known for key, known in self._by_client.items() if known is not session}
 

@@ -298,7 +298,11 @@ async def _start(host: Host, request: Request) -> Response:
     asked = await _read_body(host, request, StartBody)
     session = await host.start_rest_session(asked.options, find_request_owner(request))
     if asked.prompt is not None:
-        await host.send_prompt(session, asked.prompt)
+        try:
+            await host.send_prompt(session, asked.prompt)
+        except PilothouseError:  # the client would not know of the session
+            await host.close(session)
+            raise
     return JSONResponse(session.describe(), 201, {"location": f"/v1/sessions/{session.id}"})
 
 

@@ -83,6 +83,7 @@ class ServerSession(ABC):
         attached_count: number of connections that read it now.
         last_used: event loop time of the last attachment or activity.
         shared_events: of the output that was read last, if more than one viewer is attached.
+        is_removed: whether the host has forgotten it, so that no other child may start.
     """
 
     def __init__(self, journal: OutputJournal, record: JournaledSession) -> None:
@@ -92,6 +93,9 @@ class ServerSession(ABC):
         self.attached_count = 0
         self.last_used = anyio.current_time()
         self.shared_events: SharedEvents | None = None
+        self.is_removed = False
+        self._output_lock = anyio.Lock()
+        self._own_lines: list[bytes] = []  # lines of the host itself, for the next end of a line
 
     @property
     def id(self) -> str:
@@ -153,13 +157,36 @@ class ServerSession(ABC):
         }
 
     async def record_output(self, data: bytes) -> None:
-        """Journal the child's output.
+        """Journal the child's output and, between two of its lines, the lines of the host itself.
 
         Raises:
             JournalError: the output could not be stored.
         """
-        await self.output.append(data)
+        with anyio.CancelScope(shield=True):  # the bytes are nowhere else
+            async with self._output_lock:
+                if data:
+                    await self.output.append(data)
+                if self._own_lines and await self.output.ends_line():
+                    lines, self._own_lines = b"".join(self._own_lines), []
+                    await self.output.append(lines)
         self.mark_used()
+
+    async def record_own_line(self, line: bytes) -> None:
+        """Journal a line of the host itself, which waits while the child is in the middle of a line.
+
+        Raises:
+            JournalError: the output could not be stored.
+        """
+        self._own_lines.append(line)
+        await self.record_output(b"")
+
+    async def end_line(self) -> None:
+        """End the line in whose middle a child has died.
+
+        Raises:
+            JournalError: the output could not be stored.
+        """
+        await self.record_output(b"" if await self.output.ends_line() else b"\n")
 
     async def record_exit(self, exit_info: ExitInfo) -> None:
         """Journal the ending."""
@@ -185,8 +212,7 @@ class JournaledTransport(TransportWrapper):
 
     async def start(self, invocation: Invocation) -> None:
         """See `Transport`."""
-        if not await self._session.output.ends_line():
-            await self._session.record_output(b"\n")  # the previous child died in the middle of a line
+        await self._session.end_line()  # of the child of a host that was killed
         await self.inner.start(self._admit(invocation))
 
     async def receive(self) -> bytes:
@@ -195,6 +221,14 @@ class JournaledTransport(TransportWrapper):
         if data:
             await self._session.record_output(data)
         return data
+
+    async def close(self) -> None:
+        """See `Transport`."""
+        try:
+            await self.inner.close()
+        finally:
+            with anyio.CancelScope(shield=True), suppress(JournalError):
+                await self._session.end_line()
 
 
 class RestSession(ServerSession):
@@ -234,6 +268,7 @@ class RestSession(ServerSession):
         self._told_conversation: str | None = None
         self._prompts: dict[str, AcceptedPrompt] = {}  # in their order
         self._lock = anyio.Lock()
+        self._settings_lock = anyio.Lock()
         self.last_error: str | None = None
         self.last_result: dict[str, Any] | None = None
 
@@ -241,9 +276,12 @@ class RestSession(ServerSession):
         """Prepare to start a child, which resumes the conversation if there is one.
 
         Raises:
+            RefusedRequestError: the host has removed the session ("unknown_session").
             SessionClosedError: the settings are no longer known.
             OptionsError: the settings are invalid.
         """
+        if self.is_removed:
+            raise RefusedRequestError("unknown_session", f"the session {self.id} was removed")
         if self._session is not None:
             return
         options = self.complete_options()
@@ -289,12 +327,13 @@ class RestSession(ServerSession):
         asked = {"model": model, "permission_mode": permission_mode}
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         options = self.options.with_(**changes)
-        async with self._lock:
-            if self._session is not None:
-                if model is not None:
-                    await self._session.set_model(model)
-                if permission_mode is not None:
-                    await self._session.set_permission_mode(permission_mode)
+        async with self._settings_lock:  # `stop` does not wait for the child
+            if (session := self._session) is not None:
+                with suppress(SessionClosedError):  # it ends: the next child has them from its start
+                    if model is not None:
+                        await session.set_model(model)
+                    if permission_mode is not None:
+                        await session.set_permission_mode(permission_mode)
             self.options = options
             if "options" in self.record.start:
                 given = {**self.record.start["options"], **changes}
@@ -420,8 +459,7 @@ class RestSession(ServerSession):
         self.last_error = str(error) if isinstance(error, PilothouseError) else kind
         line = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error, "error_type": kind}
         try:
-            start = b"" if await self.output.ends_line() else b"\n"
-            await self.record_output(start + msgspec.json.encode(line) + b"\n")
+            await self.record_own_line(msgspec.json.encode(line) + b"\n")
         except PilothouseError as full:
             _log.error("session %s: %s", self.id, full)
 
@@ -434,12 +472,13 @@ class RestSession(ServerSession):
         """End the child. The next prompt starts another."""
         async with self._lock:
             if self._session is not None:
-                self.asks.is_stopping = True
+                self.asks.is_stopping = not self.is_removed
                 try:
                     await self._session.close()
                 except PilothouseError as error:  # the child has ended; what it stored is incomplete
                     _log.error("session %s: %s", self.id, error)
-                self.asks.is_stopping = False
+                finally:
+                    self.asks.is_stopping = False
             if self.record.state == "live":
                 await self.record_exit(ExitInfo(detail=reason))
             self._session = None
@@ -452,8 +491,10 @@ class RestSession(ServerSession):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a prompt is running or queued."""
-        return bool(self._prompts) or (self._session is not None and self._session.state in ("starting", "running"))
+        """Whether a prompt is running or queued, or a request of the child waits for a person."""
+        if self._prompts or self.asks.is_waiting:
+            return True
+        return self._session is not None and self._session.state in ("starting", "running")
 
     def describe(self) -> Mapping[str, Any]:
         """Return the description of the session for REST."""
@@ -510,8 +551,6 @@ class WebSocketSession(ServerSession):
         self._lines = CompleteLines()
         self._written_bytes = record.input_end  # handed to the child, or held in `_lines`
         self._is_input_broken = False
-        self._queued_responses: list[bytes] = []
-        self._output_lock = anyio.Lock()
         if record.state == "ended":
             self._ended.set()
 
@@ -576,23 +615,14 @@ class WebSocketSession(ServerSession):
     async def _output_loop(self, transport: Transport) -> None:
         before = b""
         while data := await transport.receive():
-            await self._record(data)
+            await self.record_output(data)
+            if (found := find_session_id(data)) not in ("", self.record.conversation):
+                self.record.conversation = found
+                self.journal.update_later(self.id, conversation=found)
             if _RESULT_PATTERN.search(before + data):
                 self._is_running_turn = False
             before = data[-_PATTERN_OVERLAP:]
             await self.output.wait_for_space(self._unacknowledged)
-
-    async def _record(self, data: bytes) -> None:
-        """Journal the child's output and, between two of its lines, the responses that the host gives itself."""
-        async with self._output_lock:
-            if data:
-                await self.record_output(data)
-                if (found := find_session_id(data)) not in ("", self.record.conversation):
-                    self.record.conversation = found
-                    self.journal.update_later(self.id, conversation=found)
-            if self._queued_responses and await self.output.ends_line():
-                answers, self._queued_responses = b"".join(self._queued_responses), []
-                await self.record_output(answers)
 
     async def stop(self, reason: str) -> None:
         """End the child, and wait until it has exited and the journal has recorded that. Idempotent."""
@@ -688,8 +718,7 @@ class WebSocketSession(ServerSession):
             return line if self._input_filter is None else self._input_filter.check_line(line)
         except ControlRequestRefusedError as refused:
             _log.warning("session %s: %s", self.id, refused)
-            self._queued_responses.append(refused.make_response())
-            await self._record(b"")
+            await self.record_own_line(refused.make_response())
             return b""
 
     async def interrupt(self) -> None:

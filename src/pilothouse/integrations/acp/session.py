@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -29,7 +29,10 @@ from pilothouse.transcripts import SessionInfo
 log = logging.getLogger("pilothouse.integrations")
 
 SHOW_SECONDS = 1.0
-"""For what the child has sent before it asked, or before its turn ended, to reach the editor."""
+"""For what the child has sent before it asked, or before its turn ended, to reach the editor.
+
+At the end of a turn only the time counts in which nothing is sent to the editor, which may be slow.
+"""
 STOP_SECONDS = 10.0
 """For a cancelled turn to end by itself."""
 FACTS_SECONDS = 5.0
@@ -122,6 +125,7 @@ class AcpSession:
         self._cancelled: set[Query[Any]] = set()
         self._results: deque[str | None] = deque(maxlen=KEPT_RESULTS)
         self._changed = anyio.Event()
+        self._is_showing = False
         self._mode = "default"
         self._model = agent.options.model or "default"
         self._effort: str | None = None
@@ -160,8 +164,15 @@ class AcpSession:
     async def _pump(self, messages: Any) -> None:
         try:
             async for message in messages:
-                await self._send_all(self._writer.read(message))
-                await self._note(message)
+                self._is_showing = True
+                try:
+                    await self._send_all(self._writer.read(message))
+                    await self._note(message)
+                except (ValueError, TypeError) as error:  # such as what the protocol does not allow
+                    log.error("session %s: the editor does not get a message: %s", self.id, type(error).__name__)
+                finally:
+                    self._is_showing = False
+                    self._notify()
         except PilothouseError as error:
             log.info("session %s has ended: %s", self.id, error)
 
@@ -176,16 +187,17 @@ class AcpSession:
                 self._results.append(message.uuid)
             case _:
                 pass
-        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        with anyio.move_on_after(SHOW_SECONDS):
-            while not is_done():
+    async def _wait_until_shown(self, result_id: str | None) -> None:
+        while result_id not in self._results:
+            with anyio.move_on_after(SHOW_SECONDS) as limit:
                 await self._changed.wait()
+            if limit.cancelled_caught and not self._is_showing:
+                return
 
     async def _send_all(self, updates: Iterable[Update]) -> None:
         for update in updates:
@@ -211,8 +223,7 @@ class AcpSession:
             self._cancelled.discard(query)
             self.used_at = time.monotonic()
         if result.result is not None:
-            uuid = result.result.uuid
-            await self._wait_until(lambda: uuid in self._results)
+            await self._wait_until_shown(result.result.uuid)
         await self.send_facts()
         return "cancelled" if is_cancelled else _read_stop_reason(result)
 
@@ -341,7 +352,9 @@ class AcpSession:
     async def ask(self, ask: Ask) -> None:
         """Let the editor settle an ask. If it cannot, the answer is no."""
         call = questions.get_call(ask)
-        await self._wait_until(lambda: self._writer.has_shown(call.id))
+        with anyio.move_on_after(SHOW_SECONDS):
+            while not self._writer.has_shown(call.id):
+                await self._changed.wait()
         if not isinstance(ask.request, ElicitationRequest):
             await self._send_all(self._writer.write_call(call))
         try:

@@ -196,6 +196,8 @@ class Cli:
             payload = payload(request)
         if request["subtype"] == "interrupt":
             payload = self._interrupt(number, cancel_queued=request.get("cancel_queued", False))
+            for uuid in payload["cancelled"]:
+                await self._lifecycle(peer, uuid, "cancelled")
         if request["subtype"] == "cancel_async_message":
             payload = self._take_out(number, request["message_uuid"])
         if isinstance(payload, str):
@@ -213,6 +215,10 @@ class Cli:
         if cancel_queued:
             self._waiting[number].clear()
         return {"still_queued": [] if cancel_queued else queued, "cancelled": queued if cancel_queued else []}
+
+    def uuids_queued(self, number: int) -> list[str]:
+        """The prompts in the queue of a child."""
+        return [frame["uuid"] for frame in self._waiting[number]]
 
     def queue(self, number: int, frame: dict[str, Any]) -> None:
         """Let a prompt wait in the queue of a child, which is in a turn of its own."""
