@@ -116,6 +116,8 @@ class AttemptObservers:
 
     def notify_end(self, run: Run, *, is_recorded: bool) -> None:
         """Notify the observers of the end of the attempt."""
+        if not self._observers:
+            return
         seconds = time.perf_counter() - self._started_at if self._seconds is None else self._seconds
         before = self._initial_run
         end = AttemptEnd(

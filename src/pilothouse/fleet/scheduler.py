@@ -8,8 +8,9 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Literal
 
@@ -128,7 +129,8 @@ class Scheduler:
         self.now = UnixClock().now
         self.active: dict[str, RunningAttempt] = {}
         self.is_stopping = False
-        self._wake_event = anyio.Event()
+        self._is_awake = False
+        self._woken = LoopCondition()
         self._change_event = anyio.Event()
         self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
         self._held_decided = anyio.Event()
@@ -151,7 +153,8 @@ class Scheduler:
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
-        self._wake_event.set()
+        self._is_awake = True
+        self._woken.notify_all()
 
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
@@ -163,13 +166,13 @@ class Scheduler:
             if self.observers:
                 self._tasks.start_soon(self._report_status)
             while True:
-                self._wake_event = anyio.Event()
+                self._is_awake = False
                 delay = await self._start_due()
                 self._check_held(is_idle=delay is None)
                 if self._is_draining and delay is None and not self.active:
                     break
-                with anyio.move_on_after(inf if delay is None else delay):
-                    await self._wake_event.wait()
+                with nullcontext() if delay is None or delay == inf else anyio.move_on_after(delay):
+                    await self._woken.wait_until(lambda: self._is_awake)
             self._tasks.cancel_scope.cancel()
 
     def drain(self) -> None:
@@ -226,7 +229,7 @@ class Scheduler:
         if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
             return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
         # A run was due and was not leased: overall limits forbid it, or another process has just taken it.
-        if not (self.active or self.journal.is_persistent or self._wake_event.is_set()):
+        if not (self.active or self.journal.is_persistent or self._is_awake):
             self._on_idle(True)
         return self._heartbeat_seconds
 
@@ -292,7 +295,7 @@ class Scheduler:
             self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
             if self.active.get(run.key) is active:
                 del self.active[run.key]
-            active.is_ended = True
+            active.attempt, active.is_ended = None, True  # the attempt refers to `active`
             active.ended.notify_all()
             self.wake()
         if not is_ours:
@@ -355,12 +358,12 @@ class Scheduler:
             run.key,
             run.prompt,
             settings,
-            lambda message: self._on_message(active, message),
+            partial(self._on_message, active),
             output_type,
             run.session_id,
             run.limit_usd,
             self.settings.keep_messages,
-            state_after=lambda error: self._state_after(active, error),
+            state_after=partial(self._state_after, active),
         )
         try:
             outcome = await self.runner.run(active.attempt)
