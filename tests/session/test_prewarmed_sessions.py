@@ -17,7 +17,7 @@ from session_cli import Cli, die, hang
 import pilothouse as ph
 from pilothouse.driver import warm_child
 from pilothouse.testing import frames
-from pilothouse.transports import MemoryPeer
+from pilothouse.transports import MemoryPeer, MemoryTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +48,36 @@ async def test_a_child_serves_one_query_and_ends_with_it(cli: Cli) -> None:
         await until(lambda: pool.idle == 1)
         assert sorted(filter(None, cli.prompts)) == [["one"], ["three"], ["two"]]
         await until(lambda: len(cli.running) == 1)
+
+
+async def test_a_child_that_ends_because_nobody_needed_it_is_given_to_nobody(cli: Cli) -> None:
+    ending, goes_on = anyio.Event(), anyio.Event()
+
+    class SlowToEnd(MemoryTransport):
+        async def serve(self) -> None:
+            try:
+                await super().serve()
+            finally:
+                ending.set()
+                with anyio.CancelScope(shield=True):
+                    await goes_on.wait()
+
+    async def go_on_later() -> None:
+        await anyio.sleep(5)
+        goes_on.set()
+
+    def make() -> MemoryTransport:
+        return SlowToEnd(cli._play) if not cli.children else cli.transport()
+
+    async with ph.Pool(transport=make, idle_ttl=0.05, **KIND.settings) as pool:
+        agent = ph.Agent(transport=pool)
+        await agent.prewarm()
+        await ending.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(go_on_later)
+            assert (await agent.query("one")).text == "re: one"
+            goes_on.set()
+            group.cancel_scope.cancel()
 
 
 async def test_a_session_gets_one_with_its_own_id(cli: Cli) -> None:

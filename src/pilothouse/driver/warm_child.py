@@ -310,6 +310,7 @@ class WarmChild:
             if self.is_claimed and self.failure is None:
                 self._reader_stopped.set()
                 await self._released.wait()
+            self._released.set()  # nobody may claim it while it ends
             tasks.cancel_scope.cancel()
 
     async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
