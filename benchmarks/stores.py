@@ -19,11 +19,11 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.environment import ROOT, clean_environment
 from benchmarks.subjects.kept_sessions import LONG_SESSION
@@ -75,6 +75,9 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+T = TypeVar("T")
+
+
 async def fill(store: Any, directory: Path) -> None:
     """Bring what is on the disk into a store: many sessions under the project, the long one under another."""
 
@@ -92,8 +95,18 @@ async def fill(store: Any, directory: Path) -> None:
 # --- one sample ------------------------------------------------------------------------------------------------------
 
 
-def open_store(subject: str, where: dict[str, Any]) -> Any:
+def use_store(subject: str, where: dict[str, Any], work: Callable[[Any], Awaitable[T]]) -> T:
+    """Open a store, and close it after the work."""
 
+    async def run() -> T:
+        store = _make_store(subject, where)
+        async with nullcontext() if subject == INCUMBENT else store:
+            return await work(store)
+
+    return asyncio.run(run())
+
+
+def _make_store(subject: str, where: dict[str, Any]) -> Any:
     keys = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
     match subject:
         case "sqlite":
@@ -131,8 +144,7 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> tuple[Spent, Any]:
     return Spent(time.perf_counter() - wall, time.process_time() - cpu), done
 
 
-async def sample_append(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
-    store = open_store(subject, where)
+async def sample_append(store: Any, subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     count = size.appends // 5 if subject == "s3" else size.appends
     entries = entries_of("s", count * BATCH + 1)
     key = {"project_key": "-append", "session_id": str(uuid.uuid4())}
@@ -150,8 +162,7 @@ async def sample_append(subject: str, where: dict[str, Any], size: Size) -> tupl
     return spent.over(count), count
 
 
-async def sample_list(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
-    store = open_store(subject, where)
+async def sample_list(store: Any, subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     if subject == INCUMBENT:
         import claude_agent_sdk as sdk
 
@@ -170,8 +181,7 @@ async def sample_list(subject: str, where: dict[str, Any], size: Size) -> tuple[
     return spent, len(rows)
 
 
-async def sample_load(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
-    store = open_store(subject, where)
+async def sample_load(store: Any, subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     await store.list_sessions("-none")
     spent, found = await timed(lambda: store.load({"project_key": "-big", "session_id": LONG_SESSION}))
     return spent, len(found)
@@ -197,7 +207,7 @@ def memory_mb(name: str) -> float:
 def measure(case: str, subject: str, where: dict[str, Any], size: Size) -> None:
     """Run one sample and print it; memory is what came on top, with the packages of the subject."""
     base = memory_mb("VmRSS")
-    spent, count = asyncio.run(SAMPLES[case](subject, where, size))
+    spent, count = use_store(subject, where, lambda store: SAMPLES[case](store, subject, where, size))
     peak = memory_mb("VmHWM") - base
     print(json.dumps({"wall": spent.wall, "cpu": spent.cpu, "count": count, "peak_mb": peak}))
 
@@ -235,9 +245,9 @@ def run(name: str, cases: Sequence[str]) -> dict[str, Any]:
         if {"list", "load"} & set(cases):
             for subject in STORES:
                 if subject != "s3" or name == "smoke":
-                    asyncio.run(fill(open_store(subject, where), Path(scratch)))
+                    use_store(subject, where, lambda store: fill(store, Path(scratch)))
                 else:  # the many sessions would take the S3 of the tests minutes
-                    asyncio.run(_fill_long(open_store(subject, where), Path(scratch)))
+                    use_store(subject, where, lambda store: _fill_long(store, Path(scratch)))
         for case in cases:
             samples: dict[str, list[dict[str, float]]] = {}
             for _ in range(size.rounds):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def test_a_sample_counts_its_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.stores import SIZES, fill, measure, open_store, write_disk
+    from benchmarks.stores import SIZES, fill, measure, use_store, write_disk
     from benchmarks.subjects.kept_sessions import LONG_SESSION
 
     size = SIZES["smoke"]
@@ -39,7 +38,7 @@ def test_a_sample_counts_its_work(
     assert len(transcript) == pytest.approx(size.bytes, rel=0.3)
     where = {"directory": str(tmp_path)}
     if case == "load":
-        asyncio.run(fill(open_store(subject, where), tmp_path))
+        use_store(subject, where, lambda store: fill(store, tmp_path))
     measure(case, subject, where, size)
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == (count or transcript.count("\n"))
