@@ -124,6 +124,7 @@ async def test_a_child_that_dies_within_a_line_is_followed_by_the_report(tmp_pat
 
     async def act(cli: Cli, say: Say, text: str) -> str:
         await say(b'{"type": "assist')  # type: ignore[arg-type]
+        await until(lambda: session.output._tail.endswith(b"assist"))
         cli.children[-1].end(signal="SIGKILL")
         await anyio.sleep_forever()
         raise AssertionError
