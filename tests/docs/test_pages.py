@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import re
@@ -11,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +114,9 @@ async def test_python_blocks_run(
         for block in blocks(page, "python"):
             if block.is_run:
                 await execute(block, namespace)
+    namespace.clear()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # examples leave stores open, of which Python 3.13 warns
 
 
 @pytest.mark.sample(1)

@@ -279,7 +279,7 @@ class QueryRun(OwnedTask):
         if uuid is None or uuid not in self.pending_prompts or uuid in self._accepted:
             return  # one that was started gets a result
         self.pending_prompts.discard([uuid])
-        if not self.pending_prompts:
+        if not self.pending_prompts and not self.interrupted:  # else `interrupt` has removed it, and goes on
             self.interrupted = True
             self._end_without_answer()
 
