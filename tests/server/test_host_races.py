@@ -134,7 +134,7 @@ async def test_a_child_that_dies_within_a_line_is_followed_by_the_report(tmp_pat
         session = await host.start_rest_session({})
         await host.send_prompt(session, "act")
         await finish(session)
-        await until(lambda: session.output._tail.endswith(b"\n"))
+        await until(lambda: b"query_failed" in session.output._tail)
         lines = (await session.output.read(0, 10**8)).split(b"\n")
         assert (lines[-3], json.loads(lines[-2])["subtype"], lines[-1]) == (b'{"type": "assist', "query_failed", b"")
 
