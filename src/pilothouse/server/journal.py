@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import anyio
 import msgspec
 from msgspec import Struct
 
@@ -520,12 +519,13 @@ class OutputLog:
     async def append(self, data: bytes) -> None:
         """Store the next bytes and wake the readers.
 
+        Call it shielded: else the bytes could be written, and the next ones get the same offset.
+
         Raises:
             JournalError: the bytes could not be stored; no reader has seen them.
         """
-        with anyio.CancelScope(shield=True):  # else the bytes could be written, and the next ones get the same offset
-            await self._journal.append(self._record.id, self.end, data)
-            self._record.output_end += len(data)
+        await self._journal.append(self._record.id, self.end, data)
+        self._record.output_end += len(data)
         self._tail += data
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
