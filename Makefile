@@ -14,6 +14,12 @@ WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
 # everything takes its turn at another moment.
 WORKERS = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist worksteal
 FETCH = @$(BIN)/python -m pilothouse.provision cli model
+# Small images of Debian lack a library that the local model needs. Installed as root.
+GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
+	  echo "installing libgomp1"; \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends libgomp1; } || \
+	    echo "make: could not install libgomp1; the local model may not load"; \
+	}
 PYTEST_FLAGS =
 VERSION = latest
 
@@ -123,6 +129,7 @@ clean:
 $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
 	@$(PIP) install -e '.[cli,local,server,testing]'
+	$(GET_LIBGOMP)
 	@touch $@
 
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
@@ -130,6 +137,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
 	@$(PIP) install -e '.[cli,local,server,testing]' --group dev --no-binary claude-agent-sdk
+	$(GET_LIBGOMP)
 	@touch $@
 
 # Ray has 70 MB, and only `make test-combinations` needs it. For a Python without wheels of it nothing is installed.
@@ -142,12 +150,12 @@ $(VENV)/ray.stamp: $(VENV)/dev.stamp
 # knows dependency groups.
 $(VENV)/made.stamp:
 	@new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; found=; \
-	for python in python3.13 python3.12 python3.11 python3; do \
+	for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	  if "$$python" -c "$$new_enough" >/dev/null 2>&1; then found=$$python; break; fi; \
 	done; \
 	if ! $(BIN)/python -c "$$new_enough; import pip" >/dev/null 2>&1; then \
 	  if [ -z "$$found" ]; then \
-	    echo "make: no Python 3.11 or newer on PATH (looked for python3.13, python3.12, python3.11, python3)" >&2; exit 1; \
+	    echo "make: no Python 3.11 or newer on PATH (looked for python3.14, python3.13, python3.12, python3.11, python3)" >&2; exit 1; \
 	  fi; \
 	  if ! "$$found" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
 	    echo "make: $$found cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \

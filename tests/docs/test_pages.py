@@ -166,8 +166,9 @@ def test_test_blocks_pass(real_cli: str, tmp_path: Path) -> None:
     for number, block in enumerate(tests):
         text = "import pytest\nimport pilothouse as ph\n" + block.text
         (tmp_path / f"test_block_{number}.py").write_text(text)
+    plugins = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--rootdir", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", *plugins, "-W", "error", "--rootdir", str(tmp_path)],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PILOTHOUSE_CLI": real_cli},
         capture_output=True,

@@ -91,8 +91,9 @@ def test_calls_no_tools(running: LocalModel) -> None:
 
 
 def test_wants_its_key(running: LocalModel) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    with pytest.raises(urllib.error.HTTPError, match="401") as caught:
         post(running, key="sk-another")
+    caught.value.close()
 
 
 @pytest.mark.real_cli
@@ -250,6 +251,15 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     assert caught.value.stderr
     with pytest.raises(UsageError, match="there is no model file"):
         LocalModel(tmp_path / "none.gguf").start()
+
+
+def test_a_missing_library_of_the_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "bad.gguf").write_bytes(b"this is no model")
+    log = "Traceback\nImportError: libgomp.so.1: cannot open shared object file: No such file or directory"
+    monkeypatch.setattr(LocalModel, "_read_log_tail", lambda self: log)
+    with pytest.raises(ProcessError, match=r"libgomp.so.1: .* On Debian and Ubuntu: apt-get install libgomp1"):
+        LocalModel(tmp_path / "bad.gguf").start()
 
 
 def test_loading_has_a_limit(gguf: Path) -> None:

@@ -60,7 +60,8 @@ def test_place(cassette):
 
 
 def run(directory: Path, mode: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--strict-markers", "--cassette", mode]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
+    command = [sys.executable, "-m", "pytest", *plugins, "-q", "--strict-markers", "--cassette", mode]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([*command, "."], cwd=directory, env=env, capture_output=True, text=True, timeout=120)
     return done.stdout + done.stderr

@@ -16,7 +16,8 @@ HEAVY = ("starlette", "uvicorn", "anyio", "msgspec", "pilothouse.testing.scripte
 
 def run_pytest(directory: Path, source: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_it.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "--strict-markers", *args, "."]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
+    command = [sys.executable, "-m", "pytest", *plugins, "-q", "-rs", "--strict-markers", *args, "."]
     settings = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1", **env}
     return subprocess.run(command, cwd=directory, env=settings, capture_output=True, text=True, timeout=60)
 

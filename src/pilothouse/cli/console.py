@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 import webbrowser
 from collections.abc import Mapping
@@ -136,6 +137,9 @@ def _is_host(url: str, token: str) -> bool:
         asked = urllib.request.Request(f"{url.rstrip('/')}/v1/sessions", headers=headers)  # noqa: S310 - see above
         with direct.open(asked, timeout=JOIN_SECONDS) as response:
             return "sessions" in json.load(response)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
     except (OSError, ValueError, TypeError, HTTPException):
         return False
 

@@ -273,8 +273,10 @@ class LocalModel:
         tail = self._read_log_tail()
         name = None if code >= 0 else signal.Signals(-code).name
         how = name or f"exit code {code}"
+        last = tail.splitlines()[-1] if tail else "no message"
+        advice = "" if "libgomp.so" not in last else ". On Debian and Ubuntu: apt-get install libgomp1"
         return ProcessError(
-            f"the local model ended while loading ({how}): {tail.splitlines()[-1] if tail else 'no message'}",
+            f"the local model ended while loading ({how}): {last}{advice}",
             exit_code=code if code >= 0 else None,
             signal=name,
             stderr=tail,
