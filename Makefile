@@ -17,7 +17,7 @@ FETCH = @$(BIN)/python -m pilothouse.provision cli model
 # Small images of Debian lack a library that the local model needs. Installed as root.
 GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
 	  echo "installing libgomp1"; \
-	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends libgomp1; } || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends libgomp1; } >/dev/null 2>&1 || \
 	    echo "make: could not install libgomp1; the local model may not load"; \
 	}
 PYTEST_FLAGS =
