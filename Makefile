@@ -4,6 +4,8 @@
 .POSIX:
 
 VENV = .venv
+# `make test VENV=.venv-3.12 PYTHONS=python3.12` tests with another Python.
+PYTHONS = python3.14 python3.13 python3.12 python3.11 python3
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The tests have a HOME of their own, so they are told where the cache is.
@@ -150,12 +152,12 @@ $(VENV)/ray.stamp: $(VENV)/dev.stamp
 # knows dependency groups.
 $(VENV)/made.stamp:
 	@new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; found=; \
-	for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+	for python in $(PYTHONS); do \
 	  if "$$python" -c "$$new_enough" >/dev/null 2>&1; then found=$$python; break; fi; \
 	done; \
 	if ! $(BIN)/python -c "$$new_enough; import pip" >/dev/null 2>&1; then \
 	  if [ -z "$$found" ]; then \
-	    echo "make: no Python 3.11 or newer on PATH (looked for python3.14, python3.13, python3.12, python3.11, python3)" >&2; exit 1; \
+	    echo "make: no Python 3.11 or newer on PATH (looked for $(PYTHONS))" >&2; exit 1; \
 	  fi; \
 	  if ! "$$found" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
 	    echo "make: $$found cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
