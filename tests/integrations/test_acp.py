@@ -516,11 +516,13 @@ def test_only_a_clear_yes_is_a_yes(choice: str | None, expected: type[Any]) -> N
 
 
 class LeftEditor:
+    session: AcpSession
     has_forms = has_pages = has_terminals = False
 
     async def send(self, session_id: str, update: Any) -> None: ...
 
     async def choose(self, session_id: str, call: Any, choices: Any) -> str | None:
+        assert self.session.is_busy, "a child that asks is not one to end when there are too many"
         raise EditorGoneError
 
     async def fill(self, session_id: str, message: str, form: Any) -> None:
@@ -530,8 +532,10 @@ class LeftEditor:
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_an_ask_waits_for_the_next_editor_if_the_session_goes_on(goes_on: bool) -> None:
     conversations = cast("Any", SimpleNamespace(outlives_editor=goes_on))
-    session, ask = AcpSession("s", ph.Agent(), LeftEditor(), {"cwd": "/"}, conversations), make_ask()
-    await session.ask(ask)
+    editor, ask = LeftEditor(), make_ask()
+    editor.session = AcpSession("s", ph.Agent(), editor, {"cwd": "/"}, conversations)
+    await editor.session.ask(ask)
+    assert not editor.session.is_busy
     assert ask.is_settled is not goes_on
     if ask.settlement is not None:
         assert isinstance(ask.settlement.decision, Deny)

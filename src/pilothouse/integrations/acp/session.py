@@ -126,6 +126,7 @@ class AcpSession:
         self._results: deque[str | None] = deque(maxlen=KEPT_RESULTS)
         self._changed = anyio.Event()
         self._is_showing = False
+        self._open_asks = 0
         self._mode = "default"
         self._model = agent.options.model or "default"
         self._effort: str | None = None
@@ -134,8 +135,8 @@ class AcpSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a prompt is being answered."""
-        return bool(self._queries)
+        """Whether a prompt is being answered, or something is asked: a background task asks after the answer, too."""
+        return bool(self._queries) or self._open_asks > 0
 
     async def start(self, tasks: TaskGroup, start: Mapping[str, Any], history: Sequence[Message] | None = None) -> None:
         """Start the child, with the options of `start`; a task sends the history, and then what the child does."""
@@ -351,6 +352,13 @@ class AcpSession:
 
     async def ask(self, ask: Ask) -> None:
         """Let the editor settle an ask. If it cannot, the answer is no."""
+        self._open_asks += 1
+        try:
+            await self._ask(ask)
+        finally:
+            self._open_asks -= 1
+
+    async def _ask(self, ask: Ask) -> None:
         call = questions.get_call(ask)
         with anyio.move_on_after(SHOW_SECONDS):
             while not self._writer.has_shown(call.id):
