@@ -24,7 +24,7 @@ PACKAGES: dict[str, str] = {
     "messages": "api_messages base core decoder json_lines",
     "options": "invocation options renderer secrets settings signatures table value_types values",
     "protocol": "connection control_frames events frame_reader",
-    "transports": "asyncio_reader base child cli concurrency discovery pipes stderr versions watchdog",
+    "transports": "base child cli concurrency discovery pipes stderr watchdog",
 }
 """What one answered `query()` loads, by package."""
 

@@ -18,8 +18,8 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
 from pilothouse.callbacks import is_in_callback
-from pilothouse.transports.asyncio_reader import wake_waiter
 from pilothouse.transports.concurrency import running_trio
+from pilothouse.transports.pipes import wake_waiter
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
 

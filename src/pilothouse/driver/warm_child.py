@@ -26,7 +26,7 @@ from pilothouse.options.invocation import InitializeBody
 from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
 from pilothouse.protocol.control_frames import request_line
 from pilothouse.transports import Transport
-from pilothouse.transports.versions import parse_version
+from pilothouse.transports.discovery import parse_version
 
 log = logging.getLogger("pilothouse.pool")
 

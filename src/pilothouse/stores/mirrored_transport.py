@@ -33,10 +33,9 @@ from pilothouse.stores.stored_sessions import import_file
 from pilothouse.transcripts.paths import MAX_KEY_CHARS, find_file, is_session_id, project_key
 from pilothouse.transcripts.session_info import list_sessions
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.base import STARTED_BEFORE
+from pilothouse.transports.base import STARTED_BEFORE, TransportWrapper
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
-from pilothouse.transports.wrapper import TransportWrapper
 
 if TYPE_CHECKING:
     from pilothouse.transports.command import CommandTransport
