@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from pilothouse.errors import ControlError
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookMatcher, HookOutput, PreToolUseEvent, UnknownHookEvent
-from pilothouse.hooks.dispatcher import HookDispatcher, make_hook_dispatcher
+from pilothouse.hooks.matchers import HookDispatcher, make_hook_dispatcher
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 SHORT = 0.05  # seconds; the limit of hooks that never answer

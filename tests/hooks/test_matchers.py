@@ -9,8 +9,7 @@ import pytest
 
 from pilothouse.errors import UsageError
 from pilothouse.hooks import HOOK_EVENTS, HookMatcher
-from pilothouse.hooks.dispatcher import make_hook_dispatcher
-from pilothouse.hooks.matchers import matches
+from pilothouse.hooks.matchers import make_hook_dispatcher, matches
 
 
 def check(event: Any) -> None: ...

@@ -17,8 +17,7 @@ from permission_frames import BASH, PLAN, QUESTION
 import pilothouse as ph
 from pilothouse.errors import AskSettledError, OptionsError, UsageError
 from pilothouse.permissions import AddRules, Ask, Asks, PermissionRule, SetMode
-from pilothouse.permissions.dialogs import make_elicitation_dispatcher
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import make_elicitation_dispatcher, make_permission_dispatcher
 
 pytestmark = pytest.mark.anyio
 

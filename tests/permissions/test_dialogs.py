@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.permissions import Accept, Cancel, Decline, DialogRequest, ElicitationRequest
-from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+from pilothouse.permissions.dispatcher import make_dialog_dispatcher, make_elicitation_dispatcher
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 FORM = {

@@ -11,8 +11,11 @@ import pytest
 from permission_frames import BASH, PLAN, QUESTION
 
 from pilothouse.permissions import Allow, Confirm, Deny, PermissionRequest
-from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import (
+    make_dialog_dispatcher,
+    make_elicitation_dispatcher,
+    make_permission_dispatcher,
+)
 from pilothouse.permissions.requests import FAILED_MESSAGE
 
 SECRET = "sk-ant-secret"

@@ -23,7 +23,7 @@ from pilothouse.options.value_types import TRUE_WORDS
 if TYPE_CHECKING:
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.driver import HandlerSet, SendControl
-    from pilothouse.hooks.dispatcher import HookDispatcher
+    from pilothouse.hooks.matchers import HookDispatcher
     from pilothouse.permissions.dispatcher import Park, Report
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
@@ -193,7 +193,7 @@ class RequestHandlers:
             raise OptionsError(
                 "options 'bare' and 'hooks' exclude each other: a bare CLI calls no hooks", option="bare"
             )
-        from pilothouse.hooks.dispatcher import make_hook_dispatcher
+        from pilothouse.hooks.matchers import make_hook_dispatcher
 
         dispatcher = make_hook_dispatcher(hooks)
         if previous is not None and dispatcher.config != previous.config:
@@ -215,7 +215,7 @@ class RequestHandlers:
     def _add_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
-        from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+        from pilothouse.permissions.dispatcher import make_dialog_dispatcher, make_elicitation_dispatcher
 
         elicitations = make_elicitation_dispatcher(options.on_elicitation, park=self._make_park(options))
         dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())

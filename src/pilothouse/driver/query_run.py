@@ -16,9 +16,8 @@ import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
 from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
-from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
-from pilothouse.driver.tasks import LazyEvent, OwnedTask, current_owners
+from pilothouse.driver.tasks import LazyEvent, MessageBuffer, OwnedTask, current_owners
 from pilothouse.errors import CLIExitedError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import (
     ConversationResetMessage,

@@ -19,14 +19,14 @@ from msgspec import Struct
 
 from pilothouse.callbacks import UserCallback
 from pilothouse.errors import AskSettledError, OptionsError, UsageError
-from pilothouse.permissions.dialogs import (
+from pilothouse.permissions.dispatcher import (
     Accept,
     Cancel,
     Decline,
     ElicitationRequest,
     encode_elicitation_answer,
+    make_callback,
 )
-from pilothouse.permissions.dispatcher import make_callback
 from pilothouse.permissions.requests import (
     NO_ANSWER_MESSAGE,
     NOT_RUN_MESSAGE,

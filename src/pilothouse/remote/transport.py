@@ -21,10 +21,9 @@ from msgspec.structs import replace
 from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.remote.address import HostAddress
 from pilothouse.remote.connection import RemoteConnection
 from pilothouse.remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
-from pilothouse.remote.messages import LINK_VERSION, Close, Detach, LaunchMessage, Start, encode_item
+from pilothouse.remote.messages import LINK_VERSION, Close, Detach, HostAddress, LaunchMessage, Start, encode_item
 from pilothouse.transports.base import STARTED_BEFORE, ExitInfo, Health, HealthState, Transport
 from pilothouse.transports.stderr import StderrLog
 
