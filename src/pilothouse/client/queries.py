@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
@@ -360,9 +359,7 @@ class Query(Generic[OutputT]):
             await self.aclose()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def result(self) -> QueryResult[OutputT]:
