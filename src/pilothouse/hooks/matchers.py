@@ -400,15 +400,6 @@ class HookDispatcher:
                 yield hook
 
 
-def make_hook_dispatcher(hooks: Hooks | Mapping[str, Any] | None, *, first_number: int = 0) -> HookDispatcher:
-    """Check hooks and make their dispatcher, an empty one for None.
-
-    Raises:
-        UsageError: an event does not exist, or a hook cannot work.
-    """
-    return HookDispatcher({} if hooks is None else hooks, first_number=first_number)
-
-
 def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
     """Call a hook within its time limit; a hook that takes too long has failed."""
     given: Any = data if isinstance(data, _MAPPING_TYPES) else None

@@ -165,25 +165,41 @@ DecisionRoute = Callable[[PermissionRequest], Awaitable[Allow | Deny | Confirm]]
 
 
 class PermissionDispatcher:
-    """Handles permission requests of the CLI; made by `make_permission_dispatcher`.
+    """Handles permission requests of the CLI. All functions may be sync (run in a thread) or async.
+
+    Calls that no function decides are denied, with a text for the model. An exception, and a value that is not a
+    decision, also deny the call, and are logged.
 
     The dispatcher holds no state of a request: any number may be open at once, in any order, and be cancelled.
+
+    Args:
+        can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`,
+            True or False. Without `on_question` and `on_plan` it also gets questions and plans.
+        confirm: `f(prompt, request)` returns True, False, `Allow` or `Deny`; called when another function returns
+            `Confirm(prompt)`, and for every call when there is no `can_use_tool`.
+        on_question: `f(question_request)` for questions of the model to the user (AskUserQuestion); see `Answers`.
+        on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
+            decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
+        park: decides in place of `confirm`, questions and plans too; see `Park`.
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
         report: is told of each request and decision; its owner may set it.
+
+    Raises:
+        UsageError: a function does not take these arguments.
     """
 
     def __init__(
         self,
-        can_use_tool: UserCallback | None,
-        confirm: UserCallback | None,
-        on_question: UserCallback | None,
-        on_plan: UserCallback | None,
-        park: Park | None,
+        can_use_tool: CanUseTool | None = None,
+        confirm: ConfirmCallback | None = None,
+        on_question: QuestionCallback | None = None,
+        on_plan: PlanCallback | None = None,
+        park: Park | None = None,
     ) -> None:
-        self._can_use_tool = can_use_tool
-        self._confirm = confirm
+        self._can_use_tool = make_callback(can_use_tool, "can_use_tool", "request")
+        self._confirm = make_callback(confirm, "confirm", "prompt", "request")
         self._park = park
         self._default_route: tuple[DecisionRoute, str] = (
             self._any_tool,
@@ -191,10 +207,10 @@ class PermissionDispatcher:
         )
         self._has_warned = False
         self._routes: dict[str, tuple[DecisionRoute, str]] = {}
-        if on_question is not None:
-            self._routes[QUESTION_TOOL] = partial(self._ask_questions, on_question), "on_question"
-        if on_plan is not None:
-            self._routes[PLAN_TOOL] = partial(self._ask_plan, on_plan), "on_plan"
+        if (ask := make_callback(on_question, "on_question", "request")) is not None:
+            self._routes[QUESTION_TOOL] = partial(self._ask_questions, ask), "on_question"
+        if (ask := make_callback(on_plan, "on_plan", "request")) is not None:
+            self._routes[PLAN_TOOL] = partial(self._ask_plan, ask), "on_plan"
         self.session: Any = None
         self.report: Report | None = None
 
@@ -266,40 +282,6 @@ _KINDS: Final = {QUESTION_TOOL: "question", PLAN_TOOL: "plan"}
 _NO_CALLBACK_MESSAGES: Final = {QUESTION_TOOL: NO_USER_MESSAGE, PLAN_TOOL: NO_PLAN_APPROVER_MESSAGE}
 
 
-def make_permission_dispatcher(
-    can_use_tool: CanUseTool | None = None,
-    confirm: ConfirmCallback | None = None,
-    on_question: QuestionCallback | None = None,
-    on_plan: PlanCallback | None = None,
-    park: Park | None = None,
-) -> PermissionDispatcher:
-    """Make the dispatcher for permission requests. All functions may be sync (run in a thread) or async.
-
-    Calls that no function decides are denied, with a text for the model. An exception, and a value that is not a
-    decision, also deny the call, and are logged.
-
-    Args:
-        can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`,
-            True or False. Without `on_question` and `on_plan` it also gets questions and plans.
-        confirm: `f(prompt, request)` returns True, False, `Allow` or `Deny`; called when another function returns
-            `Confirm(prompt)`, and for every call when there is no `can_use_tool`.
-        on_question: `f(question_request)` for questions of the model to the user (AskUserQuestion); see `Answers`.
-        on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
-            decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
-        park: decides in place of `confirm`, questions and plans too; see `Park`.
-
-    Raises:
-        UsageError: a function does not take these arguments.
-    """
-    return PermissionDispatcher(
-        make_callback(can_use_tool, "can_use_tool", "request"),
-        make_callback(confirm, "confirm", "prompt", "request"),
-        make_callback(on_question, "on_question", "request"),
-        make_callback(on_plan, "on_plan", "request"),
-        park,
-    )
-
-
 class ElicitationRequest(Struct, frozen=True, kw_only=True):
     """A request of an MCP server to the user.
 
@@ -357,15 +339,24 @@ ElicitationCallback = Callable[[ElicitationRequest], ElicitationAnswer | Awaitab
 
 
 class ElicitationDispatcher:
-    """Handles elicitations; made by `make_elicitation_dispatcher`.
+    """Handles elicitations.
+
+    Args:
+        on_elicitation: `f(request)`, sync or async; returns `Accept(content)`, a mapping (the content), `Decline()`,
+            `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
+            declined. An exception or any other value counts as `Cancel()`, and is logged.
+        park: decides without `on_elicitation`; see `Park`.
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
         report: is told of each elicitation and its answer; its owner may set it.
+
+    Raises:
+        UsageError: `on_elicitation` does not take one argument.
     """
 
-    def __init__(self, on_elicitation: UserCallback | None, park: Park | None) -> None:
-        self._on_elicitation = on_elicitation
+    def __init__(self, on_elicitation: ElicitationCallback | None = None, park: Park | None = None) -> None:
+        self._on_elicitation = make_callback(on_elicitation, "on_elicitation", "request")
         self._park = park
         self.session: Any = None
         self.report: Report | None = None
@@ -392,23 +383,6 @@ class ElicitationDispatcher:
         elif self._park is not None:
             answer, by = await self._park(str(ask_id), read_elicitation(body, self.session), "")
         return encode_elicitation_answer(answer), by
-
-
-def make_elicitation_dispatcher(
-    on_elicitation: ElicitationCallback | None = None, park: Park | None = None
-) -> ElicitationDispatcher:
-    """Make the dispatcher for elicitations.
-
-    Args:
-        on_elicitation: `f(request)`, sync or async; returns `Accept(content)`, a mapping (the content), `Decline()`,
-            `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
-            declined. An exception or any other value counts as `Cancel()`, and is logged.
-        park: decides without `on_elicitation`; see `Park`.
-
-    Raises:
-        UsageError: `on_elicitation` does not take one argument.
-    """
-    return ElicitationDispatcher(make_callback(on_elicitation, "on_elicitation", "request"), park)
 
 
 def encode_elicitation_answer(returned: object) -> dict[str, Any]:
@@ -478,16 +452,31 @@ DialogCallback = Callable[[DialogRequest], Any]
 
 
 class DialogDispatcher:
-    """Handles dialogs; made by `make_dialog_dispatcher`.
+    """Handles dialogs.
+
+    Args:
+        on_user_dialog: `f(request)`, sync or async; returns the result of the dialog, any JSON value but None, or
+            `Cancel()`. None, an exception and a value that is not JSON count as `Cancel()`.
+        kinds: the kinds of dialogs that the function can show, such as "refusal_fallback_prompt".
 
     Attributes:
         session: the value of `request.session`; its owner may set it.
         report: is told of each dialog and its answer; its owner may set it.
+
+    Raises:
+        UsageError: `on_user_dialog` does not take one argument, or there is a function without kinds or kinds without
+            a function.
     """
 
-    def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...]) -> None:
-        self._on_user_dialog = on_user_dialog
-        self._kinds = kinds
+    def __init__(self, on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = ()) -> None:
+        names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        if not all(isinstance(cast("object", name), str) and name for name in names):
+            raise OptionsError(f"kinds: expected names of dialogs, got {names!r:.80}", option="supported_dialog_kinds")
+        if (on_user_dialog is None) != (not names):
+            what = "is not set" if names else "shows no dialog until its kinds are named"
+            raise OptionsError(f"supported_dialog_kinds: on_user_dialog {what}", option="supported_dialog_kinds")
+        self._on_user_dialog = make_callback(on_user_dialog, "on_user_dialog", "request")
+        self._kinds = names
         self.session: Any = None
         self.report: Report | None = None
 
@@ -538,26 +527,3 @@ def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
         session=session,
         raw=body,
     )
-
-
-def make_dialog_dispatcher(on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = ()) -> DialogDispatcher:
-    """Make the dispatcher for dialogs.
-
-    Args:
-        on_user_dialog: `f(request)`, sync or async; returns the result of the dialog, any JSON value but None, or
-            `Cancel()`. None, an exception and a value that is not JSON count as `Cancel()`.
-        kinds: the kinds of dialogs that the function can show, such as "refusal_fallback_prompt".
-
-    Raises:
-        UsageError: `on_user_dialog` does not take one argument, or there is a function without kinds or kinds without
-            a function.
-    """
-    names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if not all(isinstance(cast("object", name), str) and name for name in names):
-        raise OptionsError(f"kinds: expected names of dialogs, got {names!r:.80}", option="supported_dialog_kinds")
-    if (on_user_dialog is None) != (not names):
-        missing = (
-            "on_user_dialog shows no dialog until its kinds are named" if not names else "on_user_dialog is not set"
-        )
-        raise OptionsError(f"supported_dialog_kinds: {missing}", option="supported_dialog_kinds")
-    return DialogDispatcher(make_callback(on_user_dialog, "on_user_dialog", "request"), names)
