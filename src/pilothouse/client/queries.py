@@ -468,9 +468,7 @@ class Query(Generic[OutputT]):
     # Called by the iterators.
 
     def _make_iterator(
-        self,
-        read: Callable[[Message], Iterator[T]] | None,
-        finish: Callable[[], Awaitable[None]] | None = None,
+        self, read: Callable[[Message], Iterator[T]] | None, finish: Callable[[], Awaitable[None]] | None = None
     ) -> MessageIterator[T]:
         close, close_soon = self._close_unmanaged, self._close_unmanaged_soon
         return MessageIterator(self._unread, self._next_batch, close, close_soon, read, self._messages_again, finish)

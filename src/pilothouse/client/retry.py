@@ -32,14 +32,7 @@ from pilothouse.errors import (
     RateLimitError,
     ResultError,
 )
-from pilothouse.messages import (
-    ApiRetryMessage,
-    AssistantMessage,
-    Message,
-    RateLimitEvent,
-    ResultMessage,
-    SystemMessage,
-)
+from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, RateLimitEvent, ResultMessage, SystemMessage
 from pilothouse.options import Options
 
 log = logging.getLogger("pilothouse")

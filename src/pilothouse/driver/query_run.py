@@ -325,12 +325,7 @@ class QueryRun(OwnedTask):
         """Add notes about lines that could not be read while this query was active."""
         if not self._owns_child and (self._is_abandoned or not (self.was_sent and self.pending_prompts)):
             return
-        size = sum(len(note.text) for note in notes)
-        batch = self._init_first([*notes], size)
-        if batch and self._middleware is not None:
-            batch = self._apply_middleware(batch)
-        if batch:
-            self._buffer.put(batch, size)
+        self.put([*notes], sum(len(note.text) for note in notes))
 
     def note_denied(self, message: PermissionDeniedMessage) -> None:
         """Report a tool that the CLI has denied."""
