@@ -20,11 +20,11 @@ from pilothouse.testing import FakeCLI
 PACKAGES: dict[str, str] = {
     "": "callbacks errors lazy_exports tracebacks",
     "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
-    "driver": "child_run connection failures incoming_requests message_buffer pending_work query_run tasks",
+    "driver": "child_run connection failures incoming_requests pending_work query_run tasks",
     "messages": "api_messages base core decoder json_lines",
     "options": "invocation options renderer secrets settings signatures table value_types values",
-    "protocol": "connection control_frames events frame_reader",
-    "transports": "asyncio_reader base child cli concurrency discovery pipes stderr versions watchdog",
+    "protocol": "connection control_frames frame_reader",
+    "transports": "base child cli concurrency discovery pipes stderr watchdog",
 }
 """What one answered `query()` loads, by package."""
 

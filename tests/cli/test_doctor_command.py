@@ -14,7 +14,7 @@ from command_process import Command, Ran
 from pilothouse.cli.doctor import OLD_PIN_DAYS, check_pin
 from pilothouse.provision.artifacts import load_pins
 from pilothouse.testing import FakeCLI
-from pilothouse.transports.versions import probe_version
+from pilothouse.transports.discovery import probe_version
 
 PINS = load_pins().cli
 SECRET = "sk-ant-must-never-be-shown"

@@ -18,7 +18,7 @@ from pilothouse.events import Started
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
-from pilothouse.transports.versions import ProbeResult, probe_version
+from pilothouse.transports.discovery import ProbeResult, probe_version
 
 pytestmark = pytest.mark.anyio
 
@@ -319,7 +319,7 @@ async def test_any_transport_will_do() -> None:
 async def test_an_old_cli_works_with_a_warning(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.transports.versions._warned_versions", set[str]())
+    monkeypatch.setattr("pilothouse.transports.discovery._warned_versions", set[str]())
     fake.turn(frames.init(claude_code_version="1.0.128"), frames.result("Hello"))
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
     assert "1.0.128 is older than 2.0.0" in caplog.text
@@ -331,21 +331,21 @@ async def test_a_cli_that_does_not_report_its_version_is_run_once(
     version: str, warns: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PILOTHOUSE_CACHE", str(tmp_path))
-    monkeypatch.setattr("pilothouse.transports.versions._warned_versions", set[str]())
-    monkeypatch.setattr("pilothouse.transports.versions._checked_files", set[Any]())
+    monkeypatch.setattr("pilothouse.transports.discovery._warned_versions", set[str]())
+    monkeypatch.setattr("pilothouse.transports.discovery._checked_files", set[Any]())
     probed: list[str] = []
 
     def counted(path: str, env: Any) -> ProbeResult:
         probed.append(path)
         return probe_version(path, env)
 
-    monkeypatch.setattr("pilothouse.transports.versions.probe_version", counted)
+    monkeypatch.setattr("pilothouse.transports.discovery.probe_version", counted)
     with FakeCLI(version=version) as fake:
         fake.turn(frames.init(claude_code_version=None), frames.result("Hello")).forever()
         for _ in range(2):
             assert (await ph.query("go", cli=fake.path)).text == "Hello"
         await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "pilothouse version"])
-        monkeypatch.setattr("pilothouse.transports.versions._checked_files", set[Any]())  # as in another process
+        monkeypatch.setattr("pilothouse.transports.discovery._checked_files", set[Any]())  # as in another process
         assert (await ph.query("go", cli=fake.path)).text == "Hello"
         await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "pilothouse version"])
         assert probed == [fake.path]

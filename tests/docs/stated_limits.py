@@ -24,7 +24,7 @@ from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.language_model import LanguageModel
 from pilothouse.native.tools import file_tools, search_tools
 from pilothouse.native.tools.base import BuiltinToolError, Workplace
-from pilothouse.remote.address import ConnectionLostError
+from pilothouse.remote.messages import ConnectionLostError
 from pilothouse.remote.websocket import _make_status_error
 from pilothouse.stores import redis
 from pilothouse.testing import FakeCLI, mock_transport
@@ -200,7 +200,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
         )
     },
     "transports/isolation.py": {"this system cannot run a child as another": no_other_users_here},
-    "transports/start_errors.py": {
+    "transports/child.py": {
         "a name that cannot be passed on": "transports/test_start_errors.py::test_start_errors_say_what_to_do"
     },
     "remote/websocket.py": {"the host is busy or not available (HTTP": a_busy_host_is_tried_again},

@@ -14,7 +14,7 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 import pilothouse as ph
-from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
+from pilothouse.driver.tasks import HIGH_WATER_BYTES
 from pilothouse.messages import AssistantMessage
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport

@@ -13,7 +13,7 @@ import pytest
 
 from pilothouse.driver.connection import ControlChannel
 from pilothouse.driver.extensions import HandlerSet
-from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.tasks import MessageBuffer
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
 from pilothouse.messages import LineSkippedMessage, Message
 from pilothouse.options import Invocation

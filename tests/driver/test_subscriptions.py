@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
 from pilothouse.driver.subscriptions import UNREAD_SECONDS, MessageSubscription, Subscriptions
+from pilothouse.driver.tasks import HIGH_WATER_BYTES
 from pilothouse.messages import KeepAliveMessage
 
 pytestmark = pytest.mark.anyio

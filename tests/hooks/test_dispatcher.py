@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from pilothouse.errors import ControlError
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookMatcher, HookOutput, PreToolUseEvent, UnknownHookEvent
-from pilothouse.hooks.dispatcher import HookDispatcher, make_hook_dispatcher
+from pilothouse.hooks.matchers import HookDispatcher
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 SHORT = 0.05  # seconds; the limit of hooks that never answer
@@ -57,7 +57,7 @@ async def test_a_recorded_conversation_comes_out_the_same(name: str) -> None:
         request_id = next(key for key, question in questions.items() if question["input"] == event.raw)
         return answers[request_id]["response"]
 
-    dispatcher = make_hook_dispatcher(
+    dispatcher = HookDispatcher(
         {event: HookMatcher(entries[0].get("matcher"), answering) for event, entries in registered.items()}
     )
     keys = {event: entries[0]["hookCallbackIds"][0] for event, entries in dispatcher.config.items()}
@@ -83,7 +83,7 @@ async def test_sync_and_async_hooks_answer_in_the_context_of_the_caller() -> Non
         return {"permission_decision": "allow", "permission_decision_reason": f"{caller.get()} {event.session_id}"}
 
     caller.set("alice")
-    dispatcher = make_hook_dispatcher({"PreToolUse": [plain, modern]})
+    dispatcher = HookDispatcher({"PreToolUse": [plain, modern]})
     first = await dispatcher.handle(ask())
     second = await dispatcher.handle(ask(key="hook_1"))
     assert first["hookSpecificOutput"]["permissionDecisionReason"] == "alice Bash"
@@ -106,9 +106,7 @@ async def test_questions_are_answered_side_by_side_and_within_each_other() -> No
         inner = await dispatcher.handle(ask("Stop", "hook_1"))
         return HookOutput.context(f"{event.tool_name} {inner['systemMessage']}")
 
-    dispatcher = make_hook_dispatcher(
-        {"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}}
-    )
+    dispatcher = HookDispatcher({"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}})
     answers: dict[str, Any] = {}
 
     async def one(tool: str) -> None:
@@ -165,7 +163,7 @@ FAILING = [
 async def test_a_gate_that_fails_stays_closed(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", hook, timeout=limit_of(hook))})
+    dispatcher = HookDispatcher({"PreToolUse": HookMatcher("Bash", hook, timeout=limit_of(hook))})
     with caplog.at_level(logging.ERROR, "pilothouse.hooks"):
         answer = await dispatcher.handle(ask())
     assert verdict(answer) == "deny"
@@ -181,7 +179,7 @@ async def test_a_gate_that_fails_stays_closed(
 async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
     timeout: float | None, refused_after: float
 ) -> None:
-    dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
+    dispatcher = HookDispatcher({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
     start = anyio.current_time()
     assert verdict(await dispatcher.handle(ask())) == "deny"
     assert anyio.current_time() - start == pytest.approx(refused_after, abs=0.1)
@@ -193,9 +191,7 @@ async def test_a_hook_that_may_fail_has_no_opinion(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lenient = HookMatcher(None, hook, timeout=limit_of(hook), on_failure="continue")
-    dispatcher = make_hook_dispatcher(
-        {"PreToolUse": lenient, "PostToolUse": HookMatcher(None, hook, timeout=limit_of(hook))}
-    )
+    dispatcher = HookDispatcher({"PreToolUse": lenient, "PostToolUse": HookMatcher(None, hook, timeout=limit_of(hook))})
     assert await dispatcher.handle(ask()) == {}
     assert await dispatcher.handle(ask("PostToolUse", "hook_1")) == {}
     assert len(caplog.records) == 2
@@ -206,13 +202,13 @@ async def test_a_hook_that_may_fail_has_no_opinion(
 async def test_every_gate_and_every_hook_that_shall_block_does() -> None:
     for name, rule in HOOK_EVENTS.items():
         if rule.refusal_format.value:
-            dispatcher = make_hook_dispatcher({name: HookMatcher(None, raising, on_failure="block")})
+            dispatcher = HookDispatcher({name: HookMatcher(None, raising, on_failure="block")})
             assert "Blocked: a hook for" in repr(await dispatcher.handle(ask(name)))
 
 
 @pytest.mark.anyio
 async def test_a_question_without_input_closes_the_gate_too() -> None:
-    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    dispatcher = HookDispatcher({"PreToolUse": lambda event: None})
     assert verdict(await dispatcher.handle({"callback_id": "hook_0"})) == "deny"
     assert verdict(await dispatcher.handle({"callback_id": "hook_0", "input": [1]})) == "deny"
     assert await dispatcher.handle({"callback_id": "hook_0", "input": {}}) == {}
@@ -226,7 +222,7 @@ async def test_a_thread_that_overstays_is_left_behind() -> None:
         release.wait(10)
 
     try:
-        dispatcher = make_hook_dispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
+        dispatcher = HookDispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
         with anyio.fail_after(5):
             assert verdict(await dispatcher.handle(ask())) == "deny"
     finally:
@@ -245,7 +241,7 @@ async def test_withdrawing_a_question_cancels_its_hook() -> None:
         finally:
             ended.append("cancelled")
 
-    dispatcher = make_hook_dispatcher({"PreToolUse": patient})
+    dispatcher = HookDispatcher({"PreToolUse": patient})
     answered: list[Any] = []
 
     async def question() -> None:
@@ -267,7 +263,7 @@ def test_a_hook_that_awaits_something_cancelled_has_failed() -> None:
         await task
 
     async def main() -> None:
-        dispatcher = make_hook_dispatcher({"PreToolUse": waits_for_a_dead_task})
+        dispatcher = HookDispatcher({"PreToolUse": waits_for_a_dead_task})
         assert verdict(await dispatcher.handle(ask())) == "deny"
 
     asyncio.run(main())
@@ -275,7 +271,7 @@ def test_a_hook_that_awaits_something_cancelled_has_failed() -> None:
 
 def test_a_task_that_is_cancelled_natively_stays_cancelled() -> None:
     async def main() -> None:
-        task = asyncio.ensure_future(make_hook_dispatcher({"PreToolUse": endless}).handle(ask()))
+        task = asyncio.ensure_future(HookDispatcher({"PreToolUse": endless}).handle(ask()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -286,7 +282,7 @@ def test_a_task_that_is_cancelled_natively_stays_cancelled() -> None:
 
 @pytest.mark.anyio
 async def test_a_hook_that_is_not_there_is_an_error() -> None:
-    dispatcher = make_hook_dispatcher({"PreToolUse": lambda event: None})
+    dispatcher = HookDispatcher({"PreToolUse": lambda event: None})
     for body in (ask(key="hook_9"), {"callback_id": None}, {"callback_id": ["hook_0"]}, {}):
         with pytest.raises(ControlError) as caught:
             await dispatcher.handle(body)
@@ -301,7 +297,7 @@ async def test_an_unlisted_event_arrives_as_unknown() -> None:
         received.append(event)
         return {"hookSpecificOutput": {"brandNew": event.raw["what"]}}
 
-    dispatcher = make_hook_dispatcher({"AfterAll": HookMatcher(None, hook, is_unlisted=True)})
+    dispatcher = HookDispatcher({"AfterAll": HookMatcher(None, hook, is_unlisted=True)})
     answer = await dispatcher.handle(ask("AfterAll", what=1))
     assert answer == {"hookSpecificOutput": {"hookEventName": "AfterAll", "brandNew": 1}}
     assert isinstance(received[0], UnknownHookEvent)
@@ -309,7 +305,7 @@ async def test_an_unlisted_event_arrives_as_unknown() -> None:
 
 @pytest.mark.anyio
 async def test_an_unlisted_gate_leaves_its_refusal_to_the_cli() -> None:
-    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    dispatcher = HookDispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
     with pytest.raises(ControlError, match="Blocked: a hook for BeforeAll failed"):
         await dispatcher.handle(ask("BeforeAll"))
 
@@ -326,7 +322,7 @@ async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
 
         return hook
 
-    dispatcher = make_hook_dispatcher(
+    dispatcher = HookDispatcher(
         {
             "PreToolUse": [
                 HookMatcher("Read", listening("read", HookOutput.deny("not asked"))),
@@ -347,7 +343,7 @@ async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
 
 
 def gate() -> HookDispatcher:
-    return make_hook_dispatcher({"PreToolUse": lambda event: None})
+    return HookDispatcher({"PreToolUse": lambda event: None})
 
 
 def test_a_cli_that_knows_hooks_is_fine() -> None:
@@ -363,13 +359,13 @@ def test_a_cli_that_knows_hooks_is_fine() -> None:
 def test_a_cli_that_did_not_register_a_gate_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ControlError, match="PreToolUse would not be guarded"):
         gate().check_initialize_response({"hooks_applied": False})
-    make_hook_dispatcher({"Stop": lambda event: None}).check_initialize_response({"hooks_applied": False})
+    HookDispatcher({"Stop": lambda event: None}).check_initialize_response({"hooks_applied": False})
     assert "did not register the hooks" in caplog.text
-    make_hook_dispatcher(None).check_initialize_response({"hooks_applied": False})
+    HookDispatcher({}).check_initialize_response({"hooks_applied": False})
 
 
 def test_a_gate_that_only_the_cli_can_close_needs_a_cli_that_can() -> None:
-    dispatcher = make_hook_dispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
+    dispatcher = HookDispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
     with pytest.raises(ControlError, match="update it"):
         dispatcher.check_initialize_response({"hooks_applied": True})
     dispatcher.check_initialize_response({"hooks_applied": True, "hook_on_failure_supported": True})

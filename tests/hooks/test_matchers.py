@@ -9,8 +9,7 @@ import pytest
 
 from pilothouse.errors import UsageError
 from pilothouse.hooks import HOOK_EVENTS, HookMatcher
-from pilothouse.hooks.dispatcher import make_hook_dispatcher
-from pilothouse.hooks.matchers import matches
+from pilothouse.hooks.matchers import HookDispatcher, matches
 
 
 def check(event: Any) -> None: ...
@@ -26,7 +25,7 @@ class Guard:
 
 
 def test_the_config_names_every_callback_once() -> None:
-    dispatcher = make_hook_dispatcher(
+    dispatcher = HookDispatcher(
         {
             "PreToolUse": [
                 HookMatcher("Bash", [check, look], timeout=30),
@@ -51,14 +50,12 @@ def test_the_config_names_every_callback_once() -> None:
 
 
 def test_no_hooks_make_an_empty_dispatcher() -> None:
-    assert make_hook_dispatcher(None).config == {}
-    assert not make_hook_dispatcher({})
+    assert HookDispatcher({}).config == {}
+    assert not HookDispatcher({})
 
 
 def test_gates_block_by_default() -> None:
-    gates = {
-        name for name in HOOK_EVENTS if make_hook_dispatcher({name: check}).config[name][0].get("onFailure") == "block"
-    }
+    gates = {name for name in HOOK_EVENTS if HookDispatcher({name: check}).config[name][0].get("onFailure") == "block"}
     assert gates == {
         "PreToolUse", "PermissionRequest", "PreModelSwitch", "UserPromptSubmit", "UserPromptExpansion", "ConfigChange",
         "Elicitation", "ElicitationResult",
@@ -91,7 +88,7 @@ def old(input_data: Any, tool_use_id: str | None, context: Any) -> None: ...
 )
 def test_wrong_hooks_are_refused_when_they_are_given(hooks: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        make_hook_dispatcher(hooks)
+        HookDispatcher(hooks)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +128,11 @@ def test_wrong_matchers_are_refused(arguments: dict[str, Any], complaint: str) -
      "(?<=a+)b", r"\(?P", "[[]x"],
 )  # fmt: skip
 def test_right_matchers_are_taken(matcher: str | None) -> None:
-    assert (
-        make_hook_dispatcher({"PreToolUse": HookMatcher(matcher, check)}).config["PreToolUse"][0]["matcher"] == matcher
-    )
+    assert HookDispatcher({"PreToolUse": HookMatcher(matcher, check)}).config["PreToolUse"][0]["matcher"] == matcher
 
 
 def test_an_event_of_a_newer_cli_can_be_asked_for() -> None:
-    dispatcher = make_hook_dispatcher({"AfterAll": HookMatcher("x", check, is_unlisted=True)})
+    dispatcher = HookDispatcher({"AfterAll": HookMatcher("x", check, is_unlisted=True)})
     assert dispatcher.config == {"AfterAll": [{"matcher": "x", "hookCallbackIds": ["hook_0"]}]}
 
 

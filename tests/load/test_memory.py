@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from load_measurements import MIB
 
-from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
+from pilothouse.driver.tasks import HIGH_WATER_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -17,8 +17,7 @@ from permission_frames import BASH, PLAN, QUESTION
 import pilothouse as ph
 from pilothouse.errors import AskSettledError, OptionsError, UsageError
 from pilothouse.permissions import AddRules, Ask, Asks, PermissionRule, SetMode
-from pilothouse.permissions.dialogs import make_elicitation_dispatcher
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import ElicitationDispatcher, PermissionDispatcher
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +38,7 @@ class Scope:
 
 def handle(asks: Asks, body: dict[str, Any], scope: Any) -> Awaitable[Any]:
     park = partial(asks.park, scope)
-    make: Callable[..., Any] = (
-        make_elicitation_dispatcher if body["subtype"] == "elicitation" else make_permission_dispatcher
-    )
+    make: Callable[..., Any] = ElicitationDispatcher if body["subtype"] == "elicitation" else PermissionDispatcher
     return make(park=park).handle(body)
 
 
@@ -325,7 +322,7 @@ async def test_functions_come_first_and_confirm_waits() -> None:
         ask.allow()
 
     asks = Asks(on_ask=settle_it)
-    dispatcher = make_permission_dispatcher(decide, park=partial(asks.park, Scope()))
+    dispatcher = PermissionDispatcher(decide, park=partial(asks.park, Scope()))
     assert (await dispatcher.handle(BASH))["behavior"] == "allow"
     assert titles == []
     assert (await dispatcher.handle(CALL))["behavior"] == "allow"

@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.permissions import Accept, Cancel, Decline, DialogRequest, ElicitationRequest
-from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+from pilothouse.permissions.dispatcher import DialogDispatcher, ElicitationDispatcher
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 FORM = {
@@ -24,17 +24,17 @@ DIALOG = {"subtype": "request_user_dialog", "dialog_kind": FALLBACK, "payload": 
 
 
 async def elicited(returned: Any, body: dict[str, Any] = FORM) -> Any:
-    return await make_elicitation_dispatcher(lambda request: returned).handle(body)
+    return await ElicitationDispatcher(lambda request: returned).handle(body)
 
 
 async def shown(returned: Any) -> Any:
-    return await make_dialog_dispatcher(lambda request: returned, [FALLBACK]).handle(DIALOG)
+    return await DialogDispatcher(lambda request: returned, [FALLBACK]).handle(DIALOG)
 
 
 @pytest.mark.anyio
 async def test_an_elicitation_is_typed() -> None:
     seen: list[ElicitationRequest] = []
-    dispatcher = make_elicitation_dispatcher(lambda request: seen.append(request))
+    dispatcher = ElicitationDispatcher(lambda request: seen.append(request))
     dispatcher.session = "s"
     await dispatcher.handle(FORM)
     await dispatcher.handle(PAGE)
@@ -62,7 +62,7 @@ async def test_answers_to_an_elicitation() -> None:
 
 @pytest.mark.anyio
 async def test_without_a_function_elicitations_are_declined() -> None:
-    assert await make_elicitation_dispatcher().handle(FORM) == {"action": "decline"}
+    assert await ElicitationDispatcher().handle(FORM) == {"action": "decline"}
 
 
 @pytest.mark.anyio
@@ -75,7 +75,7 @@ async def test_what_is_no_answer_to_an_elicitation_cancels_it(returned: Any, cap
 @pytest.mark.anyio
 async def test_a_dialog_and_its_result() -> None:
     seen: list[DialogRequest] = []
-    dispatcher = make_dialog_dispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
+    dispatcher = DialogDispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
     dispatcher.session = "s"
     assert dispatcher.initialize_fields == {"supportedDialogKinds": [FALLBACK]}
     assert await dispatcher.handle(DIALOG) == {"behavior": "completed", "result": {"choice": "retry"}}
@@ -89,23 +89,23 @@ async def test_a_dialog_and_its_result() -> None:
 @pytest.mark.anyio
 async def test_a_dialog_that_was_not_declared_is_not_settled() -> None:
     asked: list[Any] = []
-    dispatcher = make_dialog_dispatcher(asked.append, [FALLBACK])
+    dispatcher = DialogDispatcher(asked.append, [FALLBACK])
     for body in ({**DIALOG, "dialog_kind": "newer"}, {}):
         with pytest.raises(ControlError) as caught:
             await dispatcher.handle(body)
         assert caught.value.subtype == "request_user_dialog"
     with pytest.raises(ControlError):
-        await make_dialog_dispatcher().handle(DIALOG)
+        await DialogDispatcher().handle(DIALOG)
     assert not asked
-    assert make_dialog_dispatcher().initialize_fields == {}
+    assert DialogDispatcher().initialize_fields == {}
 
 
 def test_dialogs_need_kinds_and_kinds_need_a_function() -> None:
     for arguments in ((lambda request: 1, ()), (None, [FALLBACK]), (lambda request: 1, [3]), (lambda request: 1, [""])):
         with pytest.raises(OptionsError, match="kinds"):
-            make_dialog_dispatcher(*arguments)  # type: ignore[arg-type]
-    assert make_dialog_dispatcher(lambda request: 1, FALLBACK).initialize_fields == {"supportedDialogKinds": [FALLBACK]}
+            DialogDispatcher(*arguments)  # type: ignore[arg-type]
+    assert DialogDispatcher(lambda request: 1, FALLBACK).initialize_fields == {"supportedDialogKinds": [FALLBACK]}
     with pytest.raises(UsageError, match="on_user_dialog"):
-        make_dialog_dispatcher(lambda: 1, [FALLBACK])  # type: ignore[arg-type]
+        DialogDispatcher(lambda: 1, [FALLBACK])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="on_elicitation"):
-        make_elicitation_dispatcher(lambda: None)  # type: ignore[arg-type]
+        ElicitationDispatcher(lambda: None)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from pilothouse.permissions import (
     allow_all,
     deny_all,
 )
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import PermissionDispatcher
 from pilothouse.permissions.requests import (
     DENIED_MESSAGE,
     NO_APPROVER_MESSAGE,
@@ -41,7 +41,7 @@ def returning(value: Any) -> Callable[..., Any]:
 
 
 async def answer_to(decision: Any, body: dict[str, Any] = BASH, **others: Any) -> Any:
-    return await make_permission_dispatcher(returning(decision), **others).handle(body)
+    return await PermissionDispatcher(returning(decision), **others).handle(body)
 
 
 @pytest.mark.anyio
@@ -53,7 +53,7 @@ async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answe
         seen.append(request)
         return Allow()
 
-    dispatcher = make_permission_dispatcher(can_use_tool)
+    dispatcher = PermissionDispatcher(can_use_tool)
     dispatcher.session = "the session"
     assert await dispatcher.handle(BASH) == ALLOWED
     (request,) = seen
@@ -105,7 +105,7 @@ async def test_every_form_of_a_decision() -> None:
 async def test_always_allow_hands_the_suggestions_back_as_they_came() -> None:
     unknown = {"type": "addHosts", "hosts": ["example.org"]}
     body = {**BASH, "permission_suggestions": [*BASH["permission_suggestions"], unknown]}
-    dispatcher = make_permission_dispatcher(lambda request: Allow(updated_permissions=request.suggestions))
+    dispatcher = PermissionDispatcher(lambda request: Allow(updated_permissions=request.suggestions))
     assert (await dispatcher.handle(body))["updatedPermissions"] == body["permission_suggestions"]
 
 
@@ -118,7 +118,7 @@ async def test_what_a_callback_does_to_its_copy_of_the_input_changes_nothing() -
         request.tool_input["deep"]["list"][0]["a"] = 2
         return True
 
-    assert (await make_permission_dispatcher(vandal).handle(body))["updatedInput"] == {
+    assert (await PermissionDispatcher(vandal).handle(body))["updatedInput"] == {
         "command": "ls",
         "deep": {"list": [{"a": 1}]},
     }
@@ -134,13 +134,13 @@ async def test_the_confirmer_decides_when_asked() -> None:
         asked.append((prompt, request.tool_name))
         return answers[len(asked) - 1]
 
-    dispatcher = make_permission_dispatcher(lambda request: Confirm("Sure?"), confirm)
+    dispatcher = PermissionDispatcher(lambda request: Confirm("Sure?"), confirm)
     assert await dispatcher.handle(BASH) == ALLOWED
     assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": DENIED_MESSAGE}
     assert (await dispatcher.handle(BASH))["updatedInput"] == {"command": "ls"}
     assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": "not today"}
     assert asked == [("Sure?", "Bash")] * 4
-    assert await make_permission_dispatcher(returning(Confirm()), confirm).handle(BASH) == ALLOWED
+    assert await PermissionDispatcher(returning(Confirm()), confirm).handle(BASH) == ALLOWED
     assert asked[-1] == ("Allow Bash: say hi?", "Bash")
 
 
@@ -153,7 +153,7 @@ async def test_a_confirmation_without_a_confirmer_is_a_denial() -> None:
 @pytest.mark.anyio
 async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> None:
     asked: list[str] = []
-    dispatcher = make_permission_dispatcher(confirm=lambda prompt, request: asked.append(prompt) is None)
+    dispatcher = PermissionDispatcher(confirm=lambda prompt, request: asked.append(prompt) is None)
     assert await dispatcher.handle(BASH) == ALLOWED
     assert (await dispatcher.handle({**BASH, "title": "Claude wants to run touch"}))["behavior"] == "allow"
     assert (await dispatcher.handle(REAL_PLAN))["behavior"] == "allow"
@@ -163,7 +163,7 @@ async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> No
 
 @pytest.mark.anyio
 async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> None:
-    dispatcher = make_permission_dispatcher()
+    dispatcher = PermissionDispatcher()
     assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
     assert await dispatcher.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
     assert await dispatcher.handle(PLAN) == {"behavior": "deny", "message": NO_PLAN_APPROVER_MESSAGE}
@@ -178,7 +178,7 @@ async def test_plans() -> None:
             seen.append(request)
             return returned
 
-        return await make_permission_dispatcher(returning(False), returning(True), on_plan=on_plan).handle(body)
+        return await PermissionDispatcher(returning(False), returning(True), on_plan=on_plan).handle(body)
 
     assert await outcome(True) == {"behavior": "allow", "updatedInput": REAL_PLAN["input"]}
     assert (seen[0].plan, seen[0].path) == ("# Plan\n1. do it", "/home/user/.claude/plans/a.md")
@@ -202,11 +202,11 @@ async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler(
         asked.append((request.tool_name, request.requires_user_interaction))
         return True
 
-    dispatcher = make_permission_dispatcher(can_use_tool)
+    dispatcher = PermissionDispatcher(can_use_tool)
     assert (await dispatcher.handle(QUESTION))["updatedInput"] == QUESTION["input"]
     assert (await dispatcher.handle(PLAN))["updatedInput"] == {}
     assert asked == [("AskUserQuestion", True), ("ExitPlanMode", True)]
-    elsewhere = make_permission_dispatcher(can_use_tool, on_question=returning("Red"), on_plan=returning(False))
+    elsewhere = PermissionDispatcher(can_use_tool, on_question=returning("Red"), on_plan=returning(False))
     assert (await elsewhere.handle(QUESTION))["updatedInput"]["answers"] == {"Color?": "Red"}
     assert (await elsewhere.handle(PLAN))["behavior"] == "deny"
     assert len(asked) == 2
@@ -216,7 +216,7 @@ async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler(
 @pytest.mark.requirement("G50")
 async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
     seen: list[PermissionRequest] = []
-    dispatcher = make_permission_dispatcher(lambda request: seen.append(request) is None)
+    dispatcher = PermissionDispatcher(lambda request: seen.append(request) is None)
     assert await dispatcher.handle({"subtype": "can_use_tool", "tool": "Bash", "input": {"command": "ls"}}) == {
         "behavior": "allow",
         "updatedInput": {"command": "ls"},
@@ -238,7 +238,7 @@ async def test_every_field_of_a_permission_request_is_there() -> None:
         "mcp_server": {"name": "files", "source": "user"}, "default_to_no": True, "suppress_always_allow_rule": True,
         "matched_ask_rule": {"source": "userSettings", "tool_name": "Bash", "rule_content": "touch:*"},
     }  # fmt: skip
-    await make_permission_dispatcher(lambda request: seen.append(request) is None).handle(body)
+    await PermissionDispatcher(lambda request: seen.append(request) is None).handle(body)
     (request,) = seen
     assert (request.reason, request.reason_type, request.agent_id) == ("a rule says ask", "rule", "a1")
     assert (request.mcp_server, request.prompt) == ("files", "Run?")
@@ -261,7 +261,7 @@ async def test_questions_are_answered_at_the_same_time_and_again_from_within() -
         await both.wait()
         return (await dispatcher.handle({"tool_name": "Read", "input": {}}))["behavior"] == "allow"
 
-    dispatcher = make_permission_dispatcher(can_use_tool)
+    dispatcher = PermissionDispatcher(can_use_tool)
     answers: dict[str, Any] = {}
 
     async def ask(name: str) -> None:
@@ -284,24 +284,24 @@ async def test_a_sync_callback_runs_in_a_thread_and_sees_the_callers_context() -
         seen.extend([user.get(), threading.current_thread() is threading.main_thread()])
         return True
 
-    assert await make_permission_dispatcher(can_use_tool).handle(BASH) == ALLOWED
+    assert await PermissionDispatcher(can_use_tool).handle(BASH) == ALLOWED
     assert seen == ["alice", False]
 
 
 def test_a_wrong_signature_is_an_error_at_once() -> None:
     with pytest.raises(UsageError, match="can_use_tool"):
-        make_permission_dispatcher(lambda name, tool_input, context: True)  # type: ignore[arg-type]
+        PermissionDispatcher(lambda name, tool_input, context: True)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="confirm"):
-        make_permission_dispatcher(confirm=lambda prompt: True)  # type: ignore[arg-type]
+        PermissionDispatcher(confirm=lambda prompt: True)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="on_question: expected a function, got str"):
-        make_permission_dispatcher(on_question="ask")  # type: ignore[arg-type]
+        PermissionDispatcher(on_question="ask")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="on_plan"):
-        make_permission_dispatcher(on_plan=lambda: True)  # type: ignore[arg-type]
+        PermissionDispatcher(on_plan=lambda: True)  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
 async def test_ready_made_policies() -> None:
-    everything, nothing = make_permission_dispatcher(allow_all()), make_permission_dispatcher(deny_all())
+    everything, nothing = PermissionDispatcher(allow_all()), PermissionDispatcher(deny_all())
     assert await everything.handle(BASH) == ALLOWED
     assert await nothing.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
-    assert (await make_permission_dispatcher(deny_all("no")).handle(BASH))["message"] == "no"
+    assert (await PermissionDispatcher(deny_all("no")).handle(BASH))["message"] == "no"

@@ -9,7 +9,7 @@ import pytest
 from permission_frames import ANSWERED, QUESTION
 
 from pilothouse.permissions import Allow, Deny, QuestionOption, QuestionRequest, UserQuestion
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import PermissionDispatcher
 from pilothouse.permissions.requests import FAILED_MESSAGE, NO_ANSWER_MESSAGE
 
 TOPPINGS = {
@@ -24,7 +24,7 @@ THREE = {**QUESTION, "input": {"title": "Pizza", "questions": [TOPPINGS, SIZE, C
 
 
 async def answer_to(returned: Any, body: dict[str, Any] = THREE) -> Any:
-    return await make_permission_dispatcher(on_question=lambda request: returned).handle(body)
+    return await PermissionDispatcher(on_question=lambda request: returned).handle(body)
 
 
 async def answers_for(returned: Any) -> Any:
@@ -45,7 +45,7 @@ async def test_an_answer_is_what_the_recording_has(returned: Any) -> None:
 @pytest.mark.anyio
 async def test_questions_are_typed() -> None:
     seen: list[QuestionRequest] = []
-    await make_permission_dispatcher(on_question=lambda request: seen.append(request) is not None).handle(THREE)
+    await PermissionDispatcher(on_question=lambda request: seen.append(request) is not None).handle(THREE)
     (asked,) = seen
     assert asked.title == "Pizza"
     assert asked.request.tool_use_id == QUESTION["tool_use_id"]

@@ -11,8 +11,11 @@ import pytest
 from permission_frames import BASH, PLAN, QUESTION
 
 from pilothouse.permissions import Allow, Confirm, Deny, PermissionRequest
-from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
-from pilothouse.permissions.dispatcher import make_permission_dispatcher
+from pilothouse.permissions.dispatcher import (
+    DialogDispatcher,
+    ElicitationDispatcher,
+    PermissionDispatcher,
+)
 from pilothouse.permissions.requests import FAILED_MESSAGE
 
 SECRET = "sk-ant-secret"
@@ -30,12 +33,12 @@ def dispatchers(function: Any) -> list[tuple[Any, dict[str, Any], dict[str, Any]
         return await answer if inspect.isawaitable(answer) else answer
 
     return [
-        (make_permission_dispatcher(function), BASH, REFUSED),
-        (make_permission_dispatcher(confirm=confirm), BASH, REFUSED),
-        (make_permission_dispatcher(on_question=function), QUESTION, REFUSED),
-        (make_permission_dispatcher(on_plan=function), PLAN, REFUSED),
-        (make_elicitation_dispatcher(function), ELICITATION, {"action": "cancel"}),
-        (make_dialog_dispatcher(function, KINDS), DIALOG, {"behavior": "cancelled"}),
+        (PermissionDispatcher(function), BASH, REFUSED),
+        (PermissionDispatcher(confirm=confirm), BASH, REFUSED),
+        (PermissionDispatcher(on_question=function), QUESTION, REFUSED),
+        (PermissionDispatcher(on_plan=function), PLAN, REFUSED),
+        (ElicitationDispatcher(function), ELICITATION, {"action": "cancel"}),
+        (DialogDispatcher(function, KINDS), DIALOG, {"behavior": "cancelled"}),
     ]
 
 
@@ -67,8 +70,8 @@ async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) ->
     ids=lambda value: repr(value).split(" at 0x")[0],  # the same in every process that collects
 )  # fmt: skip
 async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: Any) -> None:
-    assert await make_permission_dispatcher(lambda request: returned).handle(BASH) == REFUSED
-    assert await make_permission_dispatcher(confirm=lambda prompt, request: returned).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(lambda request: returned).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(confirm=lambda prompt, request: returned).handle(BASH) == REFUSED
     assert len(caplog.records) == 2
 
 
@@ -76,7 +79,7 @@ async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: A
 async def test_an_input_that_contains_itself_denies() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
-    assert await make_permission_dispatcher(lambda request: Allow(loop)).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(lambda request: Allow(loop)).handle(BASH) == REFUSED
 
 
 @pytest.mark.anyio
@@ -87,7 +90,7 @@ async def test_a_confirmer_cannot_pass_it_on() -> None:
         asked.append(prompt)
         return Confirm("again?")
 
-    assert await make_permission_dispatcher(lambda request: Confirm("sure?"), confirm).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(lambda request: Confirm("sure?"), confirm).handle(BASH) == REFUSED
     assert asked == ["sure?"]
 
 
@@ -103,7 +106,7 @@ async def test_a_confirmer_cannot_pass_it_on() -> None:
     ],
 )
 async def test_a_question_that_cannot_be_read_is_denied(body: dict[str, Any]) -> None:
-    assert await make_permission_dispatcher(lambda request: True).handle(body) == REFUSED
+    assert await PermissionDispatcher(lambda request: True).handle(body) == REFUSED
 
 
 @pytest.mark.anyio
@@ -113,7 +116,7 @@ async def test_a_timeout_of_the_callbacks_own_is_a_failure_like_any_other() -> N
             await anyio.sleep_forever()
         return True
 
-    assert await make_permission_dispatcher(can_use_tool).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(can_use_tool).handle(BASH) == REFUSED
 
 
 @pytest.mark.anyio
@@ -153,7 +156,7 @@ async def test_one_question_is_withdrawn_while_another_is_answered() -> None:
             await anyio.sleep_forever()
         return True
 
-    dispatcher = make_permission_dispatcher(can_use_tool)
+    dispatcher = PermissionDispatcher(can_use_tool)
     scope = anyio.CancelScope()
 
     async def slow() -> None:
@@ -180,7 +183,7 @@ async def test_a_callback_that_waited_for_something_cancelled_refuses(caplog: An
         gone.cancel()
         return await gone
 
-    assert await make_permission_dispatcher(can_use_tool).handle(BASH) == REFUSED
+    assert await PermissionDispatcher(can_use_tool).handle(BASH) == REFUSED
     assert len(caplog.records) == 1
 
 
@@ -195,7 +198,7 @@ async def test_a_cancelled_asyncio_task_stays_cancelled() -> None:
         return True
 
     async def ask() -> Any:
-        return await make_permission_dispatcher(can_use_tool).handle(BASH)
+        return await PermissionDispatcher(can_use_tool).handle(BASH)
 
     task = asyncio.create_task(ask())
     await started.wait()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.protocol.events import HEAD_BYTES
+from pilothouse.protocol.control_frames import HEAD_BYTES
 from pilothouse.protocol.frame_reader import LineFramer, OversizeLine
 
 

@@ -21,7 +21,7 @@ from pilothouse.messages.base import UnknownPart
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import PINNED_VERSION
 from pilothouse.testing import ScriptedModel
-from pilothouse.transports.versions import parse_version, probe_version
+from pilothouse.transports.discovery import parse_version, probe_version
 
 
 @pytest.fixture

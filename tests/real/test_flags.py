@@ -12,7 +12,7 @@ from pilothouse.options import TABLE
 from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.table import Switch, SwitchOrFlag, Target, list_flags
 from pilothouse.testing import ScriptedModel
-from pilothouse.transports.versions import parse_version
+from pilothouse.transports.discovery import parse_version
 
 pytestmark = pytest.mark.real_cli
 

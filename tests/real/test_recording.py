@@ -13,7 +13,7 @@ from pilothouse.client import Agent
 from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
 from pilothouse.testing.conformance import AgentSuite, local_settings
 from pilothouse.transports import Cassette, Player, Recorder
-from pilothouse.transports.cassettes.comparison import diff_cassettes
+from pilothouse.transports.cassettes.playback import diff_cassettes
 
 pytestmark = pytest.mark.real_cli
 

@@ -17,7 +17,7 @@ from process_checks import eventually
 
 from pilothouse import sync as ph
 from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
-from pilothouse.transports.versions import probe_version
+from pilothouse.transports.discovery import probe_version
 
 pytestmark = pytest.mark.real_cli
 

@@ -19,7 +19,7 @@ from served_transports import PLAIN, host_with_proxy, read, served
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.invocation import PrivateFile
-from pilothouse.remote.address import HostAddress
+from pilothouse.remote.messages import HostAddress
 from pilothouse.remote.transport import WebSocketTransport, make_launch_message
 from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryTransport

@@ -117,8 +117,9 @@ async def test_pruning_keeps_what_it_has_to(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_one_call_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
-    database = SqliteWorker(tmp_path / "d", "CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY)", 1)
+    database = SqliteWorker(tmp_path / "d")
     await database.open()
+    await database.call(lambda connection: connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY)").close())
 
     def insert(number: int) -> asyncio.Future[None]:
         def work(connection: sqlite3.Connection) -> None:

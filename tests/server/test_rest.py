@@ -18,7 +18,7 @@ from pilothouse.errors import StoreError
 from pilothouse.server import Host, rest
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import CliTransport
-from pilothouse.transports.wrapper import TransportWrapper
+from pilothouse.transports.base import TransportWrapper
 
 MakeHost = Callable[..., Served]
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pilothouse.messages.json_lines import encode_json
-from pilothouse.transports.cassettes.comparison import IdMapping, diff_cassettes
 from pilothouse.transports.cassettes.format import (
     Cassette,
     encode_entry,
@@ -15,6 +14,7 @@ from pilothouse.transports.cassettes.format import (
     encode_wire_line,
     read_cassette,
 )
+from pilothouse.transports.cassettes.playback import IdMapping, diff_cassettes
 
 A, B, C, D = (f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd")
 

@@ -15,9 +15,15 @@ from process_checks import eventually, is_dead
 from pilothouse.errors import CLINotFoundError, CLIVersionError
 from pilothouse.provision.cli_installation import install_cli
 from pilothouse.provision.pinned_files import PINNED_VERSION
-from pilothouse.transports import discovery, versions
-from pilothouse.transports.discovery import find_cli, may_install
-from pilothouse.transports.versions import MAX_ENTRIES, cache_version, cached_version, check_version
+from pilothouse.transports import discovery
+from pilothouse.transports.discovery import (
+    MAX_ENTRIES,
+    cache_version,
+    cached_version,
+    check_version,
+    find_cli,
+    may_install,
+)
 
 KEY = "sk-ant-very-secret-0123456789"
 
@@ -328,7 +334,7 @@ def test_a_probe_sees_no_keys_and_no_configuration(place: Place, tmp_path: Path)
 
 
 def test_a_probe_takes_a_second_try_on_a_slow_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "VERSION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(discovery, "VERSION_TIMEOUT_SECONDS", 0.5)
     path = place.put("bin1/claude", f"[ $(wc -l < '{place.runs_file}') = 1 ] && sleep 30; {say('2.1.0')}")
     assert check_version(path, place.env) == "2.1.0"
     assert len(place.runs()) == 2
@@ -345,7 +351,7 @@ def test_a_probe_takes_a_second_try_on_a_slow_disk(place: Place, monkeypatch: py
     ],
 )
 def test_a_probe_of_what_does_not_end(body: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "VERSION_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(discovery, "VERSION_TIMEOUT_SECONDS", 0.3)
     pids = tmp_path / "pids"
     path = place.put("bin1/claude", f"echo $$ >> '{pids}'\n" + body.format(pids=pids))
     started = time.monotonic()
@@ -361,7 +367,7 @@ def test_what_it_leaves_running_does_not_hold_the_answer_up(place: Place, tmp_pa
     path = place.put("bin1/claude", f"sleep 31 & echo $! > '{tmp_path}/pid'; {say('2.1.0')}")
     started = time.monotonic()
     assert check_version(path, place.env) == "2.1.0"
-    assert time.monotonic() - started < versions.VERSION_TIMEOUT_SECONDS + 1
+    assert time.monotonic() - started < discovery.VERSION_TIMEOUT_SECONDS + 1
     if sys.platform == "linux":
         pid = int((tmp_path / "pid").read_text())
         eventually(lambda: is_dead(pid), "it lives on")

@@ -7,8 +7,7 @@ import pytest
 
 from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
-from pilothouse.transports.byte_stream import BUFFER_BYTES
-from pilothouse.transports.memory import MemoryPeer, MemoryTransport
+from pilothouse.transports.memory import BUFFER_BYTES, MemoryPeer, MemoryTransport
 
 INVOCATION = Invocation(cli="auto", argv=("--x",), env={"API_KEY": "top-secret-value"})
 

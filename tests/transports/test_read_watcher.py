@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from pilothouse.driver.tasks import SingleWaiterEvent
-from pilothouse.transports.asyncio_reader import resume_waiter
-from pilothouse.transports.pipes import PipeReader
+from pilothouse.transports.pipes import PipeReader, resume_waiter
 
 Pipe = tuple[PipeReader, int]
 

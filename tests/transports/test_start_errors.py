@@ -19,8 +19,7 @@ from pilothouse.options import Invocation, PrivateFile
 from pilothouse.provision.pinned_files import managed_cli_path
 from pilothouse.transports import discovery
 from pilothouse.transports.cli import CliTransport
-from pilothouse.transports.discovery import find_cli
-from pilothouse.transports.versions import check_version, parse_version, warn_if_old
+from pilothouse.transports.discovery import check_version, find_cli, parse_version, warn_if_old
 
 # Headers of a program for a processor that nobody has.
 FOREIGN_ELF = (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x67\x12\x01\0\0\0").ljust(200, b"\0")

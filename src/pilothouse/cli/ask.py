@@ -32,8 +32,7 @@ from pilothouse.errors import (
 from pilothouse.messages import Message, encode
 from pilothouse.options import Options, Settings, render_child_env
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.transports.discovery import find_cli
-from pilothouse.transports.versions import check_version
+from pilothouse.transports.discovery import check_version, find_cli
 
 STDIN_GRACE_SECONDS = 3.0
 """Seconds to wait for text on a standard input that may never have any, such as that of a job runner."""

@@ -43,8 +43,7 @@ from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root, load_pins
 from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
 from pilothouse.transports.command import CommandTransport
-from pilothouse.transports.discovery import find_cli
-from pilothouse.transports.versions import OLDEST_SUPPORTED, check_version, parse_version
+from pilothouse.transports.discovery import OLDEST_SUPPORTED, check_version, find_cli, parse_version
 
 CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 

@@ -27,8 +27,7 @@ from pilothouse.options import Options, Settings
 from pilothouse.provision.cli_installation import install_cli, managed_versions, uninstall_cli
 from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
 from pilothouse.transports.concurrency import run_cancellable
-from pilothouse.transports.discovery import find_cli, may_install
-from pilothouse.transports.versions import check_version
+from pilothouse.transports.discovery import check_version, find_cli, may_install
 
 
 @dataclass(slots=True)

@@ -401,7 +401,8 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
         does not obey such a file: neither the project's with "acceptEdits", "auto" or "bypassPermissions", nor the
         local one with "auto" or "bypassPermissions".
         """
-        modes = [(_source_name(source), _default_mode(source.get("settings"))) for source in self.sources]
+        names = [str(source.get("source", "")).removesuffix("Settings") for source in self.sources]
+        modes = [*zip(names, [_default_mode(source.get("settings")) for source in self.sources], strict=True)]
         source, mode = next((pair for pair in reversed(modes) if pair[1] is not None), ("", None))
         if mode not in _REFUSED_MODES.get(source, ()):
             return self.effective
@@ -410,14 +411,7 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
 
 
 # Sources in the lower case of the official SDK; the CLI calls them `projectSettings` and so on.
-_REFUSED_MODES = {
-    "project": ("acceptEdits", "auto", "bypassPermissions"),
-    "local": ("auto", "bypassPermissions"),
-}
-
-
-def _source_name(source: Mapping[str, Any]) -> str:
-    return str(source.get("source", "")).removesuffix("Settings")
+_REFUSED_MODES = {"project": ("acceptEdits", "auto", "bypassPermissions"), "local": ("auto", "bypassPermissions")}
 
 
 def _default_mode(settings: object) -> object:
@@ -606,7 +600,9 @@ async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: Requ
             waiting = _waiting(required, known)
             if not _pending(known):
                 if not waiting:
-                    _warn_failed(known)
+                    # Servers that need a login, or are disabled, are so on purpose.
+                    if failed := [server for server in known.values() if server.status == "failed"]:
+                        log.warning("%s", _describe_failed(failed))
                     return
                 if anyio.current_time() - begun >= UNLISTED_SECONDS:
                     raise _unlisted_error(waiting, known)
@@ -630,12 +626,6 @@ def _read_servers(response: Mapping[str, Any]) -> list[McpServerStatus]:
 
 def _pending(known: Mapping[str, McpServerStatus]) -> list[str]:
     return [name for name, server in known.items() if server.status == "pending"]
-
-
-def _warn_failed(known: Mapping[str, McpServerStatus]) -> None:
-    # Servers that need a login, or are disabled, are so on purpose.
-    if failed := [server for server in known.values() if server.status == "failed"]:
-        log.warning("%s", _describe_failed(failed))
 
 
 def _by_name(servers: Iterable[McpServerStatus]) -> dict[str, McpServerStatus]:

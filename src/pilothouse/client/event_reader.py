@@ -315,12 +315,12 @@ def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | N
 
 
 def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
-    from pilothouse.permissions import dialogs, requests  # few queries have such requests
+    from pilothouse.permissions import dispatcher, requests  # few queries have such requests
 
     if kind == "elicitation":
-        return dialogs.read_elicitation(body), kind
+        return dispatcher.read_elicitation(body), kind
     if kind == "dialog":
-        return dialogs.read_dialog(body), kind
+        return dispatcher.read_dialog(body), kind
     request = requests.read_request(body)
     found = requests.read_subject(request)
     return found, "permission" if found is request else kind

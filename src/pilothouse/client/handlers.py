@@ -23,7 +23,7 @@ from pilothouse.options.value_types import TRUE_WORDS
 if TYPE_CHECKING:
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.driver import HandlerSet, SendControl
-    from pilothouse.hooks.dispatcher import HookDispatcher
+    from pilothouse.hooks.matchers import HookDispatcher
     from pilothouse.permissions.dispatcher import Park, Report
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
@@ -148,7 +148,7 @@ class RequestHandlers:
         asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
         if not any(value is not None for value in asked.values()):
             return
-        from pilothouse.permissions.dispatcher import make_permission_dispatcher
+        from pilothouse.permissions.dispatcher import PermissionDispatcher
 
         mine = next(name for name, value in asked.items() if value is not None)
         rivals = {
@@ -162,7 +162,7 @@ class RequestHandlers:
             if is_set:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         del asked["asks"]
-        dispatcher = make_permission_dispatcher(**asked, park=self._make_park(options))
+        dispatcher = PermissionDispatcher(**asked, park=self._make_park(options))
         dispatcher.session, dispatcher.report = self._session, self._report
         self.handlers["can_use_tool"] = dispatcher.handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
@@ -193,11 +193,11 @@ class RequestHandlers:
             raise OptionsError(
                 "options 'bare' and 'hooks' exclude each other: a bare CLI calls no hooks", option="bare"
             )
-        from pilothouse.hooks.dispatcher import make_hook_dispatcher
+        from pilothouse.hooks.matchers import HookDispatcher
 
-        dispatcher = make_hook_dispatcher(hooks)
+        dispatcher = HookDispatcher(hooks)
         if previous is not None and dispatcher.config != previous.config:
-            dispatcher = make_hook_dispatcher(
+            dispatcher = HookDispatcher(
                 hooks, first_number=previous.next_number
             )  # the CLI may still call one of the previous hooks
         self.hooks = dispatcher
@@ -215,10 +215,10 @@ class RequestHandlers:
     def _add_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
-        from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+        from pilothouse.permissions.dispatcher import DialogDispatcher, ElicitationDispatcher
 
-        elicitations = make_elicitation_dispatcher(options.on_elicitation, park=self._make_park(options))
-        dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
+        elicitations = ElicitationDispatcher(options.on_elicitation, park=self._make_park(options))
+        dialogs = DialogDispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
         elicitations.session = dialogs.session = self._session
         elicitations.report = dialogs.report = self._report
         self.handlers["elicitation"] = elicitations.handle

@@ -110,3 +110,12 @@ def make_custom(make: Callable[[], Any]) -> Middleware:
         f"option 'middleware': {make!r} made {type(middleware).__name__}; derive it from pilothouse.client.Middleware",
         option="middleware",
     )
+
+
+def append_cause(error: BaseException, cause: BaseException) -> None:
+    """Chain `cause` to `error`, behind the causes that it has."""
+    while error is not cause:
+        if error.__cause__ is None:
+            error.__cause__ = cause
+            return
+        error = error.__cause__

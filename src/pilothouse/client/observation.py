@@ -180,11 +180,9 @@ class CallObservation:
         """Wrap `handlers` to report each call."""
         if handlers is None:
             return None
-        wrapped = {subtype: self._wrap_handler(subtype, handler) for subtype, handler in handlers.handlers.items()}
+        found = handlers.handlers.items()
+        wrapped = {subtype: partial(_handle_observed, self, subtype, handler) for subtype, handler in found}
         return replace(handlers, handlers=wrapped)
-
-    def _wrap_handler(self, subtype: str, handler: RequestHandler) -> RequestHandler:
-        return partial(_handle_observed, self, subtype, handler)
 
 
 async def _handle_observed(

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
@@ -51,9 +50,9 @@ class MessageIterator(Generic[T]):
         close_query: ends the query, unless an `async with` block owns it.
         close_query_soon: does the same from any thread, without waiting.
         read: see below.
-        finish: called once at the end of the answer; what it raises ends the loop.
         read_again: returns all messages if the answer was read to its end before this loop began, else None. The
             argument says whether that turned out only after the first wait.
+        finish: called once at the end of the answer; what it raises ends the loop.
 
     Attributes:
         read: makes the items of each message; None: the messages themselves are the items.
@@ -82,8 +81,8 @@ class MessageIterator(Generic[T]):
         close_query: Callable[[], Awaitable[None]],
         close_query_soon: Callable[[], None],
         read: Callable[[Message], Iterator[T]] | None,
+        read_again: Callable[[bool], list[Message] | None],
         finish: Callable[[], Awaitable[object]] | None = None,
-        read_again: Callable[[bool], list[Message] | None] | None = None,
     ) -> None:
         self.unread = unread
         self._next_batch = next_batch
@@ -149,7 +148,7 @@ class MessageIterator(Generic[T]):
         return True
 
     def _repeat(self, *, is_late: bool) -> None:
-        messages = None if self._read_again is None else self._read_again(is_late)
+        messages = self._read_again(is_late)
         if messages is not None:
             self._has_ended, self.unread = True, deque(messages)
             self._ready = self._items if self.read is not None else cast("deque[T]", self.unread)
@@ -281,7 +280,7 @@ class Query(Generic[OutputT]):
         return self.result().__await__()
 
     def __aiter__(self) -> MessageIterator[Message]:
-        return self._make_iterator(None, again=self._messages_again)
+        return self._make_iterator(None)
 
     def text_stream(self) -> MessageIterator[str]:
         """Iterate over the text of the answer while it is written; nothing else, nothing twice.
@@ -303,7 +302,7 @@ class Query(Generic[OutputT]):
         from pilothouse.client.event_reader import TextReader  # most queries are awaited, or read as messages
 
         self._want_partial_messages()
-        return self._make_iterator(TextReader().read, again=self._messages_again, finish=self._raise_failure)
+        return self._make_iterator(TextReader().read, finish=self._raise_failure)
 
     async def _raise_failure(self) -> None:
         (await self.result()).raise_for_error()
@@ -319,7 +318,7 @@ class Query(Generic[OutputT]):
         self._plan.wants_permission_events = True
         if self._run is not None:
             self._run.request_permission_events()
-        return self._make_iterator(self._plan.make_event_reader(), again=self._messages_again)
+        return self._make_iterator(self._plan.make_event_reader())
 
     def _want_partial_messages(self) -> None:
         if self._run is None:
@@ -360,9 +359,7 @@ class Query(Generic[OutputT]):
             await self.aclose()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def result(self) -> QueryResult[OutputT]:
@@ -471,15 +468,10 @@ class Query(Generic[OutputT]):
     # Called by the iterators.
 
     def _make_iterator(
-        self,
-        read: Callable[[Message], Iterator[T]] | None,
-        *,
-        again: Callable[[bool], list[Message] | None] | None,
-        finish: Callable[[], Awaitable[None]] | None = None,
+        self, read: Callable[[Message], Iterator[T]] | None, finish: Callable[[], Awaitable[None]] | None = None
     ) -> MessageIterator[T]:
-        return MessageIterator(
-            self._unread, self._next_batch, self._close_unmanaged, self._close_unmanaged_soon, read, finish, again
-        )
+        close, close_soon = self._close_unmanaged, self._close_unmanaged_soon
+        return MessageIterator(self._unread, self._next_batch, close, close_soon, read, self._messages_again, finish)
 
     def _messages_again(self, is_late: bool) -> list[Message] | None:
         """All messages, for a loop that begins after the end; None: the loop continues where others were left."""

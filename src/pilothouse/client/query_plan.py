@@ -258,7 +258,7 @@ def make_transport(options: Options) -> Transport:
     elif isinstance(given, Transport):
         made = given
     else:
-        from pilothouse.transports.wrapper import adapt_transport, missing_methods  # most queries do without
+        from pilothouse.transports.base import adapt_transport, missing_methods  # most queries do without
 
         is_one = not isinstance(given, type) and not missing_methods(given)
         if callable(given) and not is_one:

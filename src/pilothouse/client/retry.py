@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from pilothouse.client.middleware import Middleware
+from pilothouse.client.middleware import Middleware, append_cause
 from pilothouse.client.prompt import make_prompt
 from pilothouse.client.rate_limits import LimitKind, RateLimitKey, SharedRateLimits, sleep_until_time
 from pilothouse.client.result import make_result_error
@@ -32,14 +32,7 @@ from pilothouse.errors import (
     RateLimitError,
     ResultError,
 )
-from pilothouse.messages import (
-    ApiRetryMessage,
-    AssistantMessage,
-    Message,
-    RateLimitEvent,
-    ResultMessage,
-    SystemMessage,
-)
+from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, RateLimitEvent, ResultMessage, SystemMessage
 from pilothouse.options import Options
 
 log = logging.getLogger("pilothouse")
@@ -283,11 +276,8 @@ class QueryRetry(Middleware):
 
     def explain(self, error: BaseException) -> None:
         """Chain the errors of earlier attempts to `error`."""
-        if not self.errors or error is self.errors[-1]:
-            return
-        while error.__cause__ is not None and error.__cause__ is not self.errors[-1]:
-            error = error.__cause__
-        error.__cause__ = self.errors[-1]
+        if self.errors:
+            append_cause(error, self.errors[-1])
 
 
 def _random_fraction() -> float:

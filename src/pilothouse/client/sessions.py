@@ -10,7 +10,6 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import anyio
@@ -188,9 +187,7 @@ class Session(SessionControls):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -357,7 +354,9 @@ class Session(SessionControls):
             if turn.result is not None:
                 self._supervisor.resume_state.mark_turn_saved(child.session_id)
             if changes and not child.is_finished:
-                await self._restore_settings()
+                # What cannot be restored now is restored before the next query, which fails if that fails too.
+                with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
+                    await self._runtime_settings.apply(self.options, {})
 
     async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
         try:
@@ -368,11 +367,6 @@ class Session(SessionControls):
             child = await self._ensure_running()  # it exited before the prompt was sent
             await self._runtime_settings.apply(self.options, changes)
         return child
-
-    async def _restore_settings(self) -> None:
-        # What cannot be restored now is restored before the next query, which fails if that does not work either.
-        with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
-            await self._runtime_settings.apply(self.options, {})
 
     @property
     def _runtime_settings(self) -> RuntimeSettings:
@@ -552,15 +546,6 @@ class Session(SessionControls):
         return forked
 
 
-def make_session_invocation(options: Options) -> Invocation:
-    """Return the invocation of the first child of a session with these settings.
-
-    Raises:
-        OptionsError: settings that cannot work.
-    """
-    return Session(options)._supervisor.make_launch()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
-
-
 def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool) -> Invocation:
     """Return the invocation that such a query or session will have.
 
@@ -568,6 +553,6 @@ def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool
         UsageError: settings that cannot work.
     """
     if session:
-        return make_session_invocation(options)
+        return Session(options)._supervisor.make_launch()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
     plan = QueryPlan("-", options, output_type=output_type)
     return make_launch(plan.options, plan.handlers, "-")[0]

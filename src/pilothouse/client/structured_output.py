@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
-from pilothouse.client.middleware import Middleware, ReadEvents
+from pilothouse.client.middleware import Middleware, ReadEvents, append_cause
 from pilothouse.client.result import closing_message, make_result_error
 from pilothouse.driver import NextPrompt
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
@@ -175,7 +175,7 @@ def _adapt_tuple(source: Mapping[str, Any], made: Schema, notes: list[str]) -> N
     distinct = [schema for at, schema in enumerate(kinds) if schema not in kinds[:at]]
     if closed or rest is not True:
         made["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-    listed = "; ".join(f"{at}. {_to_json_text(schema)}" for at, schema in enumerate(given, 1))
+    listed = "; ".join(f"{at}. {_json(schema)}" for at, schema in enumerate(given, 1))
     notes.append(f"Items by position: {listed}.")
 
 
@@ -200,10 +200,6 @@ def _portable_pattern(pattern: str) -> str | None:
     usable = re.sub(r"\(\?P=(\w+)\)", r"\\k<\1>", pattern.replace("(?P<", "(?<"))
     fits = _PORTABLE_PATTERN.fullmatch(usable) and not _CLASS_IN_RANGE.search(usable)
     return usable if fits else None
-
-
-def _to_json_text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 OUTPUT_TOOL = "StructuredOutput"  # the CLI's (2.1.330) name of the tool that takes the output
@@ -506,7 +502,9 @@ class OutputValidator(Middleware):
 
     def _repairable_error(self, result: ResultMessage) -> StructuredOutputError | None:
         """The reason why the output does not fit, if the model may be asked again."""
-        if self.attempts > self._repairs or not _is_repairable(result):
+        if self.attempts > self._repairs or result.terminal_reason not in _NORMAL_REASONS:
+            return None
+        if make_result_error(result) is not None:
             return None
         checked = self._validate(result)
         return checked if isinstance(checked, StructuredOutputError) else None
@@ -534,7 +532,7 @@ class OutputValidator(Middleware):
         if isinstance(error, StructuredOutputError):
             error.attempts = self.attempts
         elif self.rejected:
-            _append_cause(error, self.rejected[-1].error)
+            append_cause(error, self.rejected[-1].error)
 
     def wrap_events(self, read: ReadEvents) -> ReadEvents:
         """Wrap `read` to add events of rejected outputs."""
@@ -580,15 +578,3 @@ class OutputValidator(Middleware):
         except StructuredOutputError as unfit:
             error.value, error.raw, error.__cause__ = unfit.value, unfit.raw, unfit
             return error
-
-
-def _is_repairable(result: ResultMessage) -> bool:
-    return result.terminal_reason in _NORMAL_REASONS and make_result_error(result) is None
-
-
-def _append_cause(error: BaseException, cause: BaseException) -> None:
-    while error is not cause:
-        if error.__cause__ is None:
-            error.__cause__ = cause
-            return
-        error = error.__cause__

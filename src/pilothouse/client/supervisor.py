@@ -201,7 +201,11 @@ class SessionMonitor(Subscriptions):
         self.costs = CostTracker(resumes=bool(options.resume or options.continue_conversation))
         self.restarts = 0
         self._options = options
-        self._observation = _make_stage(options)
+        self._observation: SessionObservation | None = None
+        if options.instrumentation:
+            from pilothouse.client.observation import SessionObservation
+
+            self._observation = SessionObservation(options)
 
     def put(self, batch: list[Message], size: int) -> None:
         """Count a batch, and give it to each subscription."""
@@ -260,15 +264,11 @@ class SessionMonitor(Subscriptions):
             return invocation, handlers
         return self._observation.add_session_environ(invocation), self._observation.wrap_handlers(handlers)
 
-    def on_child_replaced(self) -> None:
-        """Account for a child that was ended so that another takes over."""
-        self.costs.child_ended()
-
     def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
         """Report that a new child has taken over after a crash."""
         self.restarts += 1
         log.warning("the session %s has a new child: %s", session_id, _describe_end(reason))
-        self.on_child_replaced()
+        self.costs.child_ended()
         if self._observation is not None and self._observation.observers is not None:
             self._observation.observers.restarted(reason)
         facts = {"type": "system", "subtype": SESSION_RESTARTED, "session_id": session_id, "reason": str(reason or "")}
@@ -281,14 +281,6 @@ def _describe_end(reason: BaseException | None) -> str:
     code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
     how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
     return f"{type(reason).__name__}{how}" if reason is not None else "it had exited"
-
-
-def _make_stage(options: Options) -> SessionObservation | None:
-    if not options.instrumentation:
-        return None
-    from pilothouse.client.observation import SessionObservation
-
-    return SessionObservation(options)
 
 
 class ChildOptions(Struct, frozen=True):
@@ -345,7 +337,11 @@ class ChildSupervisor:
         self.monitor = SessionMonitor(options)
         new_handlers = make_handlers(options)  # reports mistakes before anything is started
         self.bridge = None if new_handlers is None else new_handlers.bridge
-        self.home = _make_home(options)
+        self.home: PrivateHome | None = None
+        if options.isolation is not None:
+            from pilothouse.transports.isolation import PrivateHome  # few sessions have one
+
+            self.home = PrivateHome()
         self.child: ChildRun | None = None
         self._crashed: ChildRun | None = None
         self.runtime_settings: RuntimeSettings | None = None
@@ -463,7 +459,7 @@ class ChildSupervisor:
         mode = previous.permission_mode
         await previous.close()
         self.check_open()
-        self.monitor.on_child_replaced()
+        self.monitor.costs.child_ended()
         child = await self._launch_with_fallback(previous)
         if mode is not None and mode != child.permission_mode and "permission_mode" not in self.required.options:
             # The CLI had changed it by itself, as after an approved plan.
@@ -633,14 +629,6 @@ def _merge_budget(options: Options, own: Options) -> Options:
     if own.max_budget_usd is not None and options.max_budget_usd is not None:
         merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))
     return merged.with_(extra_args={**NO_SNAPSHOT, **(merged.extra_args or {})})
-
-
-def _make_home(options: Options) -> PrivateHome | None:
-    if options.isolation is None:
-        return None
-    from pilothouse.transports.isolation import PrivateHome  # few sessions have one
-
-    return PrivateHome()
 
 
 def _end_child(child: ChildRun, subscriptions: Subscriptions) -> None:

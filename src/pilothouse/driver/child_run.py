@@ -37,7 +37,7 @@ from pilothouse.options.invocation import InitializeLine
 from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
 from pilothouse.transports import Health, Transport
 from pilothouse.transports.concurrency import LoopCondition
-from pilothouse.transports.versions import warn_if_executable_is_old, warn_if_old
+from pilothouse.transports.discovery import warn_if_executable_is_old, warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet

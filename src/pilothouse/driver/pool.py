@@ -11,7 +11,6 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, cast
 from weakref import ref
 
@@ -193,9 +192,7 @@ class Pool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def prewarm(self, invocation: Invocation, count: int) -> None:
@@ -230,9 +227,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

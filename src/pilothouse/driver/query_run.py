@@ -16,9 +16,8 @@ import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
 from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
-from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
-from pilothouse.driver.tasks import LazyEvent, OwnedTask, current_owners
+from pilothouse.driver.tasks import LazyEvent, MessageBuffer, OwnedTask, current_owners
 from pilothouse.errors import CLIExitedError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import (
     ConversationResetMessage,
@@ -326,12 +325,7 @@ class QueryRun(OwnedTask):
         """Add notes about lines that could not be read while this query was active."""
         if not self._owns_child and (self._is_abandoned or not (self.was_sent and self.pending_prompts)):
             return
-        size = sum(len(note.text) for note in notes)
-        batch = self._init_first([*notes], size)
-        if batch and self._middleware is not None:
-            batch = self._apply_middleware(batch)
-        if batch:
-            self._buffer.put(batch, size)
+        self.put([*notes], sum(len(note.text) for note in notes))
 
     def note_denied(self, message: PermissionDeniedMessage) -> None:
         """Report a tool that the CLI has denied."""

@@ -13,7 +13,7 @@ from typing import Self
 
 import anyio
 
-from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.tasks import MessageBuffer
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
 from pilothouse.transports.concurrency import running_loop

@@ -26,7 +26,7 @@ from pilothouse.options.invocation import InitializeBody
 from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
 from pilothouse.protocol.control_frames import request_line
 from pilothouse.transports import Transport
-from pilothouse.transports.versions import parse_version
+from pilothouse.transports.discovery import parse_version
 
 log = logging.getLogger("pilothouse.pool")
 
@@ -127,10 +127,6 @@ def make_claim(invocation: Invocation) -> dict[str, Any]:
         "sdk_mcp_servers": [],
         "include_initialize": True,
     }
-
-
-def _is_response(line: bytes) -> bool:
-    return json.loads(line).get("type") == "control_response"
 
 
 def has_session_id(invocation: Invocation) -> bool:
@@ -242,8 +238,9 @@ class WarmChild:
         # The first response describes the directory in which it waited. What is said meanwhile stays for the driver.
         first = {"subtype": "success", "request_id": self._request_id, "response": claim.get("initialize")}
         *lines, rest = bytes(self.early_output).split(b"\n")
-        kept = [line for line in lines if b'"control_response"' not in line or not _is_response(line)]
-        opening = json.dumps({"type": "control_response", "response": first}).encode()
+        mark = "control_response"
+        kept = [line for line in lines if mark.encode() not in line or json.loads(line).get("type") != mark]
+        opening = json.dumps({"type": mark, "response": first}).encode()
         self.early_output[:] = b"\n".join([opening, *kept, rest])
 
     def _replay_stderr(self, on_stderr: Callable[[str], object]) -> None:

@@ -528,9 +528,7 @@ _SPECS: Final = (
         is_gate=True,
     ),
     _make_spec(
-        SessionStartEvent,
-        "source",
-        f"{_CONTEXT_FIELDS} initial_user_message session_title watch_paths reload_skills",
+        SessionStartEvent, "source", f"{_CONTEXT_FIELDS} initial_user_message session_title watch_paths reload_skills"
     ),
     _make_spec(SessionEndEvent, "reason"),
     _make_spec(StopEvent, "", _CONTEXT_FIELDS),

@@ -137,7 +137,7 @@ class FrameDecoder:
         if cls is None:
             return message
         try:
-            precise = _subtype_decoder(cls)(line)
+            precise = _strict_decoder((cls,))(line)
         except _STRICT_FAILURES:
             return self._decode_leniently(line)
         _set_field(precise, "raw_line", line)
@@ -205,11 +205,6 @@ def _text(fields: dict[str, Any], key: str) -> str | None:
 @cache
 def _strict_decoder(classes: tuple[type[msgspec.Struct], ...]) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(Union[classes]).decode  # noqa: UP007
-
-
-@cache
-def _subtype_decoder(cls: type[SystemMessage]) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(cls).decode
 
 
 @cache

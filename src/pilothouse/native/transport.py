@@ -22,8 +22,8 @@ from pilothouse.native.engine import Engine
 from pilothouse.native.tools.base import BuiltinTool
 from pilothouse.options import Invocation
 from pilothouse.transports.base import ExitInfo
-from pilothouse.transports.byte_stream import ENDED_BY_CLOSE, InProcessTransport
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.memory import ENDED_BY_CLOSE, InProcessTransport
 
 CLOSE_SECONDS = 5.0
 """Seconds for the engine to end its tools during `close`."""

@@ -19,14 +19,14 @@ from msgspec import Struct
 
 from pilothouse.callbacks import UserCallback
 from pilothouse.errors import AskSettledError, OptionsError, UsageError
-from pilothouse.permissions.dialogs import (
+from pilothouse.permissions.dispatcher import (
     Accept,
     Cancel,
     Decline,
     ElicitationRequest,
     encode_elicitation_answer,
+    make_callback,
 )
-from pilothouse.permissions.dispatcher import make_callback
 from pilothouse.permissions.requests import (
     NO_ANSWER_MESSAGE,
     NOT_RUN_MESSAGE,
@@ -175,7 +175,7 @@ class Ask:
         if isinstance(request, ElicitationRequest):
             shown["server"] = request.server
             return {**shown, "title": self.title, "request": dict(request.raw)} if details else shown
-        shown |= {"tool": self._call.tool_name, "can_allow_for_minutes": self._make_grant_key() is not None}
+        shown |= {"tool": self._call.tool_name, "can_allow_for_minutes": _make_grant_key(request) is not None}
         shown["can_always_allow"] = bool(self.permanent_changes)
         return {**shown, "title": self.title, "request": dict(self._call.raw)} if details else shown
 
@@ -211,7 +211,7 @@ class Ask:
             raise UsageError("a yes does not answer a question: use answer(…), or deny()")
         if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"minutes: expected a number above 0, got {minutes!r}")
-        if minutes is not None and self._make_grant_key() is None:
+        if minutes is not None and _make_grant_key(self.request) is None:
             raise UsageError("this call cannot be allowed for some minutes: a person has to decide each one")
         changes = list(updated_permissions)
         if always is not False:
@@ -281,8 +281,9 @@ class Ask:
             if known is None:
                 self._settlement, self.minutes = Settlement(decision, by, time.time()), minutes
         if known is not None:
+            decided = "without a decision" if known.decision is None else type(known.decision).__name__
             raise AskSettledError(
-                f"ask {self.id} is settled: {_name_decision(known.decision)} by {known.by!r}",
+                f"ask {self.id} is settled: {decided} by {known.by!r}",
                 ask_id=self.id,
                 decision=known.decision,
                 by=known.by,
@@ -317,13 +318,6 @@ class Ask:
             return []
         return [change for change in self.request.suggestions if _is_permission_to_do_more(change)]
 
-    def _make_grant_key(self) -> str | None:
-        return _make_grant_key(self.request) if isinstance(self.request, PermissionRequest) else None
-
-
-def _name_decision(decision: AskDecision | None) -> str:
-    return "without a decision" if decision is None else type(decision).__name__
-
 
 def _is_permission_to_do_more(change: PermissionUpdate) -> bool:
     match change:
@@ -333,8 +327,10 @@ def _is_permission_to_do_more(change: PermissionUpdate) -> bool:
             return False
 
 
-def _make_grant_key(request: PermissionRequest) -> str | None:
+def _make_grant_key(request: AskRequest) -> str | None:
     """Return what calls have in common that one yes allows for some minutes; None: it allows no further call."""
+    if not isinstance(request, PermissionRequest):
+        return None
     if request.default_to_no or request.requires_user_interaction or request.suppress_always_allow:
         return None
     if request.reason_type == "safetyCheck":

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.protocol.connection import Connection as Connection
+from pilothouse.protocol.control_frames import ConnectionEvent as ConnectionEvent
+from pilothouse.protocol.control_frames import ConnectionStats as ConnectionStats
+from pilothouse.protocol.control_frames import ErrorReceived as ErrorReceived
+from pilothouse.protocol.control_frames import InvalidFrame as InvalidFrame
+from pilothouse.protocol.control_frames import LineTooLong as LineTooLong
+from pilothouse.protocol.control_frames import NonJsonLine as NonJsonLine
+from pilothouse.protocol.control_frames import OutputEnd as OutputEnd
+from pilothouse.protocol.control_frames import RequestCancelled as RequestCancelled
+from pilothouse.protocol.control_frames import RequestReceived as RequestReceived
+from pilothouse.protocol.control_frames import ResponseReceived as ResponseReceived
 from pilothouse.protocol.control_frames import cancel_line as cancel_line
 from pilothouse.protocol.control_frames import encode_line as encode_line
 from pilothouse.protocol.control_frames import error_line as error_line
 from pilothouse.protocol.control_frames import request_line as request_line
 from pilothouse.protocol.control_frames import success_line as success_line
 from pilothouse.protocol.control_frames import user_message as user_message
-from pilothouse.protocol.events import ConnectionEvent as ConnectionEvent
-from pilothouse.protocol.events import ConnectionStats as ConnectionStats
-from pilothouse.protocol.events import ErrorReceived as ErrorReceived
-from pilothouse.protocol.events import InvalidFrame as InvalidFrame
-from pilothouse.protocol.events import LineTooLong as LineTooLong
-from pilothouse.protocol.events import NonJsonLine as NonJsonLine
-from pilothouse.protocol.events import OutputEnd as OutputEnd
-from pilothouse.protocol.events import RequestCancelled as RequestCancelled
-from pilothouse.protocol.events import RequestReceived as RequestReceived
-from pilothouse.protocol.events import ResponseReceived as ResponseReceived
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
 from pilothouse.protocol.frame_reader import LineFramer as LineFramer
 

@@ -24,7 +24,12 @@ from pilothouse.protocol.control_frames import (
     ControlCancelRequest,
     ControlRequest,
     ControlResponse,
+    ErrorReceived,
+    InvalidFrame,
     KeepAlive,
+    OutputEnd,
+    RequestCancelled,
+    ResponseReceived,
     cancel_line,
     error_line,
     read_id,
@@ -33,7 +38,6 @@ from pilothouse.protocol.control_frames import (
     request_line,
     success_line,
 )
-from pilothouse.protocol.events import ErrorReceived, InvalidFrame, OutputEnd, RequestCancelled, ResponseReceived
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, FrameReader
 
 _REMEMBERED_REQUESTS: Final = 1024

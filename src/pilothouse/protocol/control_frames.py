@@ -1,7 +1,7 @@
-r"""The control protocol's envelopes, read tolerantly and written strictly.
+r"""The control protocol's envelopes, read tolerantly and written strictly, and what a connection reports about them.
 
-Owns the shape of control frames and user messages on the wire. Must not know what a subtype means beyond its short
-form, which requests are pending, or any I/O.
+Owns the shape of control frames and user messages on the wire, the events of a connection, and its counters. Must not
+know what a subtype means beyond its short form, which requests are pending, or any I/O.
 
 Reading gives the same result for the nested form of the real CLI and the flat short form of older descriptions::
 
@@ -14,6 +14,8 @@ Reading gives the same result for the nested form of the real CLI and the flat s
 Writing always uses the nested form: one compact line of JSON that ends in ``\n``.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
@@ -21,10 +23,115 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct, field
 
-from pilothouse.errors import LineDecodeError, UsageError
+from pilothouse.errors import LineDecodeError, PeerError, UsageError
+from pilothouse.messages import Message
 from pilothouse.messages.base import RAW_KEY, RawLine, UnknownPart
 from pilothouse.messages.json_lines import UNENCODABLE, decode_line, encode_ascii, to_plain_scalar
-from pilothouse.protocol.events import RequestReceived
+
+HEAD_BYTES: Final = 400
+"""How many bytes of a dropped line are kept to recognise it by."""
+
+
+class ResponseReceived(Struct, frozen=True):
+    """The CLI responded to one of our requests. `subtype` is that of the request."""
+
+    request_id: str
+    subtype: str
+    payload: dict[str, Any]
+
+
+class ErrorReceived(Struct, frozen=True):
+    """The CLI responded to one of our requests with an error; `code` is its `error_code`, if it sent one."""
+
+    request_id: str
+    subtype: str
+    error: str
+    code: str | None = None
+
+
+class RequestReceived(Struct, frozen=True):
+    """The CLI sent a request. `subtype` is "" when the request names none; respond with an error then."""
+
+    request_id: str
+    subtype: str
+    body: dict[str, Any]
+
+
+class RequestCancelled(Struct, frozen=True):
+    """The CLI cancelled a request that was still open; it expects no response any more."""
+
+    request_id: str
+
+
+class NonJsonLine(Struct, frozen=True):
+    """A line that is not JSON, such as startup text; long ones are clipped."""
+
+    line: bytes
+
+
+class LineTooLong(Struct, frozen=True):
+    """A line, or an object cut over several lines, that was dropped for its length in bytes."""
+
+    size: int
+    head: bytes
+
+
+class InvalidFrame(Struct, frozen=True):
+    """JSON that is neither a message nor a usable control frame, or an object that was cut and never continued."""
+
+    error: PeerError
+
+
+ConnectionEvent = (
+    ResponseReceived | ErrorReceived | RequestReceived | RequestCancelled | NonJsonLine | LineTooLong | InvalidFrame
+)
+
+
+class OutputEnd(Struct, frozen=True):
+    """What the end of the CLI's output left behind.
+
+    Attributes:
+        messages: messages of the last line, which had no line end.
+        unanswered: ids of our requests that will never get a response, oldest first.
+        fragment: beginning of a JSON object that was cut off by the end; b"" if none was.
+    """
+
+    messages: list[Message] = []
+    unanswered: tuple[str, ...] = ()
+    fragment: bytes = b""
+
+
+class ConnectionStats(Struct):
+    """Counters of one connection.
+
+    Attributes:
+        received_bytes: bytes fed in.
+        messages: messages handed out.
+        control_frames: control frames received, heartbeats not counted.
+        keep_alives: heartbeats received.
+        non_json_lines: lines that were not JSON.
+        invalid_frames: JSON lines that were neither a message nor a usable control frame.
+        long_lines: lines dropped for their length.
+        cut_objects: JSON objects that were cut and never completed.
+        repaired_objects: JSON objects that were cut and completed by later lines.
+        unmatched_responses: responses to requests that are not, or no longer, pending.
+        repeated_requests: requests received again under the same id.
+        unmatched_cancellations: cancellations of requests that were not open.
+    """
+
+    received_bytes: int = 0
+    messages: int = 0
+    control_frames: int = 0
+    keep_alives: int = 0
+    non_json_lines: int = 0
+    invalid_frames: int = 0
+    long_lines: int = 0
+    cut_objects: int = 0
+    repaired_objects: int = 0
+    unmatched_responses: int = 0
+    repeated_requests: int = 0
+    unmatched_cancellations: int = 0
+
 
 Fields = dict[str, Any]
 
@@ -322,7 +429,7 @@ def _reason(value: object) -> str:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, msgspec.Struct):
+    if isinstance(value, Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():

@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError, MessageParseError, PeerError, SessionClosedError
 from pilothouse.messages import FrameDecoder, Message
-from pilothouse.protocol.events import (
+from pilothouse.protocol.control_frames import (
     HEAD_BYTES,
     ConnectionEvent,
     ConnectionStats,

@@ -19,15 +19,16 @@ import anyio
 import anyio.lowlevel
 
 from pilothouse.errors import CLIStartError, PilothouseError, ProtocolError, RemoteError
-from pilothouse.remote.address import ConnectionLostError, HostAddress
 from pilothouse.remote.link import MAX_MISSED_HEARTBEATS, Backoff, Link, ReceiveWindow, SendBuffer
 from pilothouse.remote.messages import (
     LINK_VERSION,
     Attach,
     Close,
+    ConnectionLostError,
     DataChunk,
     Ended,
     EndInput,
+    HostAddress,
     LaunchMessage,
     LinkError,
     LinkItem,

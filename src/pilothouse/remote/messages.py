@@ -1,11 +1,13 @@
-"""The messages of the link, and their encoding on a WebSocket.
+"""The address of a host, the messages of the link, and their encoding on a WebSocket.
 
 Owns names, fields and limits. Must not know when a message may be sent, or how it is processed.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import ipaddress
+from typing import Final, Self
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +15,64 @@ from msgspec import Struct
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.messages.json_lines import to_plain_scalar
 from pilothouse.options import PrivateFile
+
+DEFAULT_PATH: Final = "/v1/wire"
+"""Path of the WebSocket endpoint, when the URL has none."""
+
+
+class ConnectionLostError(Exception):
+    """The connection ended: the socket failed, or either side closed it."""
+
+
+class HostAddress(Struct, frozen=True):
+    """The address of a host.
+
+    Args:
+        url: with its path; holds no secret.
+        is_secure: whether the connection is encrypted.
+        host: name or IP address.
+        port: TCP port.
+    """
+
+    url: str
+    is_secure: bool
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Parse a URL, `ws://host:port` or `wss://host:port`, with or without a path.
+
+        Raises:
+            UsageError: the URL is invalid, or has a user name, a password, a query or a fragment.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except (AttributeError, ValueError):  # not text, or not a URL
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise UsageError("the address of a host is ws://HOST:PORT or wss://HOST:PORT")
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            raise UsageError("the address of a host has no user, query or fragment; give the token as token=")
+        path = DEFAULT_PATH if parts.path in ("", "/") else parts.path
+        is_secure = parts.scheme == "wss"
+        default = 443 if is_secure else 80
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", is_secure, parts.hostname, port or default)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address is on this machine."""
+        return is_loopback(self.host)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address; a name other than localhost may be anywhere."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
 
 LINK_VERSION: Final = 1
 SUBPROTOCOL: Final = "pilothouse.v1"

@@ -1,7 +1,7 @@
 """A session that runs on a host, reached over a WebSocket that may break at any time.
 
 Owns the stream that the driver sees, and which parts of an invocation are sent. `connection` keeps the
-connection connection. Must not know what the bytes mean, except where lines begin, in case another client takes over.
+connection up. Must not know what the bytes mean, except where lines begin, in case another client takes over.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from msgspec.structs import replace
 from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.remote.address import HostAddress
 from pilothouse.remote.connection import RemoteConnection
 from pilothouse.remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
-from pilothouse.remote.messages import LINK_VERSION, Close, Detach, LaunchMessage, Start, encode_item
+from pilothouse.remote.messages import LINK_VERSION, Close, Detach, HostAddress, LaunchMessage, Start, encode_item
 from pilothouse.transports.base import STARTED_BEFORE, ExitInfo, Health, HealthState, Transport
 from pilothouse.transports.stderr import StderrLog
 
@@ -47,7 +46,7 @@ class WebSocketTransport(Transport):
         token: what the host printed at its start, or was given.
         session: id of an existing session to attach to; None: start a new one.
         take_over: attach even if another client is attached; that client gets an error.
-        reconnect: when to try again, and when to give connection.
+        reconnect: when to try again, and when to give up.
         heartbeat: seconds of silence after which the host is pinged; after three of them the connection is dropped
             and made again. 0: never.
         tls: for `wss://`; default: certificates are checked as the system does.

@@ -16,8 +16,7 @@ import anyio
 import anyio.abc
 
 from pilothouse.errors import RemoteError, UsageError
-from pilothouse.remote.address import ConnectionLostError, HostAddress
-from pilothouse.remote.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
+from pilothouse.remote.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL, ConnectionLostError, HostAddress
 
 try:
     from websockets.client import ClientProtocol

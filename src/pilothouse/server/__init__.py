@@ -16,7 +16,7 @@ Where things are:
 - what a client may do: `policy`, at the start and with each line of input
 """
 
-from pilothouse.remote.address import is_loopback as is_loopback
+from pilothouse.remote.messages import is_loopback as is_loopback
 from pilothouse.server.application import check_token as check_token
 from pilothouse.server.application import find_token as find_token
 from pilothouse.server.application import listen as listen

@@ -24,8 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pilothouse.errors import UsageError
-from pilothouse.remote.address import is_loopback
-from pilothouse.remote.messages import MAX_MESSAGE_BYTES
+from pilothouse.remote.messages import MAX_MESSAGE_BYTES, is_loopback
 from pilothouse.server.host import Host
 from pilothouse.server.policy import TOKEN_VARIABLE
 

@@ -29,13 +29,7 @@ from pilothouse.options.options import read_config_table
 from pilothouse.options.secrets import invocation_secrets, mask
 from pilothouse.remote.messages import LaunchMessage
 from pilothouse.server.journal import JournaledSession, OutputJournal
-from pilothouse.server.policy import (
-    DEFAULT_ENV,
-    ClientLimits,
-    HostPolicy,
-    InputFilter,
-    RefusedRequestError,
-)
+from pilothouse.server.policy import DEFAULT_ENV, ClientLimits, HostPolicy, InputFilter, RefusedRequestError
 from pilothouse.server.sessions import RestSession, ServerSession, WebSocketSession
 from pilothouse.transports import CliTransport, Transport
 from pilothouse.transports.concurrency import run_blocking
@@ -90,15 +84,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     keep_total: int = 4 * 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_sessions",
-            "max_prompts",
-            "max_body",
-            "messages_per_second",
-            "heartbeat",
-            "idle_seconds",
-            "ask_seconds",
-        ):
+        counts = ("max_sessions", "max_prompts", "max_body", "messages_per_second")
+        for name in (*counts, "heartbeat", "idle_seconds", "ask_seconds"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}: expected a number greater than 0, got {getattr(self, name)}")
         for root in self.roots:

@@ -47,14 +47,10 @@ class SqliteWorker:
 
     Args:
         path: the file; it and its directory are created, for this user alone.
-        tables: statements that create the tables, as for `sqlite_files.prepare_database`.
-        version: of the tables, stored as `user_version`.
     """
 
-    def __init__(self, path: Path, tables: str, version: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._tables = tables
-        self._version = version
         self._queue: list[tuple[Work[Any], asyncio.Future[Any]]] = []
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "pilothouse journal")
@@ -111,12 +107,7 @@ class SqliteWorker:
         try:
             create_private_file(self.path)
             return open_database(
-                self.path,
-                self._tables,
-                application=0,
-                version=self._version,
-                patience=LOCK_SECONDS,
-                settings=_PRAGMAS,
+                self.path, _SCHEMA, application=0, version=_VERSION, patience=LOCK_SECONDS, settings=_PRAGMAS
             )
         except SqliteFileError as error:
             problem = f"the journal {self.path} was made by another version of pilothouse" if error.is_ours else None
@@ -238,7 +229,7 @@ class OutputJournal:
     """
 
     def __init__(self, path: Path, *, keep_bytes: int, keep_seconds: float, keep_total: int) -> None:
-        self._database = SqliteWorker(path, _SCHEMA, _VERSION)
+        self._database = SqliteWorker(path)
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
         self._keep_total = keep_total

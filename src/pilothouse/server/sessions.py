@@ -31,8 +31,8 @@ from pilothouse.server.asks import HostAsks
 from pilothouse.server.journal import JournaledSession, JournalError, OutputJournal, OutputLog
 from pilothouse.server.policy import ControlRequestRefusedError, InputFilter, RefusedRequestError
 from pilothouse.transports import ExitInfo, Transport
+from pilothouse.transports.base import TransportWrapper
 from pilothouse.transports.concurrency import LoopCondition
-from pilothouse.transports.wrapper import TransportWrapper
 
 _log = logging.getLogger("pilothouse.server")
 

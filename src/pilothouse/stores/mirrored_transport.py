@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
+from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError
 from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.stores.base import SessionStore, TranscriptKey, implements
@@ -33,10 +33,9 @@ from pilothouse.stores.stored_sessions import import_file
 from pilothouse.transcripts.paths import MAX_KEY_CHARS, find_file, is_session_id, project_key
 from pilothouse.transcripts.session_info import list_sessions
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.base import STARTED_BEFORE
+from pilothouse.transports.base import TransportWrapper
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
-from pilothouse.transports.wrapper import TransportWrapper
 
 if TYPE_CHECKING:
     from pilothouse.transports.command import CommandTransport
@@ -84,7 +83,6 @@ class MirroredTransport(TransportWrapper):
         self._config_directory: SessionConfigDirectory | PrivateHome | None = None
         self._project = ""
         self._project_directory_name: str | None = None
-        self._was_started = False
         self._has_raised_error = False
         self._ended = False
         self._closed = False
@@ -100,11 +98,7 @@ class MirroredTransport(TransportWrapper):
             StoreError: the store failed.
             PilothouseError: the process could not be started.
         """
-        if self._was_started:
-            raise UsageError(STARTED_BEFORE)
-        if self._closed:
-            raise anyio.ClosedResourceError
-        self._was_started = True
+        self._mark_started(is_closed=self._closed)
         try:
             await self.inner.start(await self._prepare(invocation))
         except BaseException:

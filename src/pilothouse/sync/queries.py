@@ -23,7 +23,6 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
@@ -194,9 +193,7 @@ class Query(Generic[OutputT]):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def result(self) -> QueryResult[OutputT]:

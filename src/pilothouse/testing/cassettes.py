@@ -18,7 +18,7 @@ from pilothouse.client import configure
 from pilothouse.client.agent import restore_defaults
 from pilothouse.errors import CassetteError
 from pilothouse.transports import Cassette, CliTransport, Player, Recorder, Transport
-from pilothouse.transports.cassettes.comparison import diff_cassettes
+from pilothouse.transports.cassettes.playback import diff_cassettes
 
 Mode = Literal["record", "replay", "verify"]
 DIRECTORY = "cassettes"

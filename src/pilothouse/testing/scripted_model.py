@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import anyio.to_thread
@@ -124,9 +123,7 @@ class ScriptedModel:
     async def __aenter__(self) -> Self:
         return await anyio.to_thread.run_sync(self.start)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self.stop)
 

@@ -17,18 +17,18 @@ from pilothouse.transports.base import Transport as Transport
 from pilothouse.transports.cli import CliTransport as CliTransport
 
 if TYPE_CHECKING:
+    from pilothouse.transports.base import TransportWrapper as TransportWrapper
     from pilothouse.transports.cassettes import Cassette as Cassette
     from pilothouse.transports.cassettes import Player as Player
     from pilothouse.transports.cassettes import Recorder as Recorder
     from pilothouse.transports.cassettes import RecordingTransport as RecordingTransport
     from pilothouse.transports.cassettes import ReplayTransport as ReplayTransport
     from pilothouse.transports.command import CommandTransport as CommandTransport
-    from pilothouse.transports.elsewhere import in_container as in_container
-    from pilothouse.transports.elsewhere import in_pod as in_pod
-    from pilothouse.transports.elsewhere import over_ssh as over_ssh
+    from pilothouse.transports.command import in_container as in_container
+    from pilothouse.transports.command import in_pod as in_pod
+    from pilothouse.transports.command import over_ssh as over_ssh
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
-    from pilothouse.transports.wrapper import TransportWrapper as TransportWrapper
 
 
 # Loaded lazily: a query needs no recordings, no other machine and no transport in memory.

@@ -25,11 +25,10 @@ import anyio
 import anyio.lowlevel
 from msgspec import Struct
 
-from pilothouse.transports.pipes import PipeReader, PipeWriter, enlarge_pipe, find_selector_loop
+from pilothouse.transports.pipes import PipeReader, PipeWriter, ReadCallbacks, enlarge_pipe, find_selector_loop
 from pilothouse.transports.watchdog import KILL, signal_group, watchdog
 
 if TYPE_CHECKING:
-    from pilothouse.transports.asyncio_reader import ReadCallbacks
     from pilothouse.transports.isolation import UserAccount
 
 STDOUT_PIPE_BYTES = 256 * 1024
@@ -237,8 +236,6 @@ class ChildProcess:
         loop = find_selector_loop()
         if loop is None:
             return False
-        from pilothouse.transports.asyncio_reader import ReadCallbacks  # loads asyncio, which trio does not need
-
         find = weakref.ref(self)  # the loop must not keep a child that has no other references
 
         def finish() -> None:

@@ -134,9 +134,15 @@ class CliTransport(Transport):
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
         account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
-        file_flags = await self._write_files(invocation, account) if invocation.files else ()
+        owner = None if account is None else (account.uid, account.gid)
+        try:
+            file_flags = await self._write_files(invocation, owner) if invocation.files else ()
+            env = await self._make_isolated_env(invocation, owner) if invocation.is_isolated else invocation.env
+        except OSError as error:
+            from pilothouse.transports.start_errors import make_files_error
+
+            raise make_files_error(error) from error
         arguments = [*invocation.argv, *file_flags, *invocation.trailing_args]
-        env = await self._make_isolated_env(invocation, account) if invocation.is_isolated else invocation.env
         executable = self.executable = cached_cli(invocation.cli, invocation.env)
         if executable is not None:
             try:
@@ -159,33 +165,21 @@ class CliTransport(Transport):
         # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
 
-    async def _write_files(self, invocation: Invocation, account: UserAccount | None) -> list[str]:
+    async def _write_files(self, invocation: Invocation, owner: tuple[int, int] | None) -> list[str]:
         from pilothouse.transports.isolation import PrivateFiles  # slow to import; most queries have none
 
         self._files = PrivateFiles()
-        try:
-            owner = None if account is None else (account.uid, account.gid)
-            return await run_blocking(self._files.write, invocation.files, owner)
-        except OSError as error:
-            from pilothouse.transports.start_errors import make_files_error
+        return await run_blocking(self._files.write, invocation.files, owner)
 
-            raise make_files_error(error) from error
-
-    async def _make_isolated_env(self, invocation: Invocation, account: UserAccount | None) -> Mapping[str, str]:
+    async def _make_isolated_env(self, invocation: Invocation, owner: tuple[int, int] | None) -> Mapping[str, str]:
         from pilothouse.transports.isolation import PrivateHome, make_home_variables  # few children have one
 
         if invocation.home is None:
             self._home = PrivateHome()
         home = invocation.home or self._home
         assert home is not None
-        owner = None if account is None else (account.uid, account.gid)
-        try:
-            places = make_home_variables(await run_blocking(home.ensure, owner))
-            return ChildEnvironment({**invocation.env, **places})
-        except OSError as error:
-            from pilothouse.transports.start_errors import make_files_error
-
-            raise make_files_error(error) from error
+        places = make_home_variables(await run_blocking(home.ensure, owner))
+        return ChildEnvironment({**invocation.env, **places})
 
     async def serve(self) -> None:
         """Drain standard error and watch for the exit. Returns when the child has ended."""

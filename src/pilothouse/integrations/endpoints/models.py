@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 import anyio
@@ -150,9 +149,7 @@ class AgentStream:
     async def __aenter__(self) -> Self:
         return self  # nothing is started before the first event is wanted
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._query.aclose()
 
     async def __aiter__(self) -> AsyncIterator[ModelEvent]:

@@ -27,7 +27,7 @@ from pilothouse.errors import CassetteError, PilothouseError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import ExitInfo, Health, Transport
+from pilothouse.transports.base import ExitInfo, Health, Transport, TransportWrapper
 from pilothouse.transports.cassettes.format import (
     HEADER_START,
     MAX_LINE_BYTES,
@@ -41,7 +41,6 @@ from pilothouse.transports.cassettes.format import (
 )
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.concurrency import run_blocking
-from pilothouse.transports.wrapper import TransportWrapper
 
 log = logging.getLogger("pilothouse.transports")
 
