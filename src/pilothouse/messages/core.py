@@ -561,7 +561,7 @@ class TaskUsage(Struct, frozen=True, gc=False):
 
 
 class TaskStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_started`: a subagent, a background command or a workflow began."""
+    """Subtype `task_started`: a sub-agent, a background command or a workflow began."""
 
     subtype: str = "task_started"
     task_id: str | None = None
