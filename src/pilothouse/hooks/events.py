@@ -305,7 +305,7 @@ class TaskCompletedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskComplete
 class SessionStartEvent(HookEvent, frozen=True, kw_only=True, tag="SessionStart"):
     """A session starts; `source` is "startup", "resume", "clear", "compact" or "fork".
 
-    Hooks of the host get only "clear" and "compact": at startup they are not registered yet.
+    Hooks of your program get only "clear" and "compact": at startup they are not registered yet.
     """
 
     source: str = ""

@@ -205,7 +205,7 @@ class HttpServer(OptionStruct, frozen=True, kw_only=True, tag="http"):
     """An MCP server at an address, over streamable HTTP.
 
     Args:
-        url: its address.
+        url: its address, https://… or http://….
         headers: sent with every request; never shown.
         tools: permission policies of its tools.
         timeout: maximum milliseconds of one call.
@@ -236,9 +236,9 @@ class AgentDefinition(OptionStruct, frozen=True, kw_only=True):
         max_turns: maximum turns of one task.
         permission_mode: what happens when one of its tools needs permission.
         mcp_servers: names of servers of the session, or servers of its own by name.
-        skills: its skills.
+        skills: names of skills that it loads at its start.
         initial_prompt: sent first, before the work, if it is the main agent.
-        memory: which memory it has.
+        memory: where it keeps its memory: "user", "project" or "local".
         background: whether it always runs in the background.
         omit_claude_md: leave the CLAUDE.md files out of its prompt.
         auto_compact_window: tokens of context after which it compacts.

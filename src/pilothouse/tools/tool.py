@@ -246,7 +246,7 @@ def tool(
 
 
 @user_function
-def tool(function: Callable[..., Any] | None = None, /, *other: Any, **settings: Any) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, *_other: Any, **settings: Any) -> Any:
     """Make a function a tool.
 
     The function supplies the name, the description and the input schema: types from the annotations, their meaning
@@ -256,7 +256,6 @@ def tool(function: Callable[..., Any] | None = None, /, *other: Any, **settings:
 
     Args:
         function: the function to call.
-        *other: nothing; the arguments of the `tool` of claude_agent_sdk raise an error with advice.
         **settings: see below.
 
     Settings:
@@ -278,7 +277,7 @@ def tool(function: Callable[..., Any] | None = None, /, *other: Any, **settings:
         ToolDefinitionError: the function, a name or a setting cannot be used.
     """
     names = caller_locals()
-    if other or isinstance(cast("Any", function), str):  # @tool("name", "description", {…}), as in claude_agent_sdk
+    if _other or isinstance(cast("Any", function), str):  # @tool("name", "description", {…}), as in claude_agent_sdk
         raise ToolDefinitionError(
             "@tool takes keywords: write @tool, or @tool(name=…), above a function whose parameters have types, such "
             "as def add(a: float, b: float); or use create_tool(name, description, schema, function)"
