@@ -51,7 +51,8 @@ class UserCallback:
 
     def __init__(self, function: Any, name: str, *parameters: str) -> None:
         if not callable(function):
-            raise UsageError(f"{name}: expected a function, got {type(function).__name__}")
+            kind = type(function).__name__
+            raise UsageError(f"{name}: expected a function, got {kind}; pass the function itself, do not call it")
         if isinstance(function, type):  # an object of it would be the answer
             raise UsageError(f"{name}: expected a function, got the class {function.__name__}")
         self.name = name

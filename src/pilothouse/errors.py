@@ -265,7 +265,7 @@ class RateLimitError(ResultError):
 
 
 class QuotaError(RateLimitError):
-    """A usage limit or the credits are used up; waiting a moment does not help. `.resets_at` as above."""
+    """A usage limit or the credits are used up; waiting a moment does not help. `.resets_at` as in `RateLimitError`."""
 
 
 class OverloadedError(ResultError):

@@ -89,7 +89,7 @@ def user_class(cls: C) -> C:
         if name not in names and (other in names or name == "__await__"):
             setattr(cls, name, _make_refusal(f"{cls.__name__}: {use}"))
     if "__getattr__" not in names:
-        setattr(cls, "__getattr__", _missing_attribute)  # noqa: B010 - type checkers should not know it
+        setattr(cls, "__getattr__", explain_missing_attribute)  # noqa: B010 - type checkers should not know it
     return cls
 
 
@@ -101,7 +101,8 @@ def _make_refusal(text: str) -> Callable[..., Any]:
     return refuse
 
 
-def _missing_attribute(self: object, name: str) -> Any:
+def explain_missing_attribute(self: object, name: str) -> Any:
+    """The `__getattr__` of classes that users see: raises AttributeError, with a hint if there is one."""
     from pilothouse.hints import make_attribute_error  # only to make an error
 
     raise make_attribute_error(self, name)

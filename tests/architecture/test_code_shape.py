@@ -73,6 +73,8 @@ def test_help_can_show_every_class() -> None:
     """`help()` and editors evaluate the hints of a struct, so its module has to have their names at run time."""
     failures: dict[str, str] = {}
     for each in list_classes():
+        if issubclass(each, type):
+            continue  # the signature of a metaclass is that of its classes
         try:
             inspect.signature(each)
         except ValueError:

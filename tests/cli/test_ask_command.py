@@ -401,6 +401,14 @@ def test_a_closed_standard_output_ends_it_quietly(pilothouse: Command) -> None:
         assert is_gone(call.pid)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(pilothouse: Command) -> None:
+    line = " ".join([*pilothouse.argv("options"), ">/dev/full"])
+    done = subprocess.run(["/bin/sh", "-c", line], env=pilothouse.env, capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "pilothouse: the output cannot be written: No space left on device\n"
+
+
 def test_no_standard_output_at_all_is_no_traceback(pilothouse: Command) -> None:
     with FakeCLI().text("ok") as fake:
         line = " ".join([*pilothouse.argv("ask", "hi", "--cli", fake.path), ">&- <&-"])

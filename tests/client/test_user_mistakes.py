@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,10 @@ class Invoice:
 def add(a: int, b: int) -> int:
     """Add."""
     return a + b
+
+
+def plain(value: Plain) -> None:
+    """Take a value that has no JSON form."""
 
 
 def old_style(tool_name: str, tool_input: dict[str, Any], context: object) -> bool:
@@ -59,6 +64,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "name of a type": ({"output_type": "Invoice"}, "pass the type itself, not its name 'Invoice'"),
     "plain class": ({"output_type": Plain}, "Plain is a plain class, .* make it a dataclass"),
     "plain inside": ({"output_type": list[Plain]}, "Plain is a plain class"),
+    "one tool name": ({"allowed_tools": "Bash"}, r"got 'Bash' \(str\); put a single text into a list"),
+    "duration": ({"timeout": timedelta(seconds=3)}, r"; write \.total_seconds\(\) behind it"),
+    "result to resume": ({"resume": ph.QueryResult([])}, "pass its session_id"),
+    "empty key": ({"api_key": ""}, "option 'api_key': expected non-empty text, got an empty text"),
+    "result of a tool": ({"custom_tools": [3]}, "expected a function, got int; pass it, do not call it"),
+    "address of a server": ({"mcp_servers": {"x": ph.HttpServer(url="localhost:1")}}, r"x\.url: expected an address"),
+    "address in a mapping": (
+        {"mcp_servers": {"x": {"type": "sse", "url": "localhost:1"}}},
+        r"x\.url: expected an address such as 'https://…', got 'localhost:1'",
+    ),
     "permission": (
         {"can_use_tool": old_style},
         r"one argument, the request: instead of \(tool_name, tool_input, context\)",
@@ -223,6 +238,19 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "image": (lambda: ph.in_container(cast("Any", 3)), "image: 3 is not a name"),
     "mounts": (lambda: ph.in_container("x", mounts=cast("Any", "/x")), "mounts: expected a mapping"),
     "address": (lambda: ph.on_host(cast("Any", 3)), "ws://HOST:PORT"),
+    "result of a hook": (lambda: ph.HookMatcher("Bash", [cast("Any", None)]), "pass the function itself, do not call"),
+    "plain parameter": (lambda: ph.tool(plain), "its type has no JSON form: .*; use a dataclass"),
+    "address in a browser": (lambda: ph.on_host("http://x:1/#token=abc"), "wss://HOST:PORT; put ws in place of http$"),
+    "tool of claude_agent_sdk": (
+        lambda: cast("Any", ph.tool)("add", "Add", {"a": int}),
+        r"@tool takes keywords: .* create_tool\(name, description, schema, function\)",
+    ),
+    "name of a tool": (lambda: cast("Any", ph.tool)("add"), "@tool takes keywords"),
+    "chat messages": (
+        lambda: ph.query([cast("Any", {"role": "user", "content": "x"})]),
+        "of a chat message pass the content, and use a session",
+    ),
+    "agent of an agent": (lambda: sync.Agent(cast("Any", ph.Agent())), "got Agent; pass its .options"),
     "empty path": (lambda: ph.trust(""), "expected the path of a file or a directory, got ''"),
     "no path": (lambda: ph.trust(cast("Any", 3)), "expected the path"),
     "blocking agent": (lambda: ph.set_default_agent(cast("Any", sync.Agent())), "pass its async_agent"),

@@ -121,6 +121,13 @@ async def test_isolation_gives_it_a_home_of_its_own(scripted_model: ScriptedMode
     assert list(scripted_model.home.rglob("*.jsonl")) == []
 
 
+async def test_without_a_key_no_request_is_tried() -> None:
+    with anyio.fail_after(20):  # ten retries would take minutes
+        result = await ph.query("Hi", transport=NativeTransport, env={}, inherit_env=False)
+    with pytest.raises(ph.AuthenticationError, match="no API key: set ANTHROPIC_API_KEY"):
+        result.raise_for_error()
+
+
 async def test_a_client_of_the_caller_is_used_and_left_open(scripted_model: ScriptedModel) -> None:
     from anthropic import AsyncAnthropic
 

@@ -88,11 +88,11 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
             "mcpServers": ["db", {"web": {"type": "sse", "url": "https://x", "headers": {"A": "b"}}}],
         }
     }
-    http = HttpServer(url="u", tools=[ToolPolicy(name="t", permission_policy="always_ask")], always_load=False)
+    http = HttpServer(url="https://u", tools=[ToolPolicy(name="t", permission_policy="always_ask")], always_load=False)
     assert encode_mcp_servers({"a": http, "b": StdioServer(command="c", timeout=5)}) == {
         "a": {
             "type": "http",
-            "url": "u",
+            "url": "https://u",
             "tools": [{"name": "t", "permission_policy": "always_ask"}],
             "alwaysLoad": False,
         },
@@ -194,7 +194,7 @@ def test_every_nested_value_is_frozen_documented_and_exported() -> None:
 @pytest.mark.requirement("E76")
 def test_a_struct_shows_what_was_set_and_no_keys() -> None:
     assert repr(StdioServer(command="x", env={"A": "hush"})) == "StdioServer(command='x', env={'A': '[redacted]'})"
-    server = HttpServer(url="x", headers={"A": "hush"})
+    server = HttpServer(url="https://x", headers={"A": "hush"})
     agent = AgentDefinition(description="d", prompt="p", mcp_servers=[{"web": server}])
     assert "hush" not in repr(agent)
     assert "hush" not in repr(Options(agents={"a": agent}, mcp_servers={"web": server}))

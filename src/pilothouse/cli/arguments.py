@@ -29,6 +29,11 @@ SIMILARITY_CUTOFF = 0.6
 """Minimum similarity of two names, from 0 to 1, for a suggestion."""
 
 
+_ASK = 'to ask a question: pilothouse ask "…"'
+_CLAUDE_FLAGS = {"-p": _ASK, "--print": _ASK, "--output-format": "pilothouse ask has --json and --stream-json"}
+"""Flags of `claude` that this command does not have, and what to use here."""
+
+
 def find_closest(name: str, known: Collection[str]) -> str | None:
     """Return the known name that is most similar to `name`, or None."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY_CUTOFF)), None)
@@ -36,6 +41,8 @@ def find_closest(name: str, known: Collection[str]) -> str | None:
 
 def explain_wrong_command(word: str, commands: Collection[str]) -> str:
     """Explain a first word that is not a command: a prompt without a command, or a typing mistake."""
+    if word in _CLAUDE_FLAGS:
+        return _CLAUDE_FLAGS[word]
     if word.startswith("-"):
         return f"{word.partition('=')[0]} stands behind a command, as in `pilothouse ask {word.partition('=')[0]} …`"
     if " " in word.strip() or word.endswith("?"):
@@ -50,6 +57,8 @@ def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is None:
         return f"unrecognized arguments: {' '.join(rest)}; put a text of several words in quotes"
+    if unknown in _CLAUDE_FLAGS:
+        return f"unrecognized arguments: {unknown}; {_CLAUDE_FLAGS[unknown]}"
     near = find_closest(unknown, flags)
     return f"unrecognized arguments: {unknown}" + (f"; did you mean {near}?" if near else "")
 
@@ -79,7 +88,12 @@ def parse_value(option: Option, text: str) -> Any:
     kind = option.value_type
     if kind.parse is None:
         raise ValueError("it takes a Python object")
-    value = kind.parse(_read_value_file(text) if _FROM_FILE in kind.metavar else text)
+    try:
+        value = kind.parse(_read_value_file(text) if _FROM_FILE in kind.metavar else text)
+    except ValueError as error:
+        if _FROM_FILE in kind.metavar and not text.lstrip().startswith(("@", "{", "[")):
+            raise ValueError(f"{error}; for the content of a file write @FILE") from None
+        raise
     try:
         kind.clean(value)
     except InvalidValueError as fault:

@@ -101,6 +101,13 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_port(text: str) -> int:
+    """Parse the number of a port."""
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"expected a port, a number from 0 to {MAX_PORT}, got {text!a}")
+    return int(text)
+
+
 def parse_day(text: str) -> date:
     """Parse a day such as 2026-11-01."""
     try:
@@ -419,6 +426,7 @@ SESSION_ACTIONS: dict[str, tuple[str, type[Any]]] = {
 
 
 DEFAULT_PORT = 8750
+MAX_PORT = 65_535
 _WHERE, _SESSIONS, _LIMITS = "where", "sessions", "limits of clients"
 _ENDPOINTS = "endpoints for clients of OpenAI and Anthropic"
 _MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this one and those before it"
@@ -429,7 +437,7 @@ class ServeRequest:
     """Times are in seconds."""
 
     host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
-    port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE)
+    port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
     public: bool = flag("allow an address that other machines can reach", None, False, _WHERE)
     names: tuple[str, ...] = flag("a name by which this host is reached", "NAME", (), _WHERE, names=("--name",))
     origins: tuple[str, ...] = flag(

@@ -76,9 +76,14 @@ def run_command(command: Command, request: Any, screen: Screen) -> int:
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        from pilothouse.cli.failures import report_failure
+        from pilothouse.cli.failures import FAILED, report_failure
 
-        return report_failure(screen, error)
+        try:
+            return report_failure(screen, error)
+        except OSError as failure:  # a full disk, say, takes no report either
+            print(f"pilothouse: the output cannot be written: {failure.strerror}", file=sys.stderr, flush=True)
+            _discard_output()
+            return FAILED
     finally:
         screen.idle()
 

@@ -98,6 +98,13 @@ class Agent:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            object.__setattr__(self, name, value)
+        except AttributeError:
+            text = f"an Agent is immutable; use agent.with_options({name}=…) to get a changed one"
+            raise AttributeError(text) from None
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process has other layers: the effective settings are pickled, the state kept between queries is
         # not.

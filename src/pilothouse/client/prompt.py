@@ -164,9 +164,11 @@ def _check_block(index: int, block: Any) -> dict[str, Any]:
         return {"type": "text", "text": check_text(block)}
     plain: Any = msgspec.to_builtins(block) if isinstance(block, msgspec.Struct) else block
     if not isinstance(plain, Mapping) or not isinstance(cast("Any", plain).get("type"), str):
+        is_chat = isinstance(plain, Mapping) and "role" in plain
+        hint = "; of a chat message pass the content, and use a session for several questions" if is_chat else ""
         raise UsageError(
             f"content block {index} of the prompt is {type(block).__name__}; expected text, a block of "
-            "pilothouse.messages, or a mapping with a 'type'"
+            f"pilothouse.messages, or a mapping with a 'type'{hint}"
         )
     body = dict(cast("Mapping[str, Any]", plain))
     if body["type"] == "text":

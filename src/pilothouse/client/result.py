@@ -48,7 +48,7 @@ from pilothouse.messages import (
     ToolUseBlock,
     Usage,
 )
-from pilothouse.tracebacks import shorten_traceback
+from pilothouse.tracebacks import explain_missing_attribute, shorten_traceback
 
 INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
 
@@ -291,6 +291,9 @@ class QueryResult(Generic[OutputT]):
         cost = "" if self.cost_usd is None else f", ${self.cost_usd:.4f}"
         about = f"*{self.outcome}, turns: {self.turns}{cost}*"
         return f"{self.text}\n\n{about}" if self.error is None else f"{self.text}\n\n{about}\n\n**{self.error}**"
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing_attribute
 
     @property
     def error(self) -> PilothouseError | None:

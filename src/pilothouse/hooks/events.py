@@ -52,8 +52,8 @@ class HookEvent(Struct, frozen=True, kw_only=True, tag_field=EVENT_NAME_KEY, tag
         prompt_id: the prompt that caused the event; None before the first one.
         permission_mode: "default", "acceptEdits", "plan", "dontAsk", "auto" or "bypassPermissions", in events that
             have it.
-        agent_id: the subagent of the event; None in the main thread.
-        agent_type: the type of that subagent, or of the agent that is the main thread.
+        agent_id: the sub-agent of the event; None in the main thread.
+        agent_type: the type of that sub-agent, or of the agent that is the main thread.
         effort: how hard the model thinks, in events of a turn.
     """
 
@@ -259,11 +259,11 @@ class NotificationEvent(HookEvent, frozen=True, kw_only=True, tag="Notification"
 
 
 class SubagentStartEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStart"):
-    """A subagent starts; `agent_id` names it."""
+    """A sub-agent starts; `agent_id` names it."""
 
 
 class SubagentStopEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStop"):
-    """A subagent is about to stop. A block makes it continue."""
+    """A sub-agent is about to stop. A block makes it continue."""
 
     stop_hook_active: bool = False
     agent_transcript_path: str = ""
@@ -305,7 +305,7 @@ class TaskCompletedEvent(HookEvent, frozen=True, kw_only=True, tag="TaskComplete
 class SessionStartEvent(HookEvent, frozen=True, kw_only=True, tag="SessionStart"):
     """A session starts; `source` is "startup", "resume", "clear", "compact" or "fork".
 
-    Hooks of the host get only "clear" and "compact": at startup they are not registered yet.
+    Hooks of your program get only "clear" and "compact": at startup they are not registered yet.
     """
 
     source: str = ""

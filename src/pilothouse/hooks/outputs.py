@@ -32,9 +32,9 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         reason: why; after a block, the model reads it.
         async_: True: the CLI does not wait for this hook and assumes no opinion. Cannot be combined with other
             fields.
-        async_timeout: milliseconds, with `async_`. CLI 2.1.330 ignores it for hooks of the host.
+        async_timeout: milliseconds, with `async_`. CLI 2.1.330 ignores it for hooks of a program.
         permission_decision: "allow", "deny", "ask" or "defer" the tool call; PreToolUse, PermissionRequest (allow,
-            deny) and PreModelSwitch (allow, deny, ask). Deferring ends the turn, and leaves the call to the host.
+            deny) and PreModelSwitch (allow, deny, ask). Deferring ends the turn, and leaves the call to your program.
         permission_decision_reason: why.
         updated_input: the tool runs with this input instead; PreToolUse, PermissionRequest.
         updated_permissions: rules to add with the permission; PermissionRequest.

@@ -93,11 +93,11 @@ class LocalModel:
 
     Args:
         model: a model file (GGUF) to serve; default: the embedded one, which is fetched into the cache if needed.
-        context_size: tokens of prompt and response together.
+        context_size: tokens of prompt and response together. Default 8192.
         calls_tools: for requests with tools, restrict responses by a JSON Schema, so that each is a well-formed call
             of one tool, or a text. The calls make little sense: allow nothing harmful. After three results the
             response must be text.
-        start_timeout: seconds that loading may take, without fetching.
+        start_timeout: seconds that loading may take, without fetching. Default 60.
         progress: callback for the progress of the start; called in the thread that starts the model.
 
     Raises:

@@ -29,7 +29,7 @@ class UnknownBlock(UnknownPart):
 
 
 class TextBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="text"):
-    """Wire type `text`."""
+    """Wire type `text`: what the model says."""
 
     text: str
     citations: list[dict[str, Any]] | None = None
@@ -50,7 +50,7 @@ class RedactedThinkingBlock(Block, frozen=True, gc=False, omit_defaults=True, ta
 
 
 class ToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
-    """Wire type `tool_use`: a call of a tool that the CLI or the host runs."""
+    """Wire type `tool_use`: the model calls a tool, of the CLI or of your program."""
 
     id: str
     name: str

@@ -252,7 +252,7 @@ class PermissionDenial(Struct, frozen=True, gc=False):
 
 
 class DeferredToolUse(Struct, frozen=True, gc=False):
-    """The last tool call that a turn with the end `tool_deferred` left to the host."""
+    """The last tool call that a turn with the end `tool_deferred` left to your program."""
 
     id: str = ""
     name: str = ""
@@ -319,7 +319,7 @@ class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
 
     @property
     def is_woken(self) -> bool:
-        """Whether a background task woke the model, so that this result belongs to no prompt of the host."""
+        """Whether a background task woke the model, so that this result belongs to no prompt of your program."""
         return self.origin is not None and self.origin.kind == "task-notification"
 
 
@@ -561,7 +561,7 @@ class TaskUsage(Struct, frozen=True, gc=False):
 
 
 class TaskStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_started`: a subagent, a background command or a workflow began."""
+    """Subtype `task_started`: a sub-agent, a background command or a workflow began."""
 
     subtype: str = "task_started"
     task_id: str | None = None

@@ -65,11 +65,13 @@ class ApiError(Exception):
     kind: str | None = None
     request_id: str | None = None
     retry_after: float | None = None
+    is_local: bool = False
+    """Whether no request was sent, because there is no key."""
 
     @property
     def is_retryable(self) -> bool:
         """Whether a retry may help; like the CLI, also after a 401."""
-        return self.status is None or self.status in {401, 408, 409, 429} or self.status >= 500
+        return not self.is_local and (self.status is None or self.status in {401, 408, 409, 429} or self.status >= 500)
 
     @property
     def is_prompt_too_long(self) -> bool:
@@ -131,7 +133,9 @@ class MessagesApi:
             key = self._api_key or env.get("ANTHROPIC_API_KEY") or None
             token = None if key else env.get("ANTHROPIC_AUTH_TOKEN") or None
             if key is None and token is None:
-                self._failure = ApiError("no API key: set ANTHROPIC_API_KEY", 401, "authentication_error")
+                self._failure = ApiError(
+                    "no API key: set ANTHROPIC_API_KEY", 401, "authentication_error", is_local=True
+                )
             else:
                 self._client = library.AsyncAnthropic(
                     api_key=key,

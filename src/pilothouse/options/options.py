@@ -181,9 +181,11 @@ def to_options(options: Any) -> Options:
         return options.build()
     if isinstance(options, Mapping):
         return make_layer(cast("Mapping[str, Any]", options))
-    example = ", such as system_prompt=…" if isinstance(options, str) else ""
     given = type(options).__name__
-    raise OptionsError(f"options: expected pilothouse.Options, got {given}; pass keywords instead{example}")
+    advice = "pass keywords instead" + (", such as system_prompt=…" if isinstance(options, str) else "")
+    if isinstance(getattr(options, "options", None), Options):
+        advice = "pass its .options"
+    raise OptionsError(f"options: expected pilothouse.Options, got {given}; {advice}")
 
 
 def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:

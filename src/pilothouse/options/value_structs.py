@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, StructMeta, field, structs
 
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options.secrets import mask
@@ -39,7 +39,21 @@ _Count = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 _Seconds = Annotated[float, Meta(ge=0, le=1e300, description="a number of seconds of at least 0")]
 
 
-class OptionStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _OptionStructMeta(StructMeta):
+    """Names the class and its fields in the error for arguments that do not fit."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
+        try:
+            return super().__call__(*args, **values)
+        except TypeError as error:
+            names = cls.__struct_fields__
+            unknown = next((name for name in values if name not in names), "")
+            advice = suggest_name(unknown, names) or f"; its fields, all keywords, are {', '.join(names)}"
+            text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
+            raise TypeError(text) from None
+
+
+class OptionStruct(Struct, metaclass=_OptionStructMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Base of all that are for the CLI: keyword-only and frozen.
 
     `repr` shows only set fields, with possible keys masked.
@@ -191,7 +205,7 @@ class HttpServer(OptionStruct, frozen=True, kw_only=True, tag="http"):
     """An MCP server at an address, over streamable HTTP.
 
     Args:
-        url: its address.
+        url: its address, https://… or http://….
         headers: sent with every request; never shown.
         tools: permission policies of its tools.
         timeout: maximum milliseconds of one call.
@@ -222,9 +236,9 @@ class AgentDefinition(OptionStruct, frozen=True, kw_only=True):
         max_turns: maximum turns of one task.
         permission_mode: what happens when one of its tools needs permission.
         mcp_servers: names of servers of the session, or servers of its own by name.
-        skills: its skills.
+        skills: names of skills that it loads at its start.
         initial_prompt: sent first, before the work, if it is the main agent.
-        memory: which memory it has.
+        memory: where it keeps its memory: "user", "project" or "local".
         background: whether it always runs in the background.
         omit_claude_md: leave the CLAUDE.md files out of its prompt.
         auto_compact_window: tokens of context after which it compacts.
@@ -550,7 +564,7 @@ _SDK_SERVER_HINT = (
 def _read_server(value: Any) -> dict[str, Any]:
     """Read one MCP server: a struct, or a mapping whose `type` names its kind."""
     if isinstance(value, StdioServer | HttpServer):
-        return _struct_of(type(value))(value)
+        return _check_url(_struct_of(type(value))(value))
     if not isinstance(value, Mapping):
         raise InvalidValueError(value, "a StdioServer, HttpServer or SseServer, or a mapping")
     given = cast("Mapping[str, Any]", value)
@@ -560,7 +574,14 @@ def _read_server(value: Any) -> dict[str, Any]:
     if "type" not in given and "url" in given:
         raise InvalidValueError(value, message="'type' is missing: 'http' or 'sse'")
     # Any other kind may be one that a newer CLI knows.
-    return _struct_of(_SERVER_STRUCTS[kind])(given) if kind in _SERVER_STRUCTS else _read_json_value(given)
+    return _check_url(_struct_of(_SERVER_STRUCTS[kind])(given)) if kind in _SERVER_STRUCTS else _read_json_value(given)
+
+
+def _check_url(server: dict[str, Any]) -> dict[str, Any]:
+    """Return `server`, unless it has a `url` that is not one; the CLI replaces variables such as ${HOST}."""
+    if "url" in server and not server["url"].startswith(("http://", "https://", "$")):
+        raise InvalidValueError(server["url"], "an address such as 'https://…'", "url")
+    return server
 
 
 def read_retry_policy(value: Any) -> RetryPolicy:

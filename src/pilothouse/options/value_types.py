@@ -52,7 +52,7 @@ class InvalidValueError(ValueError):
         kind = type(self.value).__name__
         text = "" if hidden else ascii(mask(self.value))
         text = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-        found = f"a value of type {kind}" if hidden else f"{text} ({kind})"
+        found = "an empty text" if self.value == "" else f"a value of type {kind}" if hidden else f"{text} ({kind})"
         return f"{where}expected {self.expected}, got {found}{self.hint}"
 
 
@@ -121,7 +121,9 @@ def is_list(value: object) -> bool:
 
 
 def read_texts(value: Any) -> list[str]:
-    """Copy a list, tuple or set of text; raises TypeError."""
+    """Copy a list, tuple or set of text; raises TypeError, and InvalidValueError for a single text."""
+    if isinstance(value, str):
+        raise InvalidValueError(value, hint="; put a single text into a list")
     items = cast("list[Any]", value)
     is_set = isinstance(value, set | frozenset)
     if not (is_set or is_list(value)) or not all(map(is_text, items)):
@@ -318,6 +320,8 @@ def _is_amount(value: Any) -> bool:
 
 
 def _read_timeout(value: Any) -> Any:
+    if hasattr(value, "total_seconds"):
+        raise InvalidValueError(value, hint="; write .total_seconds() behind it")
     if not _is_amount(value):
         raise TypeError
     if LONGEST_TIMEOUT <= value < float("inf"):
@@ -358,6 +362,12 @@ def _read_setting_sources(value: Any) -> list[str]:
     if not set(names := read_texts(value)) <= {"user", "project", "local"}:
         raise ValueError
     return names
+
+
+def _read_name(value: Any) -> Any:
+    if not is_name(value):
+        raise InvalidValueError(value, hint="; pass its session_id" if hasattr(value, "session_id") else "")
+    return value
 
 
 def _is_uuid(value: Any) -> bool:
@@ -422,7 +432,7 @@ MODES_BY_PERMISSIVENESS = ("plan", "dontAsk", "default", "acceptEdits", "auto", 
 # Each: what is expected, reader, parser of text, placeholder in the help, static types, paths.
 # fmt: off
 TEXT = ValueType("text without NUL or lone surrogates", _read_if(is_text))
-NAME = ValueType("non-empty text", _read_if(is_name), metavar="NAME")
+NAME = ValueType("non-empty text", _read_name, metavar="NAME")
 URL = ValueType("an address such as 'https://…'", _read_if(lambda v: is_name(v) and "://" in v), metavar="URL")
 UUID = ValueType("a UUID", _read_if(_is_uuid), metavar="UUID")
 BOOL = ValueType("True or False", _read_if(lambda v: isinstance(v, bool)), parse_bool, "true|false", "bool")

@@ -295,7 +295,7 @@ class ElicitationRequest(Struct, frozen=True, kw_only=True):
         property_order: the fields of the form in the order of the server.
         elicitation_id: the id of an elicitation in mode "url".
         title, display_name, description: texts to show, if the server sent some.
-        session: the query or session of the request, as its owner set it.
+        session: the `Session` of the request; None in a one-shot query.
         raw: the whole request as it came; do not change it.
     """
 
@@ -434,7 +434,7 @@ class DialogRequest(Struct, frozen=True, kw_only=True):
         kind: the kind of the dialog, one of the declared ones.
         payload: the content.
         tool_use_id: the tool call of the dialog.
-        session: the query or session of the request, as its owner set it.
+        session: the `Session` of the request; None in a one-shot query.
         raw: the whole request as it came; do not change it.
     """
 

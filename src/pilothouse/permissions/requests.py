@@ -224,7 +224,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
         requires_user_interaction: a plain yes or no is not enough, as for questions and plans.
         default_to_no: a user interface should make "no" the default.
         suppress_always_allow: a user interface should not offer "always allow".
-        session: the query or session of the request, as its owner set it.
+        session: the `Session` of the request; None in a one-shot query.
         raw: the whole request as it came; do not change it.
     """
 

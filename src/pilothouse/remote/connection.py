@@ -145,7 +145,8 @@ class RemoteConnection:
             await self._connect()
         except ConnectionLostError as error:
             if not self._has_answered:
-                raise RemoteError(f"{self.address.url} cannot be reached: {error}", code="unreachable") from error
+                text = f"{self.address.url} cannot be reached: {error}; check the address, and that the host runs there"
+                raise RemoteError(text, code="unreachable") from error
             self.last_error = str(error)
             if not await self._reconnect():
                 assert self.failure is not None

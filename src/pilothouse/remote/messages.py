@@ -18,6 +18,8 @@ from pilothouse.options import PrivateFile
 
 DEFAULT_PATH: Final = "/v1/wire"
 """Path of the WebSocket endpoint, when the URL has none."""
+SCHEMES: Final = {"http": "ws", "https": "wss"}
+"""Schemes of the address in a browser, and those of the address here."""
 
 
 class ConnectionLostError(Exception):
@@ -52,7 +54,9 @@ class HostAddress(Struct, frozen=True):
         except (AttributeError, ValueError):  # not text, or not a URL
             parts, port = urlsplit(""), None
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise UsageError("the address of a host is ws://HOST:PORT or wss://HOST:PORT")
+            # Only the scheme is repeated: the link of a console has its token in it.
+            advice = f"; put {SCHEMES[parts.scheme]} in place of {parts.scheme}" if parts.scheme in SCHEMES else ""
+            raise UsageError(f"the address of a host is ws://HOST:PORT or wss://HOST:PORT{advice}")
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             raise UsageError("the address of a host has no user, query or fragment; give the token as token=")
         path = DEFAULT_PATH if parts.path in ("", "/") else parts.path

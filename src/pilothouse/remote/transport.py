@@ -46,7 +46,7 @@ class WebSocketTransport(Transport):
         token: what the host printed at its start, or was given.
         session: id of an existing session to attach to; None: start a new one.
         take_over: attach even if another client is attached; that client gets an error.
-        reconnect: when to try again, and when to give up.
+        reconnect: when to connect again, and when to give up.
         heartbeat: seconds of silence after which the host is pinged; after three of them the connection is dropped
             and made again. 0: never.
         tls: for `wss://`; default: certificates are checked as the system does.

@@ -65,8 +65,9 @@ def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) ->
     """
     name = function_name(function)
     if not callable(function):
-        hint = "; names of built-in tools go into the option `tools`" if isinstance(function, str) else ""
-        raise ToolDefinitionError(f"expected a function, got {type(function).__name__}{hint}")
+        is_text = isinstance(function, str)
+        advice = "names of built-in tools go into the option `tools`" if is_text else "pass it, do not call it"
+        raise ToolDefinitionError(f"expected a function, got {type(function).__name__}; {advice}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolDefinitionError(f"{name}: a generator cannot be a tool; return the whole result")
     try:
@@ -447,6 +448,8 @@ def _validate(adapter: Any, value: Any) -> Any:
 
 def _make_type_error(parameter: Parameter, error: Exception) -> ToolDefinitionError:
     shown = str(error).strip().partition("\n\n")[2] or str(error)
+    if "is not supported" in shown:
+        shown += "; use a dataclass, a TypedDict, a msgspec struct or a pydantic model"
     return ToolDefinitionError(f"parameter `{parameter.name}`: its type has no JSON form: {shown.strip()}")
 
 

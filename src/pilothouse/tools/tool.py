@@ -246,7 +246,7 @@ def tool(
 
 
 @user_function
-def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, *_other: Any, **settings: Any) -> Any:
     """Make a function a tool.
 
     The function supplies the name, the description and the input schema: types from the annotations, their meaning
@@ -277,6 +277,11 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
         ToolDefinitionError: the function, a name or a setting cannot be used.
     """
     names = caller_locals()
+    if _other or isinstance(cast("Any", function), str):  # @tool("name", "description", {…}), as in claude_agent_sdk
+        raise ToolDefinitionError(
+            "@tool takes keywords: write @tool, or @tool(name=…), above a function whose parameters have types, such "
+            "as def add(a: float, b: float); or use create_tool(name, description, schema, function)"
+        )
     if function is not None:
         return Tool(function, namespace=names, **settings)
     return functools.partial(Tool[..., Any], namespace=names, **settings)

@@ -75,9 +75,9 @@ class CliTransport(Transport):
     when this process dies, even of SIGKILL.
 
     Args:
-        close_grace: seconds that `close` waits for the exit after the end of input, before SIGTERM. Raise it for
-            children that are known to be idle and slow to save their state.
-        term_grace: seconds between SIGTERM and SIGKILL.
+        close_grace: seconds that `close` waits for the exit after the end of input, before SIGTERM. Default 0.3; raise
+            it for children that are known to be idle and slow to save their state.
+        term_grace: seconds between SIGTERM and SIGKILL. Default 5.
 
     Attributes:
         executable: path of the started executable; None before the start.
