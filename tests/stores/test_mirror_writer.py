@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -317,6 +318,32 @@ async def test_the_end_is_bounded_and_reports_the_loss(caplog: pytest.LogCapture
     assert "2 entries of session" in caplog.text
     assert "are lost to the store" in caplog.text
     assert mirror.backlog == 0
+
+
+def test_an_end_that_is_broken_off_reports_the_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """`Task.cancel` of asyncio passes through every shield."""
+
+    async def cancel() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.sleep_forever()
+
+    async def close() -> None:
+        store, reported = Moody(), Reported()
+        store.faults = [cancel]
+        mirror = MirrorWriter(SessionWriter(store, 60.0), reported)
+        mirror.enqueue(PLACE, make_entries(1, 2), 10)
+        mirror.enqueue(PLACE._replace(subpath="subagents/agent-1"), make_entries(3), 10)
+        try:
+            await mirror.close(5.0)
+        finally:
+            assert {place.subpath for place, _ in reported} == {"", "subagents/agent-1"}
+            assert mirror.backlog == 0
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(close())
+    assert "2 entries of session" in caplog.text
 
 
 @virtual

@@ -503,15 +503,19 @@ class BlockingBackend(StoreBackend):
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
         main, ttl = parse_key(key).main, _validate_ttl(ttl)
-        token = 0
+        token, is_abandoned = 0, False
 
-        def decide(state: StoredState) -> LeaseChanged:
+        def decide(state: StoredState) -> LeaseChanged | None:
             nonlocal token
             check_lease_free(main, state.lease, owner)
             token = state.lease.token + 1
-            return LeaseChanged(owner, token, ttl)
+            return None if is_abandoned else LeaseChanged(owner, token, ttl)
 
-        await self._run_change(ChangeRequest(main, decide))
+        try:
+            await self._run_change(ChangeRequest(main, decide))
+        except BaseException:
+            is_abandoned = True  # a cancelled call goes on in its thread, and must not take the lease later
+            raise
         return Lease(main, owner, token, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:

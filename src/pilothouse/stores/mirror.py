@@ -148,6 +148,7 @@ class SessionWriter:
         self._backend = cast("StoreBackend", store)
         self._ttl = ttl
         self._leases: dict[TranscriptKey, Lease] = {}
+        self._unanswered: set[TranscriptKey] = set()  # sessions whose lease the store may have given, unnoticed
         self._counts: dict[TranscriptKey, int] = {}
 
     async def __aenter__(self) -> Self:
@@ -170,7 +171,13 @@ class SessionWriter:
         """
         main = transcript.main
         if self.has_leases and main not in self._leases:
-            self._leases[main] = await self._backend.acquire(main.session_key, self.owner, self._ttl)
+            self._unanswered.add(main)
+            try:
+                self._leases[main] = await self._backend.acquire(main.session_key, self.owner, self._ttl)
+            except (SessionLeasedError, UsageError):
+                self._unanswered.discard(main)
+                raise
+            self._unanswered.discard(main)
             log.info("session %s is leased to %s", transcript.session, self.owner)
         return self._leases.get(main)
 
@@ -195,28 +202,34 @@ class SessionWriter:
         while self.has_leases:
             await anyio.sleep(self._ttl / RENEWALS_PER_TTL)
             for transcript, lease in list(self._leases.items()):
-                with anyio.move_on_after(self._ttl / RENEWALS_PER_TTL):
-                    try:
+                try:
+                    with anyio.fail_after(self._ttl / RENEWALS_PER_TTL):
                         self._leases[transcript] = await self._backend.renew(lease)
-                    except LeaseLostError:
-                        del self._leases[transcript]
+                except LeaseLostError:
+                    del self._leases[transcript]
+                    raise
+                except BaseException as error:  # the store may work again at the next round
+                    if not is_failure(error):
                         raise
-                    except BaseException as error:  # the store may work again at the next round
-                        if not is_failure(error):
-                            raise
-                        log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
+                    log.warning("the lease of session %s could not be renewed: %r", transcript.session, error)
 
     async def release(self) -> None:
         """Release all leases, as far as the store responds within `RELEASE_SECONDS`. Call it shielded."""
         leases, self._leases = self._leases, {}
+        unanswered, self._unanswered = self._unanswered, set()
         with anyio.move_on_after(RELEASE_SECONDS):
-            for lease in leases.values():
+            for transcript in [*leases, *unanswered]:
                 try:
+                    lease = leases.get(transcript)
+                    # The same owner gets its lease again, and so the token to release it.
+                    lease = lease or await self._backend.acquire(transcript.session_key, self.owner, self._ttl)
                     await self._backend.release(lease)
-                except BaseException as error:  # the others are still released
+                except SessionLeasedError:
+                    pass  # another owner has it
+                except BaseException as error:
+                    log.warning("the lease of session %s could not be released: %r", transcript.session, error)
                     if not is_failure(error):
                         raise
-                    log.warning("the lease of session %s could not be released: %s", lease.transcript.session, error)
 
 
 BATCH_ENTRIES = 500
@@ -393,8 +406,13 @@ class MirrorWriter:
     async def close(self, timeout: float) -> None:
         """Write the rest within `timeout` seconds; report what was not written as lost. Call it shielded."""
         _live_writers.discard(self)
-        with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
-            await self.flush()
+        try:
+            with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
+                await self.flush()
+        finally:  # also when asyncio's `Task.cancel` broke through the shield
+            self._report_rest(timeout)
+
+    def _report_rest(self, timeout: float) -> None:
         if self._batch is not None:
             transcript, entries, size = self._batch
             self._batch = None
