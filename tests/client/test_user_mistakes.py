@@ -176,7 +176,14 @@ def test_a_misspelt_tool_is_named() -> None:
 
 
 @pytest.mark.parametrize("make", [ph.image, ph.document])
-@pytest.mark.parametrize(("source", "text"), [(0, "expected a path or bytes, got int"), ("a\0b", "null byte")])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (0, "expected a path or bytes, got int"),
+        ("a\0b", "null byte"),
+        ("https://x/a.png", "; download it, and pass the file or its bytes"),
+    ],
+)
 def test_a_source_that_is_no_path(make: Any, source: Any, text: str) -> None:
     with pytest.raises(ph.UsageError, match=text):
         make(source)
@@ -251,6 +258,8 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "of a chat message pass the content, and use a session",
     ),
     "agent of an agent": (lambda: sync.Agent(cast("Any", ph.Agent())), "got Agent; pass its .options"),
+    "one prompt for a fleet": (lambda: ph.Fleet().map("Say hi"), "items: expected a list, .* got str; put one into"),
+    "no prompts for a fleet": (lambda: ph.Fleet().map(cast("Any", 3)), "items: expected a list"),
     "empty path": (lambda: ph.trust(""), "expected the path of a file or a directory, got ''"),
     "no path": (lambda: ph.trust(cast("Any", 3)), "expected the path"),
     "blocking agent": (lambda: ph.set_default_agent(cast("Any", sync.Agent())), "pass its async_agent"),
