@@ -12,7 +12,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.options import PolicyWarning
+from pilothouse.options import PolicyWarning, SystemPromptFile
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -118,6 +118,21 @@ def test_a_message_of_the_api_is_no_prompt() -> None:
 def test_a_path_of_ones_own_that_is_not_there() -> None:
     with pytest.raises(ph.CLINotFoundError, match=r"\(cli='/no/such/claude'\): there is no such file\. Tried"):
         sync.query("x", cli="/no/such/claude").result()
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"settings": "/no/such.json"}, "--settings"),
+        ({"mcp_servers": "such.json", "cwd": "/"}, "--mcp-config"),
+        ({"system_prompt": SystemPromptFile(path="/no/such.json")}, "--system-prompt-file"),
+    ],
+)
+def test_a_file_that_is_not_there_starts_nothing(settings: dict[str, Any], flag: str) -> None:
+    with FakeCLI().text("Hello") as fake:
+        with pytest.raises(ph.CLIStartError, match=f"there is no file /.*such.json, which the flag {flag} names"):
+            sync.query("x", cli=fake.path, **settings).result()
+        assert fake.calls == []
 
 
 def test_a_program_that_is_not_the_cli() -> None:
