@@ -93,7 +93,8 @@ def read_source(source: str | os.PathLike[str] | bytes) -> bytes:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a null byte
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read {os.fspath(source)!r}: {why}") from error
+        advice = "; download it, and pass the file or its bytes" if "://" in str(source) else ""
+        raise UsageError(f"cannot read {os.fspath(source)!r}: {why}{advice}") from error
 
 
 def to_base64(data: bytes) -> str:

@@ -221,6 +221,8 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("ask", "hi", "--output-format", "json"), "pilothouse ask has --json and --stream-json"),
         (("serve", "--port", "99999"), "--port: expected a port, a number from 0 to 65535, got '99999'"),
         (("console", "--port", "http"), "--port: expected a port"),
+        (("serve", "--max-sessions", "many"), "--max-sessions: expected a whole number, got 'many'"),
+        (("serve", "--idle", "1h"), "--idle: expected a number, got '1h'"),
         (("ask", "hi", "--json-schema", "[]"), "JSON object"),
         (("ask", "hi", "--json", "--stream-json"), "not allowed with"),
         (("ask", "hi", "--set", "bare"), "NAME=VALUE"),

@@ -12,7 +12,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.options import PolicyWarning
+from pilothouse.options import PolicyWarning, SystemPromptFile
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -120,6 +120,21 @@ def test_a_path_of_ones_own_that_is_not_there() -> None:
         sync.query("x", cli="/no/such/claude").result()
 
 
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"settings": "/no/such.json"}, "--settings"),
+        ({"mcp_servers": "such.json", "cwd": "/"}, "--mcp-config"),
+        ({"system_prompt": SystemPromptFile(path="/no/such.json")}, "--system-prompt-file"),
+    ],
+)
+def test_a_file_that_is_not_there_starts_nothing(settings: dict[str, Any], flag: str) -> None:
+    with FakeCLI().text("Hello") as fake:
+        with pytest.raises(ph.CLIStartError, match=f"there is no file /.*such.json, which the flag {flag} names"):
+            sync.query("x", cli=fake.path, **settings).result()
+        assert fake.calls == []
+
+
 def test_a_program_that_is_not_the_cli() -> None:
     with pytest.raises(ph.CLIExitedError, match="so this is probably not Claude Code: check the option cli"):
         sync.query("x", cli="/bin/ls").result()
@@ -176,7 +191,14 @@ def test_a_misspelt_tool_is_named() -> None:
 
 
 @pytest.mark.parametrize("make", [ph.image, ph.document])
-@pytest.mark.parametrize(("source", "text"), [(0, "expected a path or bytes, got int"), ("a\0b", "null byte")])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (0, "expected a path or bytes, got int"),
+        ("a\0b", "null byte"),
+        ("https://x/a.png", "; download it, and pass the file or its bytes"),
+    ],
+)
 def test_a_source_that_is_no_path(make: Any, source: Any, text: str) -> None:
     with pytest.raises(ph.UsageError, match=text):
         make(source)
@@ -251,6 +273,8 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "of a chat message pass the content, and use a session",
     ),
     "agent of an agent": (lambda: sync.Agent(cast("Any", ph.Agent())), "got Agent; pass its .options"),
+    "one prompt for a fleet": (lambda: ph.Fleet().map("Say hi"), "items: expected a list, .* got str; put one into"),
+    "no prompts for a fleet": (lambda: ph.Fleet().map(cast("Any", 3)), "items: expected a list"),
     "empty path": (lambda: ph.trust(""), "expected the path of a file or a directory, got ''"),
     "no path": (lambda: ph.trust(cast("Any", 3)), "expected the path"),
     "blocking agent": (lambda: ph.set_default_agent(cast("Any", sync.Agent())), "pass its async_agent"),

@@ -75,7 +75,7 @@ async def test_an_answer_with_such_an_error_counts_and_what_it_cost_is_kept() ->
 
     async with Fleet(runner=PlayedRunner(play), concurrency=2) as fleet:
         with pytest.raises(AuthenticationError):
-            await fleet.gather("abcdefgh")
+            await fleet.gather(list("abcdefgh"))
         status = await fleet.status()
     assert status.failed == 0
     assert status.cost_usd in (0.75, 1.0)  # one more may have been started before the third failed
@@ -97,7 +97,7 @@ async def test_present_and_later_waiters_get_the_error() -> None:
         with pytest.raises(AuthenticationError):
             await fleet.wait("a")
         with pytest.raises(AuthenticationError):
-            await all_of(fleet.map("xyz"))
+            await all_of(fleet.map(list("xyz")))
     assert sorted(reported) == ["a", "b", "c", "d"]
 
 
@@ -112,7 +112,7 @@ async def test_one_run_alone_fails_at_once() -> None:
 
 async def test_two_fail_and_that_is_no_row() -> None:
     async with Fleet(runner=failing(AuthenticationError("no"))) as fleet:
-        runs = await fleet.gather("ab")
+        runs = await fleet.gather(list("ab"))
     assert [run.state for run in runs] == ["failed", "failed"]
 
 
@@ -158,7 +158,7 @@ async def test_nothing_is_started_while_it_is_not_clear() -> None:
 
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, concurrency=4) as fleet:
-        runs = fleet.map("abcdefgh", key=str)
+        runs = fleet.map(list("abcdefgh"), key=str)
         first = await anext(runs)  # only the end of "a" shows it
         rest = [first, *await all_of(runs)]
     assert {run.key for run in rest if not run.is_success} == {"b", "c", "d"}

@@ -65,7 +65,7 @@ def test_blocking_code_gets_the_error_too() -> None:
     runner: Runner = failing()
     with sync.Fleet(runner=runner) as fleet:
         with pytest.raises(AuthenticationError, match="was stopped"):
-            list(fleet.map("abcdef"))
+            list(fleet.map(list("abcdef")))
         status = fleet.status()
     assert status.stopped_by == "AuthenticationError: wrong key"
     assert status.failed == 0

@@ -46,7 +46,7 @@ async def test_runs_come_as_they_end_and_never_too_many_at_once() -> None:
 
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, concurrency=2) as fleet:
-        runs = await all_of(fleet.map("abcd", key=str))
+        runs = await all_of(fleet.map(list("abcd"), key=str))
     assert [run.key for run in runs] == ["b", "c", "a", "d"]
     assert [run.text for run in runs] == ["b!", "c!", "a!", "d!"]
     assert runner.most == 2
@@ -265,7 +265,7 @@ async def test_a_slot_is_free_while_a_run_waits_for_its_next_attempt() -> None:
 
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, concurrency=1) as fleet:
-        runs = await all_of(fleet.map("ab", key=str))
+        runs = await all_of(fleet.map(list("ab"), key=str))
     assert [run.key for run in runs] == ["b", "a"]
 
 
@@ -321,9 +321,9 @@ async def test_interrupt_ends_active_runs_and_informs_readers() -> None:
 
             group.start_soon(stop)
             with pytest.raises(Interrupted, match="4 runs are left"):
-                await all_of(fleet.map("abcd"))
+                await all_of(fleet.map(list("abcd")))
         with pytest.raises(Interrupted):
-            await all_of(fleet.map("x"))
+            await all_of(fleet.map(list("x")))
     assert len(runner.attempts) == 2
 
 
@@ -413,7 +413,7 @@ async def test_a_fleet_works_in_its_block_only() -> None:
     async with fleet:
         pass
     with pytest.raises(SessionClosedError):
-        await all_of(fleet.map("x"))
+        await all_of(fleet.map(list("x")))
     with pytest.raises(SessionClosedError):
         async with fleet:
             pass

@@ -68,7 +68,7 @@ async def test_a_run_may_spend_what_is_left() -> None:
     runner = costing(0.75)
     async with Fleet(runner=runner, concurrency=1, budget_usd=2) as fleet:
         with pytest.raises(BudgetError):
-            await all_of(fleet.map("abcdef"))
+            await all_of(fleet.map(list("abcdef")))
     assert [one.max_budget_usd for one in runner.attempts] == pytest.approx([2.0, 1.25, 0.5])
 
 

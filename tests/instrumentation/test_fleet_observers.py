@@ -105,7 +105,7 @@ async def test_the_query_of_an_attempt_lies_in_it(record: Record) -> None:
     seen = record()
     agent = ph.Agent(transport=mock_transport("hi"), instrumentation=seen.otel)
     async with ph.Fleet(agent, concurrency=3) as fleet:
-        await fleet.gather("abcdef", key=str)
+        await fleet.gather(list("abcdef"), key=str)
     [(name, attempts)] = seen.tree()
     assert (name, attempts) == (FLEET, ((ATTEMPT, ((QUERY, ()),)),) * 6)
 
@@ -118,7 +118,7 @@ async def test_a_further_attempt_is_linked_to_the_one_before(record: Record) -> 
 
     seen = record()
     async with ph.Fleet(runner=Played(seen.otel, play), retry=5) as fleet:
-        await fleet.gather("ab", key=str)
+        await fleet.gather(list("ab"), key=str)
     mine = [s for s in seen.spans if s.name == ATTEMPT and (s.attributes or {})["pilothouse.fleet.run.key"] == "a"]
     mine.sort(key=lambda s: s.start_time or 0)
     first, second, third = mine
@@ -162,7 +162,7 @@ async def test_the_metrics_of_a_fleet(record: Record) -> None:
 
     seen = record()
     async with ph.Fleet(runner=Played(seen.otel, play), concurrency=2) as fleet:
-        await fleet.gather("abcd", key=str)
+        await fleet.gather(list("abcd"), key=str)
     found = seen.metrics()
     assert max(running) == 2
     assert by_state("pilothouse.fleet.runs.ended") == {"succeeded": 3, "failed": 1}
@@ -205,7 +205,7 @@ async def test_a_fleet_that_was_stopped_is_a_span_with_that_error(record: Record
 async def test_no_span_without_instrumentation(record: Record) -> None:
     seen = record()
     async with ph.Fleet(runner=Played(None)) as fleet:
-        await fleet.gather("ab")
+        await fleet.gather(list("ab"))
         assert not fleet._observers
     assert not seen.spans
 
@@ -218,7 +218,7 @@ async def test_those_of_configure_watch_a_runner_without_an_agent(record: Record
     seen = record()
     ph.configure(instrumentation=seen.otel)
     async with ph.Fleet(runner=Plain()) as fleet:
-        await fleet.gather("a")
+        await fleet.gather(list("a"))
     assert seen.tree() == ((FLEET, ((ATTEMPT, ()),)),)
 
 
@@ -375,7 +375,7 @@ async def test_a_watcher_that_fails_touches_nothing(
         caplog.clear()
         good = Notebook()
         async with ph.Fleet(runner=Played([broken(place, FAULTS[fault]), good])) as fleet:
-            runs = await fleet.gather("abc", key=str)
+            runs = await fleet.gather(list("abc"), key=str)
         assert [run.text for run in runs] == ["secret answer"] * 3
         assert [end.run.state for _, end in good.fleets[0].ends] == ["succeeded"] * 3
         assert good.fleets[0].over == [None]
@@ -392,5 +392,5 @@ def test_a_fleet_of_plain_code_lies_in_the_span_of_its_caller(record: Record) ->
     seen = record()
     ph.configure(instrumentation=seen.otel)
     with seen.tracer.start_as_current_span("caller"), sync.Fleet(runner=Plain()) as fleet:
-        fleet.gather("ab")
+        fleet.gather(list("ab"))
     assert seen.tree() == (("caller", ((FLEET, ((ATTEMPT, ()), (ATTEMPT, ()))),)),)

@@ -101,6 +101,22 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_whole_number(text: str) -> int:
+    """Parse a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!a}") from None
+
+
+def parse_number(text: str) -> float:
+    """Parse a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!a}") from None
+
+
 def parse_port(text: str) -> int:
     """Parse the number of a port."""
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
@@ -173,8 +189,8 @@ def _make_transport(text: str) -> Callable[[], Any]:
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "bool": {"action": "store_true"},
     "date": {"type": parse_day},
-    "float": {"type": float},
-    "int": {"type": int},
+    "float": {"type": parse_number},
+    "int": {"type": parse_whole_number},
     "tuple[str,": {"action": "append"},
 }
 

@@ -53,6 +53,7 @@ from pilothouse.fleet.submission import (
     AcceptedOptions,
     RunOptionsPolicy,
     check_agent_or_runner,
+    check_items,
     make_journal,
     make_run_factory,
     unwrap_error,
@@ -278,6 +279,7 @@ class Fleet:
             Interrupted: during iteration: the fleet was interrupted.
             FleetJournalError: during iteration: the journal cannot be written.
         """
+        check_items(items)
         make = self._make_run_factory(key, prompt, options, output_type, priority)
         return self._make_runs(lambda buffer: self._fill_from_items(buffer, items, make, output_type))
 
@@ -300,6 +302,7 @@ class Fleet:
         priority: ItemFunction[T] | int = 0,
     ) -> list[Run]:
         """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
+        check_items(items)
         make = self._make_run_factory(key, prompt, options, output_type, priority)
         order: list[str] = []
 
@@ -350,6 +353,7 @@ class Fleet:
         Returns:
             The number of items, including those already in the journal.
         """
+        check_items(items)
         self._require_scheduler()
         make = self._make_run_factory(key, prompt, options, None, priority)
         count = 0

@@ -67,6 +67,14 @@ def make_run_factory(
     return make_run
 
 
+def check_items(items: Any) -> None:
+    """Raise UsageError unless `items` can be the items of `Fleet.map`; a text would be a run for each character."""
+    is_iterable = hasattr(items, "__iter__") or hasattr(items, "__aiter__")
+    if isinstance(items, str | bytes | Mapping) or not is_iterable:
+        kind = type(cast("object", items)).__name__
+        raise UsageError(f"items: expected a list, or another iterable, of prompts, got {kind}; put one into a list")
+
+
 def validate_key(key: object) -> str:
     """Return `key` as text."""
     if isinstance(key, int) and not isinstance(key, bool):

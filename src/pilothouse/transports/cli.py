@@ -68,6 +68,19 @@ _HEALTH = (
 """Health of a running child: the entry of the first true condition in `CliTransport.health` counts."""
 
 
+_FILE_FLAGS = ("--mcp-config=", "--settings=", "--system-prompt-file=")
+"""Flags whose value is a file, or JSON."""
+
+
+def _check_files(arguments: list[str], cwd: str | None) -> None:
+    """Raise CLIStartError if a file that one of the `arguments` names does not exist."""
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        path = os.path.join(cwd or "", value)  # noqa: PTH118
+        if not value.lstrip().startswith(("{", "~")) and not os.path.lexists(path):
+            raise CLIStartError(f"could not start the CLI: there is no file {path}, which the flag {flag} names")
+
+
 class CliTransport(Transport):
     """Runs the `claude` executable in a process group of its own.
 
@@ -133,6 +146,9 @@ class CliTransport(Transport):
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
+        named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS)]
+        if named and invocation.user is None:  # another user may see other files
+            await run_blocking(_check_files, named, invocation.cwd)
         account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
         owner = None if account is None else (account.uid, account.gid)
         try:
