@@ -200,7 +200,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
         )
     },
     "transports/isolation.py": {"this system cannot run a child as another": no_other_users_here},
-    "transports/child.py": {
+    "transports/start_errors.py": {
         "a name that cannot be passed on": "transports/test_start_errors.py::test_start_errors_say_what_to_do"
     },
     "remote/websocket.py": {"the host is busy or not available (HTTP": a_busy_host_is_tried_again},

@@ -38,9 +38,9 @@ from pilothouse.errors import (
 from pilothouse.options import Invocation
 from pilothouse.stores import MemoryStore, import_session_to_store, restore
 from pilothouse.stores.base import TranscriptKey
-from pilothouse.stores.mirror import SessionWriter
-from pilothouse.stores.restore import StoreReader
-from pilothouse.stores.stored_sessions import append_batch
+from pilothouse.stores.mirror import ATTEMPT_SECONDS, SessionWriter
+from pilothouse.stores.restore import StoreReader, call_store
+from pilothouse.stores.stored_sessions import import_file
 from pilothouse.transcripts import project_key
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
@@ -123,16 +123,21 @@ async def test_a_store_that_fails_while_it_is_read_is_named(fault: Any, words: s
 async def test_a_store_that_hangs_while_a_session_is_brought_there_is_named() -> None:
     store = Plain()
     store.faults = [hang]
+    append = SessionWriter(store, 60.0).append(TranscriptKey("p", ID), make_entries(1))
     with pytest.raises(StoreError, match=r"append\(\) within 20 s"):
-        await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
+        await call_store(append, "append()", ATTEMPT_SECONDS)
 
 
 @pytest.mark.parametrize(("fault", "words"), [(fail, "OSError: the network is gone"), (leave, "SystemExit: 3")])
-async def test_a_store_that_fails_while_a_session_is_brought_there_is_named(fault: Any, words: str) -> None:
+async def test_a_store_that_fails_while_a_session_is_brought_there_is_named(
+    tmp_path: Path, fault: Any, words: str
+) -> None:
+    path = tmp_path / f"{ID}.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in make_entries(1)))
     store = Plain()
     store.faults = [fault]
     with pytest.raises(StoreError, match=rf"failed in append\(\): {words}"):
-        await append_batch(SessionWriter(store, 60.0), TranscriptKey("p", ID), make_entries(1))
+        await import_file(path, TranscriptKey("p", ID), SessionWriter(store, 60.0))
 
 
 async def test_a_store_that_gives_text_instead_of_entries_is_named() -> None:

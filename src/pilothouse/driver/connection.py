@@ -294,7 +294,7 @@ class ControlChannel:
         except anyio.get_cancelled_exc_class():
             if reader.request is not None or not reader.has_run_handlers:
                 raise
-            self._start_next_reader()  # a handler may have started one; if not, the next reader ends at once
+            self._start_task(self._read)  # a handler may have started one; if not, the next reader ends at once
             return
         await self.incoming.finish(reader)
 
@@ -305,7 +305,7 @@ class ControlChannel:
         may_be_full = True  # the reader before this one may have filled the sink
         while True:
             if new and (rest := questions.handle_new(reader)) is not None:
-                self._start_next_reader()
+                self._start_task(self._read)
                 await rest
                 return False
             # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
@@ -338,9 +338,6 @@ class ControlChannel:
         piece, self._unread = self._unread[:PIECE_BYTES], self._unread[PIECE_BYTES:]
         self.connection.has_odd_lines = bool(self._unread)
         return piece
-
-    def _start_next_reader(self) -> None:
-        self._start_task(self._read)
 
     def _dispatch(self, messages: list[Message]) -> None:
         skipped = self._skipped

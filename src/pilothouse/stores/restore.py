@@ -98,18 +98,26 @@ class StoreReader:
 
     async def call(self, awaitable: Awaitable[T], name: str) -> T:
         """Await a call of the store and return its result; `name` is the call's name in errors."""
-        try:
-            with anyio.fail_after(self._timeout):
-                return await awaitable
-        except PilothouseError:
+        return await call_store(awaitable, name, self._timeout, " (option load_timeout)")
+
+
+async def call_store(awaitable: Awaitable[T], name: str, seconds: float, hint: str = "") -> T:
+    """Await a call of a store for at most `seconds` and return its result.
+
+    Raises:
+        StoreError: the store failed, or did not respond; `hint` follows the time.
+    """
+    try:
+        with anyio.fail_after(seconds):
+            return await awaitable
+    except PilothouseError:
+        raise
+    except TimeoutError:
+        raise StoreError(f"the session store did not answer {name} within {seconds:g} s{hint}") from None
+    except BaseException as error:  # stores are user code
+        if not is_failure(error):
             raise
-        except TimeoutError:
-            words = f"the session store did not answer {name} within {self._timeout:g} s (option load_timeout)"
-            raise StoreError(words) from None
-        except BaseException as error:  # stores are user code
-            if not is_failure(error):
-                raise
-            raise StoreError(f"the session store failed in {name}: {type(error).__name__}: {error}") from error
+        raise StoreError(f"the session store failed in {name}: {type(error).__name__}: {error}") from error
 
 
 def is_safe_subpath(subpath: object) -> bool:

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
-from pilothouse.callbacks import is_failure
-from pilothouse.errors import LineDecodeError, PilothouseError, SessionNotFoundError, StoreError, UsageError
+from pilothouse.errors import LineDecodeError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
@@ -28,7 +27,7 @@ from pilothouse.stores.base import (
     parse_key,
 )
 from pilothouse.stores.mirror import ATTEMPT_SECONDS, BATCH_BYTES, BATCH_ENTRIES, SessionWriter
-from pilothouse.stores.restore import METADATA_TYPE, RestoredSession, StoreReader, write_session
+from pilothouse.stores.restore import METADATA_TYPE, RestoredSession, StoreReader, call_store, write_session
 from pilothouse.transcripts import (
     ForkSessionResult,
     SessionInfo,
@@ -123,7 +122,7 @@ async def import_file(
         while batch := await run_blocking(next, batches, None):
             total += len(batch)
             if missing := [entry for entry in batch if is_missing(entry)]:
-                await append_batch(sessions, key, missing)
+                await call_store(sessions.append(key, missing), "append()", ATTEMPT_SECONDS)
     return total
 
 
@@ -146,21 +145,6 @@ def _make_missing_filter(stored: list[Entry]) -> Callable[[Entry], bool]:
 
 def _make_text(entry: Entry) -> str:
     return json.dumps(entry, sort_keys=True)
-
-
-async def append_batch(sessions: SessionWriter, transcript: TranscriptKey, batch: list[Entry]) -> None:
-    """Append entries at the current end of a transcript."""
-    try:
-        with anyio.fail_after(ATTEMPT_SECONDS):
-            await sessions.append(transcript, batch)
-    except PilothouseError:
-        raise
-    except TimeoutError:
-        raise StoreError(f"the session store did not answer append() within {ATTEMPT_SECONDS:g} s") from None
-    except BaseException as error:  # stores are user code
-        if not is_failure(error):
-            raise
-        raise StoreError(f"the session store failed in append(): {type(error).__name__}: {error}") from error
 
 
 def _list_subagent_files(path: Path, transcript: TranscriptKey) -> list[tuple[TranscriptKey, Path]]:
@@ -388,7 +372,7 @@ class StoredSessions:
         async with _copy_to_disk(stub) as config:
             rows = await run_blocking(_edit_copy, config, transcript, work)
         async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
-            await append_batch(sessions, transcript, rows)
+            await call_store(sessions.append(transcript, rows), "append()", ATTEMPT_SECONDS)
 
     async def _make_transcript_key(self, session_id: str) -> TranscriptKey:
         if not is_session_id(session_id):

@@ -72,17 +72,6 @@ def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]])
     return call
 
 
-class _BackpressureMark:
-    """Back-pressure marker in the queue: the caller's thread releases it after serving the items before it."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-
-    def release(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
 class PendingCall(Generic[T]):
     """Work on the loop, and the thread that waits for it and meanwhile serves items from it."""
 
@@ -110,8 +99,8 @@ class PendingCall(Generic[T]):
         try:
             self._post(self._start)
             while (item := _take_item(self._mailbox)) is not _DONE:
-                if item.__class__ is _BackpressureMark:
-                    self._post(item.release)
+                if isinstance(item, asyncio.Future):  # see `send_item`; the items before it were served
+                    self._post(partial(_release, cast("asyncio.Future[None]", item)))
                 elif serve is not None:
                     serve(item)
         except BaseException:  # Ctrl-C, exceptions of other signal handlers, and those of `serve`
@@ -186,8 +175,13 @@ class PendingCall(Generic[T]):
         if self._mailbox.qsize() < MAX_BACKLOG:
             return None
         future: asyncio.Future[None] = self._loop.create_future()
-        self._mailbox.put(_BackpressureMark(future))
+        self._mailbox.put(future)
         return future
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 _call: ContextVar[PendingCall[Any]] = ContextVar("pilothouse.sync call")
@@ -323,14 +317,11 @@ class Portal:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             while not self._stop_requested.is_set():
                 try:
-                    runner.run(self._wait_for_stop())
+                    runner.run(self._stop_requested.wait())
                 except BaseException:  # SystemExit in one callback must not end the queries of others
                     log.exception(
                         "a callback on the event loop of pilothouse.sync tried to stop the loop; it keeps running"
                     )
-
-    async def _wait_for_stop(self) -> None:
-        await self._stop_requested.wait()
 
 
 _portal: Portal | None = None

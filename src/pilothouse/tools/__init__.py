@@ -18,9 +18,9 @@ from pilothouse.tools.content import embedded_resource as embedded_resource
 from pilothouse.tools.content import image_content as image_content
 from pilothouse.tools.content import resource_link as resource_link
 from pilothouse.tools.content import text_content as text_content
+from pilothouse.tools.dispatcher import MountedServer as MountedServer
 from pilothouse.tools.dispatcher import make_mcp_dispatcher as make_mcp_dispatcher
-from pilothouse.tools.mcp_mount import MountedServer as MountedServer
-from pilothouse.tools.mcp_mount import mount as mount
+from pilothouse.tools.dispatcher import mount as mount
 from pilothouse.tools.server import Prompt as Prompt
 from pilothouse.tools.server import Resource as Resource
 from pilothouse.tools.server import SdkServer as SdkServer

@@ -63,13 +63,10 @@ class Conversation:
         self._main = main
         self._dropped: set[str] = set()
         if not include_compacted:
-            self._drop_before(self._last_boundary())
+            self._drop_before(next((row for row in reversed(main) if row.is_boundary), None))
         leaf = up_to if up_to is not None else _find_leaf(rows, self._by_uuid)
         way = self._walk_to_root(leaf)
         self.rows = self._add_parallel_rows(way)
-
-    def _last_boundary(self) -> TranscriptRow | None:
-        return next((row for row in reversed(self._main) if row.is_boundary and row.uuid in self._by_uuid), None)
 
     def _drop_before(self, boundary: TranscriptRow | None) -> None:
         if boundary is None or boundary.uuid is None:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -56,7 +56,7 @@ def rename_session(
         SessionNotFoundError: there is no such session.
         OSError: the file cannot be written.
     """
-    text = _join_lines(title)
+    text = _clean_line(title, ("Cc", "Cs"))
     if not text:
         raise UsageError("a title must not be empty")
     path = require_file(session_id, directory, config_dir)
@@ -81,7 +81,7 @@ def tag_session(
         SessionNotFoundError: there is no such session.
         OSError: the file cannot be written.
     """
-    text = "" if tag is None else _strip_hidden(tag)
+    text = "" if tag is None else _clean_line(unicodedata.normalize("NFKC", tag), _HIDDEN_CATEGORIES)
     if tag is not None and not text:
         raise UsageError("a tag must not be empty; None takes it away")
     path = require_file(session_id, directory, config_dir)
@@ -184,14 +184,9 @@ def _write_sidecar(path: Path, value: dict[str, Any]) -> None:
         raise
 
 
-def _join_lines(text: str) -> str:
-    shown = "".join(char for char in text if char.isspace() or unicodedata.category(char) not in ("Cc", "Cs"))
-    return " ".join(shown.split())
-
-
-def _strip_hidden(text: str) -> str:
-    composed = unicodedata.normalize("NFKC", text)
-    shown = "".join(char for char in composed if char.isspace() or unicodedata.category(char) not in _HIDDEN_CATEGORIES)
+def _clean_line(text: str, removed: Container[str]) -> str:
+    """Join lines, and remove characters of these Unicode categories."""
+    shown = "".join(char for char in text if char.isspace() or unicodedata.category(char) not in removed)
     return " ".join(shown.split())
 
 
