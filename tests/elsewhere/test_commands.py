@@ -137,6 +137,12 @@ def test_the_lines_of_the_supervisor_are_taken_out_wherever_they_are_cut(size: i
     assert (control.exit_code, control.count) == (3, 3)
 
 
+def test_a_line_that_broke_off_with_the_connection_is_no_exit() -> None:
+    control = ControlLines("id")
+    assert control.feed(b"\x1eid beat\n\x1eid exit 1client_loop: send disconnect: Broken pipe\r\nbye\n") == b"bye\n"
+    assert control.exit_code is None
+
+
 def test_the_answer_stands_behind_what_a_login_prints() -> None:
     assert read_answer("id", b"Welcome!\nid rea") is None
     assert read_answer("id", b"Welcome!\nid ready\nfirst output") == (b"ready", b"first output")

@@ -64,6 +64,22 @@ async def test_a_connection_that_is_cut_in_the_opening_starts_one_session() -> N
 
 
 @pytest.mark.requirement("E84")
+async def test_a_new_connection_that_is_half_open_is_not_waited_for_until_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def swallow_ready(which: str, count: int, data: bytes) -> bytes:
+        return b"" if which == "down" and count else data
+
+    monkeypatch.setattr("pilothouse.remote.connection.CONNECT_SECONDS", 1.0)
+    backoff = Backoff(first=0.01, longest=0.05, give_up_after=10.0)
+    async with host_with_proxy() as (_, proxy), served(WebSocketTransport(proxy.url, reconnect=backoff)) as transport:
+        proxy.plans = [swallow_ready]
+        proxy.cut()
+        await transport.send(b"hello\n")
+        assert await read(transport, 6) == b"hello\n"
+        assert proxy.connections == 3
+
+
 async def test_heartbeats_find_a_connection_that_is_half_open() -> None:
     async with host_with_proxy(heartbeat=0.1) as (_, proxy):
         proxy.plans = [swallow_after(1_000)]

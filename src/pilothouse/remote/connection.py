@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("pilothouse.transports")
 
 CONNECT_SECONDS: Final = 15.0
-"""Seconds for TCP, TLS and the opening handshake."""
+"""Seconds for TCP, TLS and the opening handshake; and again for the host to find the session after a break."""
 READY_SECONDS: Final = 90.0
-"""Seconds for the host to start a child or to find the session."""
+"""Seconds for the host to start a child, or to find the session for the first time."""
 CLOSE_SECONDS: Final = 6.5
 """Seconds for closing: until the host reports that the child is gone."""
 FINISH_SENDING_SECONDS: Final = 0.5
@@ -171,11 +171,12 @@ class RemoteConnection:
             self.link.receive_window.rewind()
             self.received_chunks.clear()
             await socket.send(encode_item(self._make_opening_message()))
-            with anyio.move_on_after(READY_SECONDS):
+            limit = READY_SECONDS if self.ready is None else CONNECT_SECONDS  # the connection may be half open
+            with anyio.move_on_after(limit):
                 self._accept_ready(decode_item(await socket.receive()))
                 self._socket = socket
                 return
-            raise ConnectionLostError(f"the host sent nothing for {READY_SECONDS:g} s")
+            raise ConnectionLostError(f"the host sent nothing for {limit:g} s")
         except ProtocolError as error:
             raise self._make_protocol_error(error) from error
         finally:

@@ -282,7 +282,8 @@ class ControlLines:
             if not newline and number == len(lines):
                 self._rest = self._mark + words
             self.count += bool(newline)
-            if words.startswith(b"exit ") and newline:
+            # A line that broke off with the connection goes on with what ssh says about that.
+            if newline and words.startswith(b"exit ") and words[5:].isdigit():
                 self.exit_code = int(words[5:])
             out.append(after)
         if not self._rest:  # the last bytes may begin a mark
