@@ -114,6 +114,32 @@ async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(reposit
     assert (await workspace.make("a", is_resumed=True)).is_new
 
 
+async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process is killed while it removes the directory, before the journal has the end of the run."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (source / name).write_text(name)
+    workspace = CopiedDirectory(source, root=root)
+    await workspace.open(nobody)
+    place = await workspace.make("a", is_resumed=False)
+
+    def remove_half(path: Path, check: object) -> None:
+        (path / "a.txt").unlink()
+        raise OSError("it does not go on")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pilothouse.fleet.workspaces.base.remove_tree", remove_half)
+        await workspace.release(place, "succeeded")
+    again = await workspace.make("a", is_resumed=True)
+    assert again.is_new
+    assert sorted(path.name for path in again.path.iterdir()) == ["a.txt", "b.txt"]
+    await workspace.release(again, "succeeded")
+    assert left_in(root) == []
+
+
 async def test_twenty_worktrees_of_one_repository_at_once(repository: Path, root: Path) -> None:
     workspaces = [GitWorktree(repository, root=root) for _ in range(2)]  # as of two processes
     for workspace in workspaces:

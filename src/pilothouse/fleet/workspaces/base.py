@@ -225,8 +225,8 @@ class LocalWorkspace(ABC):
         """See `Workspace`."""
         try:
             if state in self._removed_states:
-                record = DirectoryRecord(key="", facts=dict(run_directory.facts))
-                await self._remove_directory(run_directory.path.name, record)
+                name = run_directory.path.name
+                await self._remove_directory(name, await run_blocking(self._read_record, name))
         except (OSError, WorkspaceError) as error:
             log.warning("the directory %s cannot be removed: %s", run_directory.path, error)
         finally:
@@ -236,6 +236,10 @@ class LocalWorkspace(ABC):
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
         path = self._root / name
+        if record is not None and record.is_ready:  # no session is resumed in what an interrupted removal leaves
+            record.is_ready = False
+            with suppress(OSError):  # the disk is full
+                await run_blocking(self._write_record, name, record)
         if record is not None or await run_blocking(os.path.lexists, path):
             await run_cancellable(lambda check: remove_tree(path, check))
             await self._on_removed(path, {} if record is None else record.facts)
