@@ -154,8 +154,8 @@ class LocalWorkspace(ABC):
         """Raise `UsageError` if directories can never be made."""
 
     @abstractmethod
-    async def _fill(self, path: Path) -> dict[str, str]:
-        """Create the directory; return the facts to store."""
+    async def _fill(self, path: Path, facts: dict[str, str]) -> None:
+        """Create the directory; add the facts to store, each before what it describes is made."""
 
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Called after a directory was removed."""
@@ -208,11 +208,12 @@ class LocalWorkspace(ABC):
 
     async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
         path = self._root / name
-        await self._remove_directory(name, old_record)
-        record = DirectoryRecord(key=key)
+        record = DirectoryRecord(key=key, facts={} if old_record is None else old_record.facts)
         try:
+            await self._remove_directory(name, old_record)
+            record.facts = {}
             await run_blocking(self._write_record, name, record)
-            record.facts = await self._fill(path)
+            await self._fill(path, record.facts)
             record.is_ready = True
             await run_blocking(self._write_record, name, record)
         except BaseException:
