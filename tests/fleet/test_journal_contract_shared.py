@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -15,7 +17,9 @@ from scripted_runners import answer
 from pilothouse.errors import OverloadedError
 from pilothouse.fleet import Limits, Run
 from pilothouse.fleet.journals.sql import SqlJournal, live_workers
+from pilothouse.fleet.journals.transactions import SqlTransaction
 from pilothouse.fleet.limits import OnInterrupted
+from pilothouse.transports.concurrency import run_blocking
 
 pytestmark = pytest.mark.anyio
 Join = Callable[..., Awaitable[SqlJournal]]
@@ -201,6 +205,22 @@ async def test_what_a_worker_leaves_goes_on_as_the_policy_says(join: Join, polic
     else:
         [again] = await staying.lease(1, 5.0)
         assert again.session_id == ("s" if policy == "resume" else None)
+
+
+async def test_a_run_that_was_cancelled_while_it_ran_never_starts_again(join: Join) -> None:
+    """Its attempt fails and is to be retried, or its worker leaves, before the worker hears of the cancellation."""
+    here, there = await join(), await join()
+    await here.add([run("a"), run("b")])
+    a, _ = await here.lease(2, 1.0)
+    assert not await there.cancel(["a", "b"], 1.0)
+    assert await here.release(replace(a, state="queued", failures=1, due=2.0))
+    await here.close()
+    await there.heartbeat(3.0, "resume")
+    await there.requeue()
+    assert not await there.lease(2, 9.0)
+    ended, _ = await there.list_ended_since(0)
+    assert [(one.key, one.state, one.ended) for one in ended] == [("a", "cancelled", 3.0), ("b", "cancelled", 3.0)]
+    assert (await there.status()).cancelled == 2
 
 
 async def test_a_run_of_another_worker_is_cancelled(join: Join) -> None:
@@ -479,3 +499,26 @@ async def test_what_another_worker_has_taken_over_is_not_written_again(
     monkeypatch.setattr(here, "_take_over", write)
     assert (await here.heartbeat(0.0, "resume")).live_workers == 1
     assert attempts == [0.0]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_caller_that_asyncio_cancels_leaves_its_transaction_alone(join: Join) -> None:
+    """Shields do not stop `asyncio.timeout`. The next transaction, on the same connection, waits for the thread."""
+    journal = await join()
+    begun, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def work(db: SqlTransaction) -> None:
+        begun.set()
+        may_end.wait(LIMIT_S)
+        order.append("first")
+
+    first = asyncio.create_task(journal.transact(work))
+    await run_blocking(begun.wait)
+    first.cancel()
+    second = asyncio.create_task(journal.transact(lambda db: order.append("second")))
+    await asyncio.wait([second], timeout=0.2)
+    may_end.set()
+    await second
+    assert order == ["first", "second"]
+    assert first.cancelled()

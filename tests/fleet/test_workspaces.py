@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from git_repositories import git, left_in, made_repository, nobody, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory, GitWorktree, Run
+from pilothouse.fleet.workspaces import git as git_module
 from pilothouse.fleet.workspaces.base import acquire_lock, make_directory_name, remove_tree
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +114,32 @@ async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(reposit
     await workspace.release(again, "interrupted")
     note.write_text("{")  # the disk was full
     assert (await workspace.make("a", is_resumed=True)).is_new
+
+
+async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process is killed while it removes the directory, before the journal has the end of the run."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (source / name).write_text(name)
+    workspace = CopiedDirectory(source, root=root)
+    await workspace.open(nobody)
+    place = await workspace.make("a", is_resumed=False)
+
+    def remove_half(path: Path, check: object) -> None:
+        (path / "a.txt").unlink()
+        raise OSError("it does not go on")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pilothouse.fleet.workspaces.base.remove_tree", remove_half)
+        await workspace.release(place, "succeeded")
+    again = await workspace.make("a", is_resumed=True)
+    assert again.is_new
+    assert sorted(path.name for path in again.path.iterdir()) == ["a.txt", "b.txt"]
+    await workspace.release(again, "succeeded")
+    assert left_in(root) == []
 
 
 async def test_twenty_worktrees_of_one_repository_at_once(repository: Path, root: Path) -> None:
@@ -349,18 +377,24 @@ async def test_git_that_fails_is_an_error_of_one_run(repository: Path, root: Pat
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 
-async def test_cancelled_while_it_is_made(repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = GitWorktree(repository, root=root)
+@pytest.mark.parametrize("branch", [None, "agent/{name}"])
+@pytest.mark.parametrize("words", [("worktree", "add"), ("reset",), ("worktree", "remove")])
+async def test_cancelled_while_it_is_made(
+    repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], branch: str | None
+) -> None:
+    """Nothing is left; also when the directory of an earlier attempt was to be replaced."""
+    workspace = GitWorktree(repository, root=root, branch=branch)
     await workspace.open(nobody)
+    await workspace.release(await workspace.make("a", is_resumed=False), "failed")
     with anyio.CancelScope() as scope:
-        from pilothouse.fleet.workspaces import git as git_module
-
         real = git_module.run_git
 
         async def cancelled(*arguments: str, **more: Any) -> str:
-            if arguments[0] == "reset":
+            if arguments[: len(words)] == words and not scope.cancel_called:
                 scope.cancel()
-            return await real(*arguments, **more)
+            result = await real(*arguments, **more)
+            await anyio.lowlevel.checkpoint()
+            return result
 
         with monkeypatch.context() as patched:
             patched.setattr(git_module, "run_git", cancelled)
@@ -368,6 +402,7 @@ async def test_cancelled_while_it_is_made(repository: Path, root: Path, monkeypa
     assert scope.cancelled_caught
     assert left_in(root) == []
     assert worktrees(repository) == []
+    assert git(repository, "branch", "--list", "agent/*") == ""
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 

@@ -217,9 +217,9 @@ class Fleet:
     ) -> None:
         assert self._tasks is not None
         try:
+            self._require_scheduler().drain()
             if error is None:
-                self._subscribers.close()  # runs without a reader are not started
-                self._require_scheduler().drain()
+                self._subscribers.close(_make_left_error)  # runs without a reader are not started
             else:
                 self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(kind, error, traceback)
@@ -228,18 +228,27 @@ class Fleet:
             raise error from None
         finally:
             self._tasks = None
+            self._subscribers.fail(_make_left_error)
             with anyio.CancelScope(shield=True):
-                await self._runner_block.aclose()
-                if self._observers:
-                    with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
-                        self._observers.notify_status(await self._journal.status())
-                    self._observers.notify_end(error or self._breaker.error)
-                await self._journal.close()
+                try:
+                    await self._runner_block.aclose()
+                finally:
+                    if self._observers:
+                        with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
+                            self._observers.notify_status(await self._journal.status())
+                        self._observers.notify_end(error or self._breaker.error)
+                    await self._journal.close()
 
     def _require_scheduler(self) -> Scheduler:
         if self._scheduler is None or self._tasks is None:
             raise SessionClosedError("a fleet works in its block: async with Fleet(…) as fleet")
         return self._scheduler
+
+    def _require_open(self) -> Scheduler:
+        scheduler = self._require_scheduler()
+        if scheduler.is_draining:
+            raise _make_left_error()
+        return scheduler
 
     # Adding runs.
 
@@ -278,6 +287,7 @@ class Fleet:
             BudgetError: during iteration: `budget_usd` is spent.
             Interrupted: during iteration: the fleet was interrupted.
             FleetJournalError: during iteration: the journal cannot be written.
+            SessionClosedError: during iteration: another task has left the block of the fleet.
         """
         check_items(items)
         make = self._make_run_factory(key, prompt, options, output_type, priority)
@@ -377,23 +387,23 @@ class Fleet:
         key = run if isinstance(run, str) else run.key
         self._require_scheduler()
         buffer = self._subscribers.make_buffer()
+        buffer.is_parked = True  # to stop waiting does not stop the run
         self._subscribers.subscribe(buffer)
         self._subscribers.expect(key, buffer, None)
         buffer.mark_filled()
-        there = self._subscribers.unclaimed_runs.get(key) or await self._journal.get(key)
-        if there is None:
-            self._subscribers.unsubscribe(key, buffer)
-            raise UsageError(f"there is no run {key!r} in this fleet")
-        if there.is_ended:
-            self._subscribers.unclaimed_runs.pop(key, None)
-            self._subscribers.deliver(there)
-        elif self._require_scheduler().is_stopping:
-            self._subscribers.unsubscribe(key, buffer)
-            self._check_running()
         try:
+            there = self._subscribers.unclaimed_runs.get(key) or await self._journal.get(key)
+            if there is None:
+                raise UsageError(f"there is no run {key!r} in this fleet")
+            if there.is_ended:
+                self._subscribers.deliver_known(there)
+            else:
+                self._check_running()
             ended = await buffer.next()
         finally:
-            buffer.is_closed = buffer.is_parked = True  # to stop waiting does not stop the run
+            buffer.is_closed = True
+            self._subscribers.unsubscribe(key, buffer)
+        self._subscribers.unclaimed_runs.pop(key, None)
         assert ended is not None
         return ended
 
@@ -464,7 +474,12 @@ class Fleet:
         Returns when nothing runs. Readers of `map` and the like get the ended runs, then `Interrupted`.
         """
         await self._require_scheduler().interrupt()
-        left = (await self._journal.status()).left
+        try:
+            left = (await self._journal.status()).left
+        except FleetJournalError:
+            if self._tasks is None:
+                return  # the block was left meanwhile, which closed the journal
+            raise
         self._subscribers.fail(lambda: Interrupted(f"the fleet was interrupted; {left} runs are left"))
 
     # Internals.
@@ -473,6 +488,7 @@ class Fleet:
         self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own", "all"] = "asked"
     ) -> Runs:
         def begin(buffer: ResultBuffer) -> None:
+            self._require_open()
             self._check_running()
             assert self._tasks is not None
             buffer.scope = scope
@@ -496,7 +512,7 @@ class Fleet:
 
         def make(item: Any) -> Run:
             self._item_count += 1
-            return make_run(item, self._item_count, self._require_scheduler().now())
+            return make_run(item, self._item_count, self._require_open().now())
 
         return make
 
@@ -518,11 +534,11 @@ class Fleet:
             there = await self._journal.add(runs)
         except BaseException:
             for run in runs:
-                self._subscribers.unsubscribe(run.key, buffer)
+                self._subscribers.withdraw(run.key, buffer)
             raise
         for run in there:
             if run.is_ended:
-                self._subscribers.deliver(run)
+                self._subscribers.deliver_known(run)
         self._wake()
         return there
 
@@ -542,3 +558,7 @@ class Fleet:
     def _wake(self) -> None:
         if self._scheduler is not None:
             self._scheduler.wake()
+
+
+def _make_left_error() -> SessionClosedError:
+    return SessionClosedError("the block of the fleet was left: it starts no further runs")

@@ -24,7 +24,7 @@ from pilothouse.fleet.run import Run
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options
 from pilothouse.tracebacks import user_class
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.transports.concurrency import LoopCondition, make_loop_caller
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
@@ -144,6 +144,7 @@ class Runs(Generic[OutputT]):
     def __init__(self, buffer: ResultBuffer, begin: Callable[[ResultBuffer], object]) -> None:
         self._buffer = buffer
         self._begin: Callable[[ResultBuffer], object] | None = begin
+        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -152,6 +153,7 @@ class Runs(Generic[OutputT]):
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin(self._buffer)
+            self._call_in_loop = make_loop_caller()
         run = await self._buffer.next()
         if run is None:
             raise StopAsyncIteration
@@ -161,9 +163,9 @@ class Runs(Generic[OutputT]):
         """Start no more runs. Idempotent. Dropping the iterator has the same effect, a little later."""
         self._buffer.close()
 
-    def __del__(self) -> None:
-        if (buffer := getattr(self, "_buffer", None)) is not None:  # unset if `__init__` failed
-            buffer.is_closed = True  # from any thread at any time: the fleet checks it regularly
+    def __del__(self) -> None:  # in any thread, at any time
+        if (call := getattr(self, "_call_in_loop", None)) is not None:  # unset if `__init__` failed
+            call(self._buffer.close)
 
 
 async def iterate_batches(
@@ -248,19 +250,28 @@ class RunSubscribers:
         waiting.remove(buffer)
         if not waiting:
             del self._buffers_by_key[key]
+
+    def withdraw(self, key: str, buffer: ResultBuffer | None) -> None:
+        """Stop waiting for a run in `buffer`, which had requested it."""
+        self.unsubscribe(key, buffer)
+        if buffer is not None and key not in self._buffers_by_key:
             self.output_types.pop(key, None)
 
     def deliver(self, run: Run, *, is_own: bool = False) -> None:
-        """Deliver an ended run to its readers; `is_own`: this process executed it."""
-        run = decode_output(run, self.output_types.pop(run.key, None))
-        waiting = self._buffers_by_key.pop(run.key, [])
-        for buffer in waiting:
-            buffer.put(run)
+        """Deliver a run that has ended to its readers; `is_own`: this process executed it."""
+        run = self.deliver_known(run)
         for buffer in self._buffers:
             if buffer.scope == "all" or (is_own and buffer.scope == "own"):
                 buffer.put(run)
-        if run.key in self.unclaimed_runs and not waiting:
+
+    def deliver_known(self, run: Run) -> Run:
+        """Deliver a run that had ended before to those that wait for its key; return it with its output."""
+        run = decode_output(run, self.output_types.pop(run.key, None))
+        for buffer in self._buffers_by_key.pop(run.key, []):
+            buffer.put(run)
+        if run.key in self.unclaimed_runs:
             self.unclaimed_runs[run.key] = run
+        return run
 
     def fail(self, make: Callable[[], Exception]) -> None:
         """Raise an error to all readers: no more runs will end."""
@@ -268,10 +279,12 @@ class RunSubscribers:
             if not buffer.is_finished:
                 buffer.fail(make())
 
-    def close(self) -> None:
-        """Close all buffers."""
+    def close(self, make: Callable[[], Exception]) -> None:
+        """Start no more runs for readers, and raise an error to them; those that wait for one run keep waiting."""
         for buffer in self._buffers:
-            buffer.close()
+            if not buffer.is_parked:
+                buffer.fail(make())
+                buffer.close()
 
     async def remove_closed(self, park: ParkRuns) -> None:
         """Remove closed buffers, and park the runs that only they waited for."""
@@ -282,7 +295,7 @@ class RunSubscribers:
             buffer.close()  # if the iterator was only dropped
             left = list(buffer.pending_keys)
             for key in left:
-                self.unsubscribe(key, buffer)
+                self.withdraw(key, buffer)
             if buffer.scope == "own":  # other workers execute what it did not start
                 self._has_left_worker_loop = True
                 continue

@@ -141,7 +141,7 @@ class Scheduler:
         self._unsaved: list[Run] = []  # with new session ids
         self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
-        self._is_draining = False
+        self.is_draining = False
         self._live_workers = 1
         self._lease_seconds = inf
 
@@ -169,7 +169,7 @@ class Scheduler:
                 self._is_awake = False
                 delay = await self._start_due()
                 self._check_held(is_idle=delay is None)
-                if self._is_draining and delay is None and not self.active:
+                if self.is_draining and delay is None and not self.active:
                     break
                 with nullcontext() if delay is None or delay == inf else anyio.move_on_after(delay):
                     await self._woken.wait_until(lambda: self._is_awake)
@@ -177,7 +177,7 @@ class Scheduler:
 
     def drain(self) -> None:
         """End when all requested runs have ended."""
-        self._is_draining = True
+        self.is_draining = True
         self.wake()
 
     async def _start_due(self) -> float | None:
@@ -187,7 +187,7 @@ class Scheduler:
         if not self.settings.concurrency:  # other processes execute the runs
             self._on_idle(False)
             return None
-        while (free := self.settings.concurrency + self._held_count - len(self.active)) > 0:
+        while (free := self.settings.concurrency + self._held_count - len(self.active)) > 0 and not self.is_stopping:
             if self.budget.is_exhausted:
                 return await self._wait_for_budget()
             if wait := self.limiter.seconds_until_start(self.now()):
@@ -215,8 +215,7 @@ class Scheduler:
             self.budget.spent_usd = status.cost_usd + status.lost_usd
             if not self.budget.is_exhausted:
                 return 0.0
-        if await self.journal.next_due() is not None:
-            self._on_idle(True)
+        self._on_idle(is_budget_exhausted=await self.journal.next_due() is not None)
         return None
 
     async def _next_delay(self, asked_at: float) -> float | None:
@@ -291,13 +290,13 @@ class Scheduler:
                     is_ours = active.stop_reason != "lost" and await self.journal.release(run, lost_usd=lost)
             finally:
                 active.observers.notify_end(run, is_recorded=is_ours)
-            self.budget.spent_usd += run.cost_usd - before.cost_usd + lost
-            self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
-            if self.active.get(run.key) is active:
-                del self.active[run.key]
-            active.attempt, active.is_ended = None, True  # the attempt refers to `active`
-            active.ended.notify_all()
-            self.wake()
+                self.budget.spent_usd += run.cost_usd - before.cost_usd + lost
+                self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
+                if self.active.get(run.key) is active:
+                    del self.active[run.key]
+                active.attempt, active.is_ended = None, True  # the attempt refers to `active`
+                active.ended.notify_all()
+                self.wake()
         if not is_ours:
             log.warning("run %r was taken over by another process; its result here is discarded", run.key)
         elif run.is_ended:

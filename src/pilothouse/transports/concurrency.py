@@ -132,9 +132,32 @@ class WorkAbandonedError(Exception):
     """The caller of this work was cancelled. Raised only inside the work."""
 
 
-async def run_blocking(work: Callable[[*Args], T], *args: *Args) -> T:
-    """Call `work`, which must be short, in a thread. A cancellation waits for its end."""
-    return await to_thread.run_sync(work, *args, limiter=anyio.CapacityLimiter(1))
+async def run_blocking(work: Callable[[*Args], T], *args: *Args, limiter: anyio.CapacityLimiter | None = None) -> T:
+    """Call `work`, which must be short, in a thread. A cancellation waits for its end, also one by asyncio itself."""
+    started, ended, unwanted = threading.Event(), threading.Event(), threading.Event()
+
+    def run() -> T:
+        started.set()
+        try:
+            if unwanted.is_set():
+                raise WorkAbandonedError
+            return work(*args)
+        finally:
+            ended.set()
+
+    try:
+        return await to_thread.run_sync(run, limiter=limiter or anyio.CapacityLimiter(1))
+    except anyio.get_cancelled_exc_class():
+        unwanted.set()
+        with anyio.CancelScope(shield=True):
+            await _wait_for_thread(started, ended)
+        raise
+
+
+async def _wait_for_thread(started: threading.Event, ended: threading.Event) -> None:
+    # Not in another thread: a second Ctrl-C while that starts would leave it behind for ever.
+    while started.is_set() and not ended.is_set():  # noqa: ASYNC110 - it is set in a thread
+        await anyio.sleep(CANCEL_POLL_SECONDS)
 
 
 async def run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
@@ -163,7 +186,5 @@ async def run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
     except anyio.get_cancelled_exc_class():
         unwanted.set()
         with anyio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
-            # Not in another thread: a second Ctrl-C while that starts would leave it behind for ever.
-            while started.is_set() and not ended.is_set():  # noqa: ASYNC110 - it is set in a thread
-                await anyio.sleep(CANCEL_POLL_SECONDS)
+            await _wait_for_thread(started, ended)
         raise

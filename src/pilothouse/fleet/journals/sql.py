@@ -179,14 +179,15 @@ _INDEXES = ("later", "ready", "ready_all", "suspect")
 _ALL_REQUESTED = "(SELECT wants_all FROM totals) = 1 OR EXISTS (SELECT 1 FROM worker WHERE wants_all = 1)"
 _REQUEST = "wanted = CASE WHEN era <> ? OR wanted = ? THEN ? ELSE '*' END, era = ?"
 _WRITE = (
-    "UPDATE run SET state = ?, failures = ?, deaths = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
+    "UPDATE run SET state = {}, failures = ?, deaths = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
     "input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, ended_as = {} "
     "WHERE number = ?"
 )
-_WRITE_EACH = _WRITE.format("?")
+_WRITE_EACH = _WRITE.format("?", "?")
 _IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ? RETURNING number"
-_WRITE_END = _WRITE.format("(SELECT ended + 1 FROM totals)") + _IS_HELD
-_WRITE_BACK = _WRITE.format("NULL") + _IS_HELD
+_WRITE_END = _WRITE.format("?", "(SELECT ended + 1 FROM totals)") + _IS_HELD
+_STOP_CANCELLED = "CASE cancelling WHEN 1 THEN 'interrupted' ELSE ? END"  # `_take_over` ends it
+_WRITE_BACK = _WRITE.format(_STOP_CANCELLED, "NULL") + _IS_HELD
 _HEARTBEAT = (
     "UPDATE worker SET gap = {clock} - seen, seen = {clock} WHERE id = ? RETURNING seen, gap, "
     "(SELECT count(*) FROM worker), "
@@ -341,16 +342,20 @@ class SqlJournal(GroupCommitter):
     def _take_over(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> None:
         """Requeue or end the runs that no worker executes any more."""
         rows = db.execute(
-            f"SELECT set_aside, {_COLUMNS} FROM run WHERE state = 'interrupted' "
+            f"SELECT set_aside, cancelling, {_COLUMNS} FROM run WHERE state = 'interrupted' "
             "OR (state = 'running' AND worker NOT IN (SELECT id FROM worker))"
         ).fetchall()
-        left = [(aside, self._decode_row(row)) for aside, *row in rows]
-        if lost := sum(aside for aside, run in left if run.state == "running"):
+        lost, runs = 0.0, list[Run]()
+        for aside, is_cancelled, *row in rows:
+            run = self._decode_row(row)
+            lost += aside if run.state == "running" else 0.0
+            if is_cancelled:
+                runs.append(replace(run, state="cancelled", ended=now))
+            else:
+                apply = apply_interruption if run.state == "interrupted" else apply_death
+                runs.append(apply(run, policy, now))
+        if lost:
             db.execute("UPDATE totals SET lost = lost + ?", (lost,))
-        runs = [
-            apply_interruption(run, policy, now) if run.state == "interrupted" else apply_death(run, policy, now)
-            for _, run in left
-        ]
         self._write_runs(db, runs, worker_id=None)
 
     def _fail_deadly(self, db: SqlTransaction, now: float) -> None:

@@ -11,9 +11,9 @@ from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import anyio
-import anyio.to_thread
 
 from pilothouse.fleet.journals.base import FleetJournalError
+from pilothouse.transports.concurrency import run_blocking
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -134,7 +134,7 @@ class GroupCommitter(ABC):
             await self._run_in_thread(partial(self._commit_or_split, self._batch))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+        return await run_blocking(work, limiter=self._limiter)
 
     def _commit_or_split(self, jobs: list[CommitJob]) -> None:
         """Commit all jobs in one transaction; if one fails, commit each in its own."""

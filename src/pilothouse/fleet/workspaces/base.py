@@ -154,8 +154,8 @@ class LocalWorkspace(ABC):
         """Raise `UsageError` if directories can never be made."""
 
     @abstractmethod
-    async def _fill(self, path: Path) -> dict[str, str]:
-        """Create the directory; return the facts to store."""
+    async def _fill(self, path: Path, facts: dict[str, str]) -> None:
+        """Create the directory; add the facts to store, each before what it describes is made."""
 
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
         """Called after a directory was removed."""
@@ -208,11 +208,12 @@ class LocalWorkspace(ABC):
 
     async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
         path = self._root / name
-        await self._remove_directory(name, old_record)
-        record = DirectoryRecord(key=key)
+        record = DirectoryRecord(key=key, facts={} if old_record is None else old_record.facts)
         try:
+            await self._remove_directory(name, old_record)
+            record.facts = {}
             await run_blocking(self._write_record, name, record)
-            record.facts = await self._fill(path)
+            await self._fill(path, record.facts)
             record.is_ready = True
             await run_blocking(self._write_record, name, record)
         except BaseException:
@@ -225,8 +226,8 @@ class LocalWorkspace(ABC):
         """See `Workspace`."""
         try:
             if state in self._removed_states:
-                record = DirectoryRecord(key="", facts=dict(run_directory.facts))
-                await self._remove_directory(run_directory.path.name, record)
+                name = run_directory.path.name
+                await self._remove_directory(name, await run_blocking(self._read_record, name))
         except (OSError, WorkspaceError) as error:
             log.warning("the directory %s cannot be removed: %s", run_directory.path, error)
         finally:
@@ -236,6 +237,10 @@ class LocalWorkspace(ABC):
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
         path = self._root / name
+        if record is not None and record.is_ready:  # no session is resumed in what an interrupted removal leaves
+            record.is_ready = False
+            with suppress(OSError):  # the disk is full
+                await run_blocking(self._write_record, name, record)
         if record is not None or await run_blocking(os.path.lexists, path):
             await run_cancellable(lambda check: remove_tree(path, check))
             await self._on_removed(path, {} if record is None else record.facts)

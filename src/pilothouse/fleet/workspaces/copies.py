@@ -312,17 +312,15 @@ class CopiedDirectory(LocalWorkspace):
             return
         await run_cancellable(lambda check: check_archive(source, check))
 
-    async def _fill(self, path: Path) -> dict[str, str]:
+    async def _fill(self, path: Path, facts: dict[str, str]) -> None:
         if self._kind == "bundle":
             await run_blocking(lambda: path.parent.mkdir(parents=True, exist_ok=True))
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent)
-            return {
-                "base": await run_git("rev-parse", "HEAD", cwd=path),
-                "format": await run_git("rev-parse", "--show-object-format", cwd=path),
-            }
+            facts["base"] = await run_git("rev-parse", "HEAD", cwd=path)
+            facts["format"] = await run_git("rev-parse", "--show-object-format", cwd=path)
+            return
         work = self._copy if self._kind == "directory" else unpack_archive
         await run_cancellable(lambda check: work(self._source, path, check))
-        return {}
 
     def _copy(self, source: Path, path: Path, check: Callable[[], object]) -> None:
         ignored = shutil.ignore_patterns(*self._ignore)

@@ -245,35 +245,34 @@ class GitWorktree(LocalWorkspace):
                 raise UsageError(f"branch: {self._branch!r} is not a valid name of a branch") from error
             raise UsageError(f"{self._ref!r} names no commit in the repository {self._source}") from error
 
-    async def _fill(self, path: Path) -> dict[str, str]:
+    async def _fill(self, path: Path, facts: dict[str, str]) -> None:
         if await read_content_settings(self._common) != self._repository.settings:
             raise WorkspaceError(
                 f"the filters or line ends in the configuration of {self._common} have changed since the fleet began: "
                 "look at them, and start the fleet again",
                 path=str(path),
             )
-        facts = {"base": self._base}
+        facts["base"] = self._base
         async with await self._acquire_lock():
             if self._branch is None:
                 await self._add("--detach", path)
             else:
-                facts["branch"] = await self._add_branch(path)
+                facts["branch"] = await self._find_free_branch(path)
+                await self._add(f"-b{facts['branch']}", path)
         facts["git_dir"] = await run_git("rev-parse", "--absolute-git-dir", cwd=path)
         # Outside the lock, because the checkout takes most of the time.
         await run_git("reset", "--hard", "--quiet", cwd=path)
-        return facts
 
     async def _add(self, branch_flag: str, path: Path) -> None:
         await run_git("worktree", "add", "--no-checkout", branch_flag, str(path), self._base, cwd=self._common)
 
-    async def _add_branch(self, path: Path) -> str:
+    async def _find_free_branch(self, path: Path) -> str:
         assert self._branch is not None
         name = self._branch.replace("{name}", path.name)
         for tried in (name, *(f"{name}-{n}" for n in range(2, MAX_BRANCH_NAMES))):
             with suppress(WorkspaceError):
                 await run_git("show-ref", "--verify", "--quiet", f"refs/heads/{tried}", cwd=self._common)
                 continue
-            await self._add(f"-b{tried}", path)
             return tried
         raise WorkspaceError(f"there are {MAX_BRANCH_NAMES} branches {name}… already", path=str(path))
 
