@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
@@ -158,6 +159,31 @@ class TestInMemory:
                 with pytest.raises(FleetJournalError, match="disk"):
                     await use(group)
         assert interrupted.is_set()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("leaves", ["map", "resume"])
+async def test_who_leaves_takes_nothing_from_a_worker_in_the_same_fleet(
+    make_sqlite: Callable[..., SqlJournal], leaves: str
+) -> None:
+    journal = make_sqlite()
+    async with Fleet(runner=PlayedRunner(seconds=0.02), journal=journal, concurrency=1) as fleet:
+        left = fleet.map(["a", "b", "c", "d"]) if leaves == "map" else fleet.resume()
+        if leaves == "resume":
+            await fleet.enqueue(["a", "b", "c", "d"])
+        await anext(left)
+        worker = fleet.work(until_empty=True)
+        ends: list[Run] = []
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(all_of_into, worker, ends)
+                await anyio.lowlevel.checkpoint()
+                left.close()
+        assert (await fleet.status()).left == 0
+
+
+async def all_of_into(runs: Any, ends: list[Run]) -> None:
+    ends.extend(await all_of(runs))
 
 
 @pytest.mark.anyio

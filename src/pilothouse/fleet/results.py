@@ -287,7 +287,8 @@ class RunSubscribers:
                 buffer.close()
 
     async def remove_closed(self, park: ParkRuns) -> None:
-        """Remove closed buffers, and park the runs that only they waited for."""
+        """Remove closed buffers, and park the runs that only they waited for; an open `resume` or `work` wants all."""
+        are_all_wanted = any(buffer.scope != "asked" and not buffer.is_closed for buffer in self._buffers)
         for buffer in [buffer for buffer in self._buffers if buffer.is_closed and not buffer.is_parked]:
             buffer.is_parked = True
             if buffer.is_filled and not buffer.pending_keys:  # nothing that it waited for is left
@@ -299,7 +300,8 @@ class RunSubscribers:
             if buffer.scope == "own":  # other workers execute what it did not start
                 self._has_left_worker_loop = True
                 continue
-            await park(None if buffer.scope == "all" else left, set(self.pending_keys))
+            if not are_all_wanted:
+                await park(None if buffer.scope == "all" else left, set(self.pending_keys))
         self._buffers = [buffer for buffer in self._buffers if not buffer.is_finished]
 
     @property
