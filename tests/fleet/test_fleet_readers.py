@@ -101,7 +101,11 @@ class TestInMemory:
 
         async def add_late(fleet: Fleet) -> None:
             await anyio.sleep(1)
-            calls = {"map": all_of(fleet.map("abc")), "resume": all_of(fleet.resume()), "submit": fleet.submit("b")}
+            calls = {
+                "map": all_of(fleet.map(list("abc"))),
+                "resume": all_of(fleet.resume()),
+                "submit": fleet.submit("b"),
+            }
             for name, call in calls.items():
                 with pytest.raises(SessionClosedError, match="was left"):
                     await call

@@ -448,7 +448,10 @@ def _validate(adapter: Any, value: Any) -> Any:
 
 def _make_type_error(parameter: Parameter, error: Exception) -> ToolDefinitionError:
     shown = str(error).strip().partition("\n\n")[2] or str(error)
-    if shown.strip().endswith(" supported"):
+    is_unknown = getattr(error, "code", "") == "schema-for-unknown-type"  # of pydantic, followed by much advice
+    if is_unknown:
+        shown = str(error).partition(". ")[0]
+    if is_unknown or shown.strip().endswith(" supported"):
         shown += "; use a dataclass, a TypedDict, a msgspec struct or a pydantic model"
     return ToolDefinitionError(f"parameter `{parameter.name}`: its type has no JSON form: {shown.strip()}")
 
