@@ -293,7 +293,7 @@ def test_a_wrong_value_is_reported_where_it_is_given(name: str) -> None:
 
 def test_the_advice_of_pydantic_about_a_plain_class_is_left_out() -> None:
     pytest.importorskip("pydantic")  # from now on, it writes the schema
-    with pytest.raises(ph.UsageError, match="its type has no JSON form: [^;`]*Plain[^;`]*; use a dataclass"):
+    with pytest.raises(ph.UsageError, match=r"its type has no JSON form: [^;`]*Plain[^;`]*; use a dataclass"):
         ph.tool(plain)
 
 
