@@ -178,7 +178,7 @@ async def test_who_leaves_takes_nothing_from_a_worker_in_the_same_fleet(
         await anext(left)
         worker = fleet.work(until_empty=True)
         ends: list[Run] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(all_of_into, worker, ends)
                 await anyio.lowlevel.checkpoint()
