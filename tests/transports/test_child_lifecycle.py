@@ -153,7 +153,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> Non
 async def test_commands_of_a_child_that_is_killed_are_killed_too(way: str) -> None:
     """The CLI starts each command in a session of its own, and names itself in their environment."""
     start = "trap '' TERM; CLAUDE_PID=$$ setsid sleep 600 & a=$!; CLAUDE_PID=1 setsid sleep 600 & echo $a $!; cat"
-    transport = CliTransport(close_grace=0.5 if way == "exits" else 0.0, term_grace=0.1)
+    transport = CliTransport(close_grace=10.0 if way == "exits" else 0.0, term_grace=0.1)
     await transport.start(sh(f"{start}; while [ '{way}' != exits ]; do sleep 0.1; done"))
     command, foreign = (int(word) for word in (await first_line(transport)).split())
     try:

@@ -7,6 +7,7 @@ then neither start nor end, so this work has its own limiter.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -134,30 +135,7 @@ class WorkAbandonedError(Exception):
 
 async def run_blocking(work: Callable[[*Args], T], *args: *Args, limiter: anyio.CapacityLimiter | None = None) -> T:
     """Call `work`, which must be short, in a thread. A cancellation waits for its end, also one by asyncio itself."""
-    started, ended, unwanted = threading.Event(), threading.Event(), threading.Event()
-
-    def run() -> T:
-        started.set()
-        try:
-            if unwanted.is_set():
-                raise WorkAbandonedError
-            return work(*args)
-        finally:
-            ended.set()
-
-    try:
-        return await to_thread.run_sync(run, limiter=limiter or anyio.CapacityLimiter(1))
-    except anyio.get_cancelled_exc_class():
-        unwanted.set()
-        with anyio.CancelScope(shield=True):
-            await _wait_for_thread(started, ended)
-        raise
-
-
-async def _wait_for_thread(started: threading.Event, ended: threading.Event) -> None:
-    # Not in another thread: a second Ctrl-C while that starts would leave it behind for ever.
-    while started.is_set() and not ended.is_set():  # noqa: ASYNC110 - it is set in a thread
-        await anyio.sleep(CANCEL_POLL_SECONDS)
+    return await _run_in_thread(lambda check: work(*args), math.inf, limiter)
 
 
 async def run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
@@ -167,6 +145,12 @@ async def run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
         work: called with a `check` function that it must call regularly. `check` raises `WorkAbandonedError` once this
             task is cancelled; `work` then has `CANCEL_GRACE_SECONDS` seconds to clean up and end.
     """
+    return await _run_in_thread(work, CANCEL_GRACE_SECONDS, None)
+
+
+async def _run_in_thread(
+    work: Callable[[Callable[[], None]], T], grace_seconds: float, limiter: anyio.CapacityLimiter | None
+) -> T:
     started, ended, unwanted = threading.Event(), threading.Event(), threading.Event()
 
     def check() -> None:
@@ -181,10 +165,15 @@ async def run_cancellable(work: Callable[[Callable[[], None]], T]) -> T:
         finally:
             ended.set()
 
+    is_ended_early = grace_seconds < math.inf  # else its result arrives in spite of a cancellation
     try:
-        return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        return await to_thread.run_sync(
+            run, abandon_on_cancel=is_ended_early, limiter=limiter or anyio.CapacityLimiter(1)
+        )
     except anyio.get_cancelled_exc_class():
         unwanted.set()
-        with anyio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
-            await _wait_for_thread(started, ended)
+        with anyio.move_on_after(grace_seconds, shield=True):
+            # Not in another thread: a second Ctrl-C while that starts would leave it behind for ever.
+            while started.is_set() and not ended.is_set():  # noqa: ASYNC110 - it is set in a thread
+                await anyio.sleep(CANCEL_POLL_SECONDS)
         raise
