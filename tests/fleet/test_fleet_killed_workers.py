@@ -21,7 +21,7 @@ from store_servers import controlled
 
 from pilothouse.fleet import FleetStatus, PostgresJournal, Run
 from pilothouse.fleet.journals.sql import SqlJournal
-from pilothouse.fleet.limits import MAX_DEATHS
+from pilothouse.fleet.limits import MAX_DEATHS, MAX_DEATHS_NEAR_LAST
 from pilothouse.testing import FakeCLI
 from pilothouse.testing.frames import PRICE
 
@@ -34,9 +34,8 @@ PAUSE = 0.05
 class Trial:
     """Three workers that are started again when they die, and the faults that happen to them.
 
-    One more program asks for all runs and executes none. So no worker is ever the last one, which would blame any run
-    that was beside two deaths: while a killed worker starts again, which takes long on a busy machine, the others may
-    be dead too.
+    While a killed worker starts again, which takes long on a busy machine, the others may be dead too. A worker that is
+    the last one then fails each run that was beside two deaths: one of them kills its process, and nobody knows which.
 
     Args:
         workers: the workers.
@@ -90,7 +89,6 @@ class Trial:
         half = len(self.keys) // 2
         self.workers.enqueue([*self.keys[:half], "poison", *self.keys[half:]])
         with ExitStack() as stack:
-            asking = stack.enter_context(self.workers.worker(concurrency=0, keys=[*self.keys, "poison"]))
             self.children = [stack.enter_context(self.workers.worker()) for _ in range(3)]
             while self.children:
                 self.pause.wait(PAUSE)
@@ -102,25 +100,24 @@ class Trial:
                         assert child.returncode in self.expected_codes
                         self.deaths += 1
                         self.children.append(stack.enter_context(self.workers.worker()))
-            assert asking.stdout is not None
-            assert len(list(asking.stdout)) == len(self.keys) + 1  # one end of each
-            assert asking.wait() == 0
 
     def check(self, budget: float, kills: int) -> None:
         """Each run has one result; nothing was asked after it was recorded; nothing is left."""
         assert not self.faults
         failed: list[Run] = anyio.run(self.workers.ask, lambda journal: journal.rows("failed", 0, 100_000))
-        assert [run.key for run in failed] == ["poison"], [(run.key, run.deaths, run.error) for run in failed]
-        assert self.workers.recorded() == set(self.keys)
-        assert self.workers.states() == {"succeeded": len(self.keys), "failed": 1}
-        assert self.workers.attempts()["poison"] == MAX_DEATHS
+        assert "poison" in {run.key for run in failed}
+        assert all(MAX_DEATHS_NEAR_LAST <= run.deaths <= MAX_DEATHS for run in failed), failed
+        good = set(self.keys) - {run.key for run in failed}
+        assert self.workers.recorded() == good
+        assert self.workers.states() == {"succeeded": len(good), "failed": len(failed)}
+        assert self.workers.attempts()["poison"] <= MAX_DEATHS  # a worker may die before it notes one
         calls = self.calls()
         for recorded, called in self.seen:
             assert {key: calls[key] for key in recorded} == {key: called[key] for key in recorded}
         assert len(self.seen) == kills
         assert calls.total() <= len(self.keys) + (self.deaths + 1) * CONCURRENCY
         status: FleetStatus = anyio.run(self.workers.ask, lambda journal: journal.status())
-        assert status.cost_usd == pytest.approx(len(self.keys) * PRICE)
+        assert status.cost_usd == pytest.approx(len(good) * PRICE)
         assert max(status.cost_usd + status.lost_usd, calls.total() * PRICE) <= budget
         ends: list[int] = anyio.run(self.workers.ask, count_ends)
         assert ends == [len(self.keys) + 1] * 3 + [0]
