@@ -21,12 +21,13 @@ from pilothouse.client import Agent
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, from_dict
 from pilothouse.remote import on_host
+from pilothouse.remote.messages import SCHEMES
 from pilothouse.transcripts import SessionInfo
 
 MESSAGES_OF_A_RESPONSE = 5000
 PACKAGES = {"acp": "agent-client-protocol"}
 """Names of packages that differ from those of their modules."""
-_SCHEMES = {"wss": "https", "ws": "http"}
+_HTTP_SCHEMES = {wire: http for http, wire in SCHEMES.items()}
 
 
 async def acp(request: AcpRequest, screen: Screen) -> int:
@@ -54,11 +55,11 @@ class HostConversations:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         path = parts.path.rstrip("/").removesuffix("/v1/wire")
-        rest = urlunsplit(parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme), path=path))
+        rest = urlunsplit(parts._replace(scheme=_HTTP_SCHEMES.get(parts.scheme, parts.scheme), path=path))
         address, self._token = find_link(rest, os.environ)
         parts = urlsplit(address)
-        scheme = {http: wire for wire, http in _SCHEMES.items()}.get(parts.scheme, parts.scheme)
         path = parts.path.rstrip("/")
+        scheme = SCHEMES.get(parts.scheme, parts.scheme)
         self._wire = urlunsplit(parts._replace(scheme=scheme, path=f"{path}/v1/wire" if path else ""))
         self._client = HostClient(address, self._token)
 

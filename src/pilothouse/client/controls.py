@@ -401,10 +401,9 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
         does not obey such a file: neither the project's with "acceptEdits", "auto" or "bypassPermissions", nor the
         local one with "auto" or "bypassPermissions".
         """
-        names = [str(source.get("source", "")).removesuffix("Settings") for source in self.sources]
-        modes = [*zip(names, [_default_mode(source.get("settings")) for source in self.sources], strict=True)]
-        source, mode = next((pair for pair in reversed(modes) if pair[1] is not None), ("", None))
-        if mode not in _REFUSED_MODES.get(source, ()):
+        modes = [(str(source.get("source", "")), _default_mode(source.get("settings"))) for source in self.sources]
+        name, mode = next((pair for pair in reversed(modes) if pair[1] is not None), ("", None))
+        if mode not in _REFUSED_MODES.get(name.removesuffix("Settings"), ()):
             return self.effective
         permissions = {key: value for key, value in self.effective["permissions"].items() if key != "defaultMode"}
         return {**self.effective, "permissions": permissions}

@@ -197,9 +197,8 @@ class RequestHandlers:
 
         dispatcher = HookDispatcher(hooks)
         if previous is not None and dispatcher.config != previous.config:
-            dispatcher = HookDispatcher(
-                hooks, first_number=previous.next_number
-            )  # the CLI may still call one of the previous hooks
+            # The CLI may still call one of the previous hooks.
+            dispatcher = HookDispatcher(hooks, first_number=previous.next_number)
         self.hooks = dispatcher
         self.handlers["hook_callback"] = dispatcher.handle
         self.initialize_fields["hooks"] = dispatcher.config

@@ -217,11 +217,11 @@ class Fleet:
     ) -> None:
         assert self._tasks is not None
         try:
-            if error is not None:
-                self._tasks.cancel_scope.cancel()  # first: the scheduler would start again what this interrupts
-            self._require_scheduler().drain()
             if error is None:
                 self._subscribers.close(_make_left_error)  # runs without a reader are not started
+            else:
+                self._tasks.cancel_scope.cancel()
+            self._require_scheduler().drain()  # last: it would start again what the cancellation interrupts
             await self._tasks.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
             error = unwrap_error(group)

@@ -269,7 +269,7 @@ class LocalModel:
         name = None if code >= 0 else signal.Signals(-code).name
         how = name or f"exit code {code}"
         last = tail.splitlines()[-1] if tail else "no message"
-        advice = "" if "libgomp.so" not in last else ". On Debian and Ubuntu: apt-get install libgomp1"
+        advice = ". On Debian and Ubuntu: apt-get install libgomp1" if "libgomp.so" in last else ""
         return ProcessError(
             f"the local model ended while loading ({how}): {last}{advice}",
             exit_code=code if code >= 0 else None,

@@ -69,7 +69,7 @@ class Conversation:
         self.rows = self._add_parallel_rows(way)
 
     def _drop_before(self, boundary: TranscriptRow | None) -> None:
-        if boundary is None or boundary.uuid is None:
+        if boundary is None:
             return
         kept, anchor = self._list_preserved(boundary)
         if any(key not in self._by_uuid for key in kept):
