@@ -135,7 +135,7 @@ class SharedJournal:
         self.is_dead = False
         """Its process is gone: what it still says reaches nobody."""
 
-    async def open(self, now: float, policy: OnInterrupted) -> int:
+    async def open(self, now: float, policy: OnInterrupted, *, starts_runs: bool = True) -> int:
         self.shared.seen[self.worker] = now
         self.shared.bury(now, policy)
         return self.shared.mark
@@ -205,7 +205,11 @@ class SharedJournal:
             shared.seen[self.worker] = now
         shared.bury(now, policy)
         return HeartbeatResult(
-            live_workers=len(shared.seen), is_lost=is_lost, cost_usd=shared.cost_usd, position=shared.mark
+            live_workers=len(shared.seen),
+            executors=len(shared.seen),
+            is_lost=is_lost,
+            cost_usd=shared.cost_usd,
+            position=shared.mark,
         )
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:

@@ -31,9 +31,11 @@ async def join(make_shared: Callable[..., SqlJournal]) -> AsyncGenerator[Join]:
     """One more worker, as if in a process of its own."""
     async with AsyncExitStack() as stack:
 
-        async def one_more(now: float = 0.0, policy: OnInterrupted = "resume", **more: Any) -> SqlJournal:
+        async def one_more(
+            now: float = 0.0, policy: OnInterrupted = "resume", *, starts_runs: bool = True, **more: Any
+        ) -> SqlJournal:
             journal = make_shared(**more)
-            await journal.open(now, policy)
+            await journal.open(now, policy, starts_runs=starts_runs)
             stack.push_async_callback(journal.close)
             return journal
 
@@ -457,6 +459,36 @@ async def test_a_run_that_may_kill_the_last_worker_fails_when_all_others_have_en
     assert deadly is not None
     assert (deadly.state, deadly.deaths) == ("failed", 2)
     assert "2 processes died" in str(deadly.error)
+
+
+async def test_the_last_worker_is_the_last_beside_one_that_starts_no_runs(join: Join) -> None:
+    asking = await join(starts_runs=False)
+    last, first = await join(), await join()
+    await asking.add([run("deadly")])
+    await first.lease(1, 2.0)
+    await silence(first, 3600)
+    await sql(last, "UPDATE run SET deaths = 1")
+    await asking.heartbeat(3.0, "resume")  # it may not hide the death from the last worker
+    beat = await last.heartbeat(3.0, "resume")
+    assert (beat.live_workers, beat.executors) == (2, 1)
+    assert await last.lease(1, 4.0) == []
+    deadly = await last.get("deadly")
+    assert deadly is not None
+    assert (deadly.state, deadly.deaths) == ("failed", 2)
+
+
+async def test_one_that_starts_no_runs_leaves_them_to_workers_that_may_come(join: Join) -> None:
+    asking, gone = await join(starts_runs=False), await join()
+    await asking.add([run("deadly")])
+    await gone.lease(1, 2.0)
+    await silence(gone, 3600)
+    await sql(asking, "UPDATE run SET deaths = 1")
+    for now in (3.0, 4.0):
+        beat = await asking.heartbeat(now, "resume")
+        assert (beat.live_workers, beat.executors) == (1, 0)
+    deadly = await asking.get("deadly")
+    assert deadly is not None
+    assert (deadly.state, deadly.deaths) == ("queued", 2)
 
 
 async def test_a_process_is_looked_at_once_however_many_workers_it_has(

@@ -95,15 +95,17 @@ async def test_a_fleet_whose_runs_must_wait_for_others_looks_seldom(
 
 
 async def test_an_overall_rate_is_shared_by_live_processes(make_shared: Make) -> None:
-    def fleet() -> Fleet:
-        return Fleet(runner=PlayedRunner(), journal=make_shared(), overall_rate=Rate(requests_per_minute=600))
+    """By those that start runs: one that only asks takes no share."""
+
+    def fleet(**more: Any) -> Fleet:
+        return Fleet(runner=PlayedRunner(), journal=make_shared(), overall_rate=Rate(requests_per_minute=600), **more)
 
     def per_second(fleet: Fleet) -> Any:
         return fleet._limiter._requests._per_second
 
     async with fleet() as one:
         assert per_second(one) == 10
-        async with fleet() as two:
+        async with fleet(concurrency=0), fleet() as two:
             assert per_second(two) == 5
             while per_second(one) != 5:
                 await anyio.sleep(0.01)

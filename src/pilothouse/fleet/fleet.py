@@ -101,8 +101,8 @@ class Fleet:
         run_budget_usd: maximum cost of one run. This amount is reserved for each running one, so `budget_usd` holds.
         rate: limits of requests and tokens per minute, in this process.
         overall_concurrency: maximum number of runs at the same time in all processes of the journal; None: no limit.
-        overall_rate: limits for all processes of the journal together; each process gets an equal share, whatever it
-            needs.
+        overall_rate: limits for all processes of the journal together; each that starts runs gets an equal share,
+            whatever it needs.
         retry: a number of further attempts, or a `RetryPolicy`: which API failures are retried, and after how long. A
             process that died is retried too. Wrong keys, account limits and usage errors never are.
         on_interrupted: what happens to a run that was interrupted by Ctrl-C or the death of its process: "resume" its

@@ -147,7 +147,9 @@ class Scheduler:
 
     async def open(self) -> None:
         """Open the journal and send the first heartbeat."""
-        self._position = await self.journal.open(self.now(), self.settings.on_interrupted)
+        self._position = await self.journal.open(
+            self.now(), self.settings.on_interrupted, starts_runs=self.settings.concurrency > 0
+        )
         if self.journal.is_persistent:
             await self._on_heartbeat(await self.journal.heartbeat(self.now(), self.settings.on_interrupted))
 
@@ -548,7 +550,7 @@ class Scheduler:
         self._live_workers = heartbeat.live_workers
         self._lease_seconds = heartbeat.lease_seconds
         self.budget.spent_usd = heartbeat.cost_usd
-        self.limiter.set_process_count(heartbeat.live_workers, self.now())
+        self.limiter.set_process_count(max(1, heartbeat.executors), self.now())
         if heartbeat.is_lost:
             log.warning("this process sent no heartbeat for too long: other processes have its runs")
             self.stop(None, "lost")

@@ -47,6 +47,7 @@ class HeartbeatResult(Struct, frozen=True):
 
     Args:
         live_workers: number of live workers, including this one.
+        executors: number of live workers that start runs.
         is_lost: whether this worker was declared dead, so that others have its runs.
         cancelled: keys of this worker's runs that are to be cancelled.
         cost_usd: cost of all runs of all workers, and what attempts of unknown cost may have cost, in US dollars.
@@ -56,6 +57,7 @@ class HeartbeatResult(Struct, frozen=True):
     """
 
     live_workers: int = 1
+    executors: int = 1
     is_lost: bool = False
     cancelled: frozenset[str] = frozenset()
     cost_usd: float = 0.0
@@ -73,11 +75,16 @@ class Journal(Protocol):
 
     is_persistent: bool
 
-    async def open(self, now: float, policy: OnInterrupted) -> int:
+    async def open(self, now: float, policy: OnInterrupted, *, starts_runs: bool = True) -> int:
         """Register as a worker, and take over the runs of dead workers, as `policy` says.
 
         Runs that are left from earlier, and that no live worker wants, are not leased until `add` names them again or
         `requeue` requests them all: opening a journal does not request them.
+
+        Args:
+            now: the time.
+            policy: what happens to the runs of dead workers.
+            starts_runs: whether this worker starts runs, and does not only add them and wait for their ends.
 
         Returns:
             The position after which no run has ended yet, for `list_ended_since`.
@@ -202,7 +209,7 @@ class MemoryJournal:
         self._policy: OnInterrupted = "resume"
         self._reserved_usd: dict[str, float] = {}  # of running ones
 
-    async def open(self, now: float, policy: OnInterrupted) -> int:
+    async def open(self, now: float, policy: OnInterrupted, *, starts_runs: bool = True) -> int:
         """Return position 0: there are no earlier runs."""
         self._policy = policy
         return 0

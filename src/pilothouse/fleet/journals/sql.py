@@ -11,7 +11,7 @@ all runs. So workers that come and go change no row of a run that they do not ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
@@ -130,12 +130,13 @@ class WorkerRow(NamedTuple):
     lease_seconds: float
     wants_all: int
     gap: float
+    starts_runs: int
 
 
 CREATE_TABLES = """
 CREATE TABLE worker (id text PRIMARY KEY, host text NOT NULL, space text NOT NULL, pid bigint NOT NULL,
     login text NOT NULL, seen double precision NOT NULL, lease double precision NOT NULL, wants_all int NOT NULL,
-    gap double precision NOT NULL DEFAULT 0);
+    gap double precision NOT NULL DEFAULT 0, starts_runs int NOT NULL);
 CREATE TABLE totals (runs bigint NOT NULL, ended bigint NOT NULL, cost double precision NOT NULL,
     input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, lost double precision NOT NULL DEFAULT 0,
     era int NOT NULL DEFAULT 0, wants_all int NOT NULL DEFAULT 0);
@@ -160,7 +161,7 @@ CREATE INDEX run_suspect ON run (deaths, priority DESC, number) WHERE state = 'q
 `number > 0` is always true: without it PostgreSQL would look for the runs of one era in the index for all eras.
 `{integer}` and `{bytes}` are replaced for each database.
 """
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The version of the tables."""
 
 
@@ -190,7 +191,7 @@ _STOP_CANCELLED = "CASE cancelling WHEN 1 THEN 'interrupted' ELSE ? END"  # `_ta
 _WRITE_BACK = _WRITE.format(_STOP_CANCELLED, "NULL") + _IS_HELD
 _HEARTBEAT = (
     "UPDATE worker SET gap = {clock} - seen, seen = {clock} WHERE id = ? RETURNING seen, gap, "
-    "(SELECT count(*) FROM worker), "
+    "(SELECT count(*) FROM worker), (SELECT count(*) FROM worker WHERE starts_runs = 1), "
     "(SELECT count(*) FROM worker WHERE id <> ? AND {clock} > lease + CASE WHEN seen > {up} THEN seen ELSE {up} END), "
     "(SELECT {join}(peer, ',') FROM (SELECT DISTINCT pid || CASE WHEN pid = ? THEN ' ' || id ELSE '' END AS peer "
     "FROM worker WHERE id <> ? AND host = ? AND space = ?) AS peers), "
@@ -205,6 +206,10 @@ _HEARTBEAT = (
 )
 PEER_SECONDS = 0.5
 """How often a worker looks whether other processes of its machine are still there."""
+
+
+def _any_starts_runs(workers: Iterable[WorkerRow]) -> bool:
+    return any(worker.starts_runs for worker in workers)
 
 
 class SqlJournal(GroupCommitter):
@@ -234,6 +239,7 @@ class SqlJournal(GroupCommitter):
         self._clock_offset = 0.0  # the database's clock minus the local clock
         self._expiry_counts_from = 0.0  # by the database's clock
         self._is_signed_in = False
+        self._starts_runs = True
         self._wants_all = False
         self._is_alone = True
         self._is_last = False  # alone, after all other workers have died
@@ -247,9 +253,10 @@ class SqlJournal(GroupCommitter):
 
     # Workers.
 
-    async def open(self, now: float, policy: OnInterrupted) -> int:
+    async def open(self, now: float, policy: OnInterrupted, *, starts_runs: bool = True) -> int:
         await self._connect()
         self._id = uuid4().hex
+        self._starts_runs = starts_runs
         live_workers.add(self._id)
         try:
             position = await self.transact(lambda db: self._sign_in(db, now, policy))
@@ -286,7 +293,7 @@ class SqlJournal(GroupCommitter):
         self._check_admission(others, moment)
         self._register(db, moment)
         self._take_over(db, now, policy)
-        self._is_alone = not others
+        self._is_alone = not _any_starts_runs(others)
         if not others:
             db.execute("UPDATE totals SET era = era + 1, wants_all = 0")
         return _read_last_position(db)
@@ -303,8 +310,9 @@ class SqlJournal(GroupCommitter):
     def _register(self, db: SqlTransaction, moment: float) -> None:
         # Delete first: an earlier insert may have been committed without a response.
         db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
-        values = (self._id, *self._process, moment, self._lease_seconds, int(self._wants_all), 0.0)
-        db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        flags = int(self._wants_all), 0.0, int(self._starts_runs)
+        values = (self._id, *self._process, moment, self._lease_seconds, *flags)
+        db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _sign_out(self, db: SqlTransaction) -> None:
         held = "WHERE state = 'running' AND worker = ?"
@@ -324,13 +332,18 @@ class SqlJournal(GroupCommitter):
         return [WorkerRow(row[0], ProcessIdentity(*row[1:5]), *row[5:]) for row in found]
 
     def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
-        """Remove dead workers; return the other live ones."""
+        """Remove dead workers; return the other live ones.
+
+        One that starts no runs leaves this to those that do: the last of them has to know that the others have died.
+        """
         [start] = db.execute(f"SELECT {self.server_start}").fetchone()
         others = self._list_other_workers(db)
         dead = [worker for worker in others if self._is_dead(worker, moment, start)]
-        for worker in dead:
-            self._remove_worker(db, worker.id, wants_all=bool(worker.wants_all))
-        return [worker for worker in others if worker not in dead]
+        live = [worker for worker in others if worker not in dead]
+        if self._starts_runs or not _any_starts_runs(live):
+            for worker in dead:
+                self._remove_worker(db, worker.id, wants_all=bool(worker.wants_all))
+        return live
 
     def _is_dead(self, worker: WorkerRow, moment: float, start: float) -> bool:
         if worker.id in live_workers:
@@ -370,7 +383,7 @@ class SqlJournal(GroupCommitter):
         beat, is_enough = await self.transact(lambda db: self._renew_lease(db, now), AccessLevel.STATEMENT)
         if not is_enough:
             beat = await self.transact(lambda db: self._take_over_dead(db, now, policy))
-        self._is_alone = beat.live_workers == 1
+        self._is_alone = beat.executors == 1
         self._is_last = self._is_last and self._is_alone
         if beat.is_lost:
             self._leased.clear()
@@ -383,7 +396,7 @@ class SqlJournal(GroupCommitter):
         found = db.execute(self._heartbeat, values).fetchone()
         if found is None:
             return HeartbeatResult(is_lost=True), False
-        moment, gap, count, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
+        moment, gap, count, executors, silent, near, is_stranded, is_deadly, is_due, cancelled, cost, position = found
         self._clock_offset = moment - now if self.is_remote else 0.0
         if gap > self._lease_seconds / 2:
             # This process, the machine or the database was away. Other workers may have been too; wait for their
@@ -396,7 +409,7 @@ class SqlJournal(GroupCommitter):
         is_deadly = is_deadly and self._is_last and not self._leased
         is_silent = silent and moment >= self._expiry_counts_from
         keys = frozenset(cancelled.split("\n")) if cancelled else frozenset[str]()
-        beat = HeartbeatResult(count, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due))
+        beat = HeartbeatResult(count, executors, cancelled=keys, cost_usd=cost, position=position, is_due=bool(is_due))
         return beat, not (is_stranded or is_deadly or is_silent or self._is_peer_gone())
 
     def _is_peer_gone(self) -> bool:
@@ -415,10 +428,11 @@ class SqlJournal(GroupCommitter):
             era = _read_era(db)  # others may have begun a new era, in which the runs of this worker are not requested
             statement = "UPDATE run SET era = ? WHERE state = 'queued' AND wanted = ? AND era NOT IN (?, -1)"
             db.execute(statement, (era, self._id, era))
-        there = len(self._list_other_workers(db))
-        others = self._remove_dead_workers(db, moment)
+        others = self._list_other_workers(db)
+        live = self._remove_dead_workers(db, moment)
         self._take_over(db, now, policy)
-        self._is_last = not others and (self._is_last or there > 0)
+        is_alone = self._starts_runs and not _any_starts_runs(live)
+        self._is_last = is_alone and (self._is_last or _any_starts_runs(others))
         if self._is_last:
             self._fail_deadly(db, now)
         return replace(self._renew_lease(db, now)[0], is_lost=beat.is_lost, is_due=True)
