@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.options import PolicyWarning, SystemPromptFile
+from pilothouse.options import Plugin, PolicyWarning, SystemPromptFile
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -133,6 +134,19 @@ def test_a_file_that_is_not_there_starts_nothing(settings: dict[str, Any], flag:
         with pytest.raises(ph.CLIStartError, match=f"there is no file /.*such.json, which the flag {flag} names"):
             sync.query("x", cli=fake.path, **settings).result()
         assert fake.calls == []
+
+
+def test_a_directory_that_is_not_there_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """The real CLI starts without it, and says nothing."""
+    with FakeCLI().text("Hello") as fake:
+        plugins = ["no-plugin", tmp_path, Plugin(path="no-servers", skip_mcp_discovery=True)]
+        sync.query("x", cli=fake.path, cwd=tmp_path, add_dirs=["no-such", tmp_path], plugins=plugins).result()
+    assert [record.getMessage() for record in caplog.records if record.name == "pilothouse.transports"] == [
+        f"there is no directory {tmp_path}/{name}, which the flag {flag} names; Claude Code ignores it"
+        for name, flag in (
+            ("no-such", "--add-dir"), ("no-plugin", "--plugin-dir"), ("no-servers", "--plugin-dir-no-mcp"),
+        )
+    ]  # fmt: skip
 
 
 def test_a_program_that_is_not_the_cli() -> None:

@@ -6,6 +6,7 @@ pipes and signals, and `stderr` keeps what the process writes to standard error.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -68,16 +69,26 @@ _HEALTH = (
 """Health of a running child: the entry of the first true condition in `CliTransport.health` counts."""
 
 
+_log = logging.getLogger("pilothouse.transports")
+
 _FILE_FLAGS = ("--mcp-config=", "--settings=", "--system-prompt-file=")
 """Flags whose value is a file, or JSON."""
+_DIRECTORY_FLAGS = ("--add-dir=", "--plugin-dir=", "--plugin-dir-no-mcp=")
 
 
 def _check_files(arguments: list[str], cwd: str | None) -> None:
-    """Raise CLIStartError if a file that one of the `arguments` names does not exist."""
+    """Check that what these `arguments` name exists. A missing directory is logged, because the CLI ignores it.
+
+    Raises:
+        CLIStartError: there is no such file.
+    """
     for argument in arguments:
         flag, _, value = argument.partition("=")
         path = os.path.join(cwd or "", value)  # noqa: PTH118
-        if not value.lstrip().startswith(("{", "~")) and not os.path.lexists(path):
+        if argument.startswith(_DIRECTORY_FLAGS):
+            if not os.path.lexists(path):
+                _log.warning("there is no directory %s, which the flag %s names; Claude Code ignores it", path, flag)
+        elif not value.lstrip().startswith(("{", "~")) and not os.path.lexists(path):
             raise CLIStartError(f"could not start the CLI: there is no file {path}, which the flag {flag} names")
 
 
@@ -146,7 +157,7 @@ class CliTransport(Transport):
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
-        named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS)]
+        named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS + _DIRECTORY_FLAGS)]
         if named and invocation.user is None:  # another user may see other files
             await run_blocking(_check_files, named, invocation.cwd)
         account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
