@@ -203,10 +203,12 @@ async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
     async with Fleet(runner=PlayedRunner(Interruptible()), journal=path) as fleet:
         await fleet.enqueue(["a"])
         await fleet.interrupt()
-    sql(path, f"UPDATE run SET attempts = {MAX_INTERRUPTIONS + 1}, state = 'interrupted'")
+    sql(path, f"UPDATE run SET interruptions = {MAX_INTERRUPTIONS}, state = 'interrupted'")
     async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
         [run] = await fleet.gather(["a"])
-    assert run.state == "failed"
+        assert (run.state, run.interruptions) == ("failed", MAX_INTERRUPTIONS + 1)
+        [run] = [run async for run in fleet.retry_failed()]
+        assert (run.state, run.interruptions) == ("succeeded", 0)
 
 
 async def test_an_agent_resumes_the_session_or_begins_anew() -> None:

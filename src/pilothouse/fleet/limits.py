@@ -83,9 +83,10 @@ def apply_outcome(
     """Return the run after an attempt that ended by itself; `jitter` is a random number from 0 to 1."""
     if error is None:
         return replace(run, state="succeeded", result=outcome, error=None, ended=now)
-    if isinstance(error, SessionLeasedError) and _count_interruptions(run) <= MAX_INTERRUPTIONS:
+    if isinstance(error, SessionLeasedError) and run.interruptions < MAX_INTERRUPTIONS:
         # The process that died holds its session for a while. Waiting for that does not count as a failure.
-        return replace(run, state="queued", error=error, due=now + error.seconds_left + LEASE_MARGIN_SECONDS)
+        due = now + error.seconds_left + LEASE_MARGIN_SECONDS
+        return replace(run, state="queued", error=error, interruptions=run.interruptions + 1, due=due)
     run = replace(run, result=outcome, error=error, failures=run.failures + 1)
     delay = _compute_delay(run, error, policy, now, jitter)
     if delay is None:
@@ -95,27 +96,27 @@ def apply_outcome(
 
 def apply_interruption(run: Run, policy: OnInterrupted, now: float) -> Run:
     """Return an interrupted run, queued or failed as the policy says."""
-    if policy == "fail" or _count_interruptions(run) > MAX_INTERRUPTIONS:
+    return _apply_stop(replace(run, interruptions=run.interruptions + 1), policy, now)
+
+
+def apply_death(run: Run, policy: OnInterrupted, now: float) -> Run:
+    """Return a run after the process that executed it has died."""
+    run = replace(run, deaths=run.deaths + 1)
+    return fail_after_deaths(run, now) if run.deaths >= MAX_DEATHS else _apply_stop(run, policy, now)
+
+
+def _apply_stop(run: Run, policy: OnInterrupted, now: float) -> Run:
+    if policy == "fail" or run.interruptions > MAX_INTERRUPTIONS:
         error = Interrupted(f"run {run.key!r} was interrupted, {run.attempts} times started")
         return replace(run, state="failed", error=error, ended=now)
     kept = run.session_id if policy == "resume" else None
     return replace(run, state="queued", session_id=kept, due=0.0)
 
 
-def apply_death(run: Run, policy: OnInterrupted, now: float) -> Run:
-    """Return a run after the process that executed it has died."""
-    run = replace(run, deaths=run.deaths + 1)
-    return fail_after_deaths(run, now) if run.deaths >= MAX_DEATHS else apply_interruption(run, policy, now)
-
-
 def fail_after_deaths(run: Run, now: float) -> Run:
     """Return a failed run: it may be what kills the processes."""
     text = f"run {run.key!r} fails because {run.deaths} processes died while they executed it; retry_failed() runs it"
     return replace(run, state="failed", error=Interrupted(f"{text} again"), ended=now)
-
-
-def _count_interruptions(run: Run) -> int:
-    return run.attempts - run.failures - run.deaths
 
 
 def _compute_delay(run: Run, error: Exception, policy: RetryPolicy, now: float, jitter: float) -> float | None:

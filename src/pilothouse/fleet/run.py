@@ -32,6 +32,7 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
             continues when a fleet next works on its journal.
         attempts: number of starts.
         failures: number of failed attempts.
+        interruptions: number of attempts that were stopped before their end; `retry_failed()` resets these three.
         deaths: number of attempts whose process died.
         session_id: id of its conversation, once known.
         result: the answer; None while there is none.
@@ -55,6 +56,7 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
     state: RunState = "queued"
     attempts: int = 0
     failures: int = 0
+    interruptions: int = 0
     deaths: int = 0
     session_id: str | None = None
     result: QueryResult[OutputT] | None = None

@@ -63,9 +63,9 @@ PROMOTED_PER_LEASE = 500
 # Rows.
 
 RUN_COLUMNS = (
-    "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "deaths", "session_id", "lines",
-    "whole", "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
-    "artifacts",
+    "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "interruptions", "deaths",
+    "session_id", "lines", "whole", "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended",
+    "due", "limit_usd", "artifacts",
 )  # fmt: skip
 """The columns for `decode_run`, in this order."""
 
@@ -148,7 +148,7 @@ CREATE TABLE run (number {integer} PRIMARY KEY, key text NOT NULL UNIQUE, digest
     created double precision NOT NULL, started double precision, ended double precision,
     due double precision NOT NULL, limit_usd double precision, set_aside double precision NOT NULL, worker text,
     cancelling int NOT NULL, ended_as bigint, artifacts {bytes}, era int NOT NULL DEFAULT -1,
-    deaths int NOT NULL DEFAULT 0);
+    interruptions int NOT NULL DEFAULT 0, deaths int NOT NULL DEFAULT 0);
 CREATE INDEX run_state ON run (state, worker, set_aside);
 CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
 CREATE INDEX run_ready ON run (era, priority DESC, number) WHERE state = 'queued' AND due = 0 AND deaths = 0;
@@ -180,9 +180,9 @@ _INDEXES = ("later", "ready", "ready_all", "suspect")
 _ALL_REQUESTED = "(SELECT wants_all FROM totals) = 1 OR EXISTS (SELECT 1 FROM worker WHERE wants_all = 1)"
 _REQUEST = "wanted = CASE WHEN era <> ? OR wanted = ? THEN ? ELSE '*' END, era = ?"
 _WRITE = (
-    "UPDATE run SET state = {}, failures = ?, deaths = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
-    "input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, ended_as = {} "
-    "WHERE number = ?"
+    "UPDATE run SET state = {}, failures = ?, interruptions = ?, deaths = ?, session_id = ?, lines = ?, whole = ?, "
+    "error = ?, cost = ?, input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, "
+    "ended_as = {} WHERE number = ?"
 )
 _WRITE_EACH = _WRITE.format("?", "?")
 _IS_HELD = " AND state = 'running' AND worker = ? AND attempts = ? RETURNING number"
@@ -495,8 +495,8 @@ class SqlJournal(GroupCommitter):
             self._request(db, keys, era)
         elif failed:
             db.execute(
-                "UPDATE run SET state = 'queued', wanted = ?, era = ?, failures = 0, deaths = 0, due = 0, "
-                "ended = NULL, ended_as = NULL WHERE state = 'failed'",
+                "UPDATE run SET state = 'queued', wanted = ?, era = ?, failures = 0, interruptions = 0, deaths = 0, "
+                "due = 0, ended = NULL, ended_as = NULL WHERE state = 'failed'",
                 (self._id, era),
             )
         else:
@@ -625,8 +625,8 @@ class SqlJournal(GroupCommitter):
         lines, whole, error = encode_result(run)
         due = run.due + self._clock_offset if run.due else 0.0
         return (
-            run.state, run.failures, run.deaths, run.session_id, lines, whole, error, run.cost_usd, run.input_tokens,
-            run.output_tokens, run.ended, due, worker_id if run.is_ended else None,
+            run.state, run.failures, run.interruptions, run.deaths, run.session_id, lines, whole, error, run.cost_usd,
+            run.input_tokens, run.output_tokens, run.ended, due, worker_id if run.is_ended else None,
             msgspec.json.encode(run.artifacts) if run.artifacts else None,
         )  # fmt: skip
 
