@@ -32,8 +32,8 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
             continues when a fleet next works on its journal.
         attempts: number of starts.
         failures: number of failed attempts.
-        interruptions: number of attempts that were stopped before their end; `retry_failed()` resets these three.
-        deaths: number of attempts whose process died.
+        interruptions: number of attempts that were stopped before their end.
+        deaths: number of attempts whose process died; `retry_failed()` sets this and the two above to 0.
         session_id: id of its conversation, once known.
         result: the answer; None while there is none.
         error: why the run, or its last attempt, failed.
