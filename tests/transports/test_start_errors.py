@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from pilothouse.options import Invocation, PrivateFile
 from pilothouse.provision.pinned_files import managed_cli_path
 from pilothouse.transports import discovery
 from pilothouse.transports.cli import CliTransport
-from pilothouse.transports.discovery import check_version, find_cli, parse_version, warn_if_old
+from pilothouse.transports.discovery import (
+    check_version,
+    find_cli,
+    parse_version,
+    warn_if_executable_is_old,
+    warn_if_old,
+)
 
 # Headers of a program for a processor that nobody has.
 FOREIGN_ELF = (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x67\x12\x01\0\0\0").ljust(200, b"\0")
@@ -246,6 +253,27 @@ def test_versions(env: dict[str, str], tmp_path: Path, caplog: pytest.LogCapture
         assert check_version(make_cli(tmp_path / "old", "echo '1.9.87 (Claude Code)'"), env) == "1.9.87"
         assert warn_if_old("1.9.87")
     assert len([r for r in caplog.records if "1.9.87" in r.getMessage()]) == 1
+
+
+def test_a_version_that_cannot_be_read_in_the_background_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a free descriptor, say: a query never fails for it, and its thread prints no traceback."""
+
+    def fail(path: str, env: object) -> None:
+        asked.append(path)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    asked: list[str] = []
+    monkeypatch.setattr("pilothouse.transports.discovery.probe_version", fail)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    path = make_cli(tmp_path / "claude", "")
+    warn_if_executable_is_old(path)
+    for thread in threading.enumerate():
+        if thread.name == "pilothouse version":
+            thread.join()
+    assert (asked, raised) == ([path], [])
 
 
 @pytest.mark.requirement("R1")

@@ -90,7 +90,7 @@ def warn_if_executable_is_old(path: str) -> None:
     def warn() -> None:
         version = cached_version(path)
         if version is None:
-            with _no_thread_at_exit:
+            with _no_thread_at_exit, contextlib.suppress(OSError):  # no free descriptor, or a full disk
                 version = probe_version(path, os.environ).version
             if version:
                 cache_version(path, version)
