@@ -177,7 +177,7 @@ def test_ctrl_c_at_any_moment(fake: FakeCLI) -> None:
             else:
                 "".join(query.text_stream())
 
-        # The shortest of five: a pause of the machine in the only one would put the Ctrl-C of most queries after their end.
+        # The shortest of five: a pause of the machine would put the Ctrl-C of most queries after their end.
         usual = []
         for _ in range(5):
             began = time.monotonic()
