@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from pilothouse.options import IsolationReport, Options
 
 
-class ControlSender(Protocol):
-    """Sends a control request and returns its response."""
-
-    def __call__(self, subtype: str, /, **body: Any) -> Awaitable[Mapping[str, Any]]:
-        """See `Session.control`."""
-        ...
+ControlSender: TypeAlias = Callable[..., Awaitable[Mapping[str, Any]]]
+"""Sends a control request and returns its response, as `Session.control` does."""
 
 
 class _ControlGroup:
