@@ -45,6 +45,8 @@ from pilothouse.permissions import (
 )
 from pilothouse.testing import frames
 
+pytestmark = pytest.mark.anyio
+
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\u200b\x9b31m\r"
 
 
@@ -151,7 +153,6 @@ class ScriptedTerminal:
         self.asker = TerminalPrompter(Screen(self.written, self.written), self.lines, self.stopped.set, caught_up)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("typed", "decision"),
     [
@@ -171,7 +172,6 @@ async def test_a_permission_is_given_or_not(typed: list[str], decision: Allow | 
     assert "for the session: Bash(ls:*)" in terminal.written.getvalue()
 
 
-@pytest.mark.anyio
 async def test_without_a_suggestion_the_chat_remembers_the_very_call() -> None:
     terminal = ScriptedTerminal("s", "d")
     assert await terminal.asker.can_use_tool(request_for("mcp__a__b", {"x": 1})) == Allow()
@@ -180,7 +180,6 @@ async def test_without_a_suggestion_the_chat_remembers_the_very_call() -> None:
     assert len(terminal.lines.questions) == 2
 
 
-@pytest.mark.anyio
 async def test_where_always_is_not_to_be_offered_it_is_not() -> None:
     terminal = ScriptedTerminal("s", "o")
     request = request_for("Bash", {"command": "ls"}, suppress_always_allow=True, **suggested(RULE))
@@ -188,7 +187,6 @@ async def test_where_always_is_not_to_be_offered_it_is_not() -> None:
     assert "session" not in terminal.lines.questions[0]
 
 
-@pytest.mark.anyio
 async def test_parallel_requests_are_asked_one_after_the_other() -> None:
     terminal = ScriptedTerminal("o", "d", "o")
     decisions: dict[int, Allow | Deny] = {}
@@ -204,7 +202,6 @@ async def test_parallel_requests_are_asked_one_after_the_other() -> None:
     assert sorted(commands) == ["0", "1", "2"]
 
 
-@pytest.mark.anyio
 async def test_the_end_of_input_in_a_question_stops_the_answer() -> None:
     terminal = ScriptedTerminal(None)
     async with anyio.create_task_group() as tasks:
@@ -213,7 +210,6 @@ async def test_the_end_of_input_in_a_question_stops_the_answer() -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_questions_and_plans() -> None:
     terminal = ScriptedTerminal("2", "1,2", "", "  ", "add a test", "Y", "r")
     asked = QuestionRequest(
@@ -297,7 +293,6 @@ def test_what_is_a_command(line: str, asked: tuple[str, str] | None) -> None:
     assert split_command(line) == asked
 
 
-@pytest.mark.anyio
 async def test_commands_are_ours_or_theirs_or_a_mistake() -> None:
     chat = cast("Any", KnownChat())
     assert await run_command(chat, "hello") == "hello"
@@ -324,7 +319,6 @@ def test_what_can_be_completed() -> None:
 # -- lines -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_lines_of_a_pipe() -> None:
     ours, theirs = os.pipe()
     try:
@@ -337,7 +331,6 @@ async def test_lines_of_a_pipe() -> None:
         os.close(ours)
 
 
-@pytest.mark.anyio
 async def test_a_line_that_was_given_up_belongs_to_the_next() -> None:
     ours, theirs = os.pipe()
     try:
@@ -351,7 +344,6 @@ async def test_a_line_that_was_given_up_belongs_to_the_next() -> None:
         os.close(ours)
 
 
-@pytest.mark.anyio
 async def test_a_prompt_gives_way_and_comes_back() -> None:
     taking_turns, log = InterruptiblePrompt(), list[str]()
     reading, done = anyio.Event(), anyio.Event()
@@ -424,7 +416,6 @@ def test_waiting_is_printed() -> None:
     ]
 
 
-@pytest.mark.anyio
 async def test_a_question_waits_until_its_call_is_printed() -> None:
     out = StringIO()
     printer = ChatProgressPrinter(Screen(out, out), str)

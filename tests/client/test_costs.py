@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pilothouse as ph
-from pilothouse import sync as blocking
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, CostTracker
 from pilothouse.driver import QueryRun
@@ -22,6 +21,8 @@ from pilothouse.events import BudgetReached
 from pilothouse.messages import Message, decode
 from pilothouse.options import Options
 from pilothouse.testing import FakeCLI, frames, mock_transport
+
+pytestmark = pytest.mark.anyio
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 OPUS, HAIKU = "claude-opus-5-5", "claude-haiku-5-5"
@@ -212,7 +213,6 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
 # In a session.
 
 
-@pytest.mark.anyio
 async def test_a_session_gives_its_costs() -> None:
     one = [frames.init(), printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
     two = [
@@ -227,13 +227,6 @@ async def test_a_session_gives_its_costs() -> None:
     assert answer.cost_usd == 0.625
     assert (costs.cache_read_tokens, costs.cache_creation_tokens, costs.total_tokens) == (3, 2, 30)
     assert set(costs.models) == {OPUS, HAIKU}
-
-
-def test_the_blocking_api_gives_the_same() -> None:
-    one = [frames.init(), printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
-    with blocking.session(transport=mock_transport(one)) as session:
-        session.query("one").result()
-        assert session.costs.usd == 0.25
 
 
 # Budgets.
@@ -255,7 +248,6 @@ def stoppable(*turns: list[dict[str, Any]]) -> FakeCLI:
     return fake
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("S38")
 async def test_a_query_that_uses_too_many_tokens_is_stopped() -> None:
     with stoppable(LONG) as fake, anyio.fail_after(20):
@@ -267,7 +259,6 @@ async def test_a_query_that_uses_too_many_tokens_is_stopped() -> None:
         answer.raise_for_error()
 
 
-@pytest.mark.anyio
 async def test_the_event_comes_where_the_limit_was_passed() -> None:
     with stoppable(LONG) as fake, anyio.fail_after(20):
         events = [event async for event in ph.query("go", cli=fake.path, max_budget_tokens=60).events()]
@@ -278,7 +269,6 @@ async def test_the_event_comes_where_the_limit_was_passed() -> None:
     assert (reached.unit, reached.used, reached.limit) == ("tokens", 130, 60)
 
 
-@pytest.mark.anyio
 async def test_an_answer_that_was_complete_before_stays_what_it_is() -> None:
     whole = [*LONG, result({OPUS: usage(200, 10, usd=0.5)})]
     with FakeCLI().turn(*whole) as fake:
@@ -286,7 +276,6 @@ async def test_an_answer_that_was_complete_before_stays_what_it_is() -> None:
     assert answer.is_success
 
 
-@pytest.mark.anyio
 async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
     stopped: list[int] = []
 
@@ -304,13 +293,11 @@ async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
     assert stopped == [0]
 
 
-@pytest.mark.anyio
 async def test_a_query_within_its_budget_is_not_touched() -> None:
     answer = await ph.query("go", transport=mock_transport("fine"), max_budget_tokens=10_000)
     assert answer.text == "fine"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("own", [150, 1_000_000, 120])
 async def test_the_queries_of_a_session_share_one_budget(own: int) -> None:
     short = [frames.init(), printed("m0", 10, 5), result({OPUS: usage(20, 5, usd=0.5)})]
@@ -330,7 +317,6 @@ async def test_the_queries_of_a_session_share_one_budget(own: int) -> None:
     assert call.prompts == ["one", "two"]
 
 
-@pytest.mark.anyio
 async def test_every_further_prompt_of_a_query_is_stopped_too() -> None:
     async def prompts() -> AsyncIterator[Any]:
         yield {"type": "user", "message": {"role": "user", "content": "one"}}
@@ -348,7 +334,6 @@ def test_the_argv_form_has_no_token_budget() -> None:
         ph.query("go", prompt_via="argv", max_budget_tokens=10)
 
 
-@pytest.mark.anyio
 async def test_a_budget_in_dollars_is_an_event_too() -> None:
     poor = frames.result(None, subtype="error_max_budget_usd", is_error=True, errors=["Reached maximum budget"])
     transport = mock_transport([frames.init(), poor])
@@ -356,7 +341,6 @@ async def test_a_budget_in_dollars_is_an_event_too() -> None:
     assert events[-2] == BudgetReached("usd", frames.PRICE)
 
 
-@pytest.mark.anyio
 async def test_a_new_child_of_a_session_gets_what_is_left() -> None:
     """The CLI counts for itself alone; one that was killed has not even told the next one what it spent."""
 

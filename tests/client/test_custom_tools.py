@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted_memory_cli import ScriptedQuery
 
 import pilothouse as ph
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
@@ -117,19 +116,3 @@ async def test_the_options_of_a_session_may_be_given_to_its_queries() -> None:
         assert (await session.query("go", options)).text == "done"  # the same child
         with pytest.raises(ph.OptionsError, match="'custom_tools' needs another child"):
             session.query("go", custom_tools=[greet])
-
-
-@pytest.mark.anyio
-async def test_tools_that_were_made_before_run() -> None:
-    asked: list[Any] = []
-
-    async def play(peer: Any) -> None:
-        call = {"method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
-        message = {"jsonrpc": "2.0", "id": 7, **call}
-        asked.append(await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": message}))
-        await peer.finish()
-
-    scripted = ScriptedQuery(play)
-    agent = ph.Agent(custom_tools=[add], transport=scripted.transport)
-    assert (await agent.query("go")).text == "done"
-    assert asked[0]["response"]["mcp_response"]["result"]["content"][0]["text"] == "3"

@@ -15,6 +15,8 @@ from pilothouse import sync
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture(autouse=True)
 def _own_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
@@ -32,7 +34,6 @@ async def never_answers(peer: MemoryPeer) -> None:
 
 
 @pytest.mark.requirement("E42", "L29")
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 async def test_no_time_limit_is_built_in_and_one_line_sets_that_of_the_elixir_sdk() -> None:
     with anyio.move_on_after(100_000) as waited:
@@ -46,7 +47,6 @@ async def test_no_time_limit_is_built_in_and_one_line_sets_that_of_the_elixir_sd
 
 
 @pytest.mark.requirement("E42", "E44")
-@pytest.mark.anyio
 async def test_flat_keywords_reach_the_child_and_nothing_else_does() -> None:
     with FakeCLI().text("fine").text("fine") as fake:
         await ph.query("go", cli=fake.path)
@@ -63,7 +63,6 @@ async def test_flat_keywords_reach_the_child_and_nothing_else_does() -> None:
 
 
 @pytest.mark.requirement("L1", "R36")
-@pytest.mark.anyio
 async def test_an_agent_hands_every_query_to_the_transport_that_it_was_given() -> None:
     made: list[MemoryTransport] = []
 
@@ -106,7 +105,6 @@ def test_every_name_of_the_default_agent_leads_to_the_same_one(way: str) -> None
 
 
 @pytest.mark.requirement("E63")
-@pytest.mark.anyio
 async def test_the_cli_of_a_session_wins_over_the_configured_one(tmp_path: Path) -> None:
     with FakeCLI().text("configured").forever() as configured, FakeCLI().text("own").forever() as own:
         ph.configure(cli=configured.path)

@@ -18,6 +18,8 @@ from pilothouse.messages import Message, from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.anyio
+
 REFUSED = "Not logged in · Please run /login"
 
 
@@ -87,7 +89,6 @@ def test_the_session_id_is_the_last_one() -> None:
 # Ways that give no result.
 
 
-@pytest.mark.anyio
 async def test_the_text_stream_raises_the_error_after_the_text(fake: FakeCLI) -> None:
     failing(fake, frames.assistant("Half of it."))
     got: list[str] = []
@@ -98,15 +99,6 @@ async def test_the_text_stream_raises_the_error_after_the_text(fake: FakeCLI) ->
     assert caught.value is (await query.result()).error
 
 
-def test_the_blocking_text_stream_raises_it_too(fake: FakeCLI) -> None:
-    failing(fake, frames.assistant("Half of it."))
-    got: list[str] = []
-    with pytest.raises(ph.AuthenticationError, match="Not logged in"):
-        got.extend(sync.query("go", cli=fake.path).text_stream())
-    assert got == ["Half of it."]
-
-
-@pytest.mark.anyio
 async def test_the_text_stream_raises_what_only_the_result_knows(fake: FakeCLI) -> None:
     fake.text("no JSON at all")
     with pytest.raises(ph.StructuredOutputError):
@@ -114,7 +106,6 @@ async def test_the_text_stream_raises_what_only_the_result_knows(fake: FakeCLI) 
             pass
 
 
-@pytest.mark.anyio
 async def test_the_text_stream_of_an_interrupted_query_says_so(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init(), frames.assistant("Half of it."))
     fake.expect("control_request", "interrupt").reply({})
@@ -125,7 +116,6 @@ async def test_the_text_stream_of_an_interrupted_query_says_so(fake: FakeCLI) ->
             await query.interrupt()
 
 
-@pytest.mark.anyio
 async def test_the_last_event_has_the_error_that_the_result_has(fake: FakeCLI) -> None:
     limit = {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 4102444800}}
     text = "API Error: 429"
@@ -176,7 +166,6 @@ async def get(app: Any) -> AsyncGenerator[list[dict[str, Any]]]:
     yield sent
 
 
-@pytest.mark.anyio
 async def test_an_endpoint_that_streams_breaks_off_when_the_run_failed(fake: FakeCLI) -> None:
     from starlette.applications import Starlette
     from starlette.responses import StreamingResponse
@@ -207,7 +196,6 @@ def test_a_query_that_is_never_awaited_warns(fake: FakeCLI) -> None:
     assert fake.calls == []
 
 
-@pytest.mark.anyio
 async def test_a_query_of_a_session_warns_too(fake: FakeCLI) -> None:
     async with ph.session(cli=fake.path) as session:
         with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never awaited"):
@@ -224,7 +212,6 @@ def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) ->
         drop(ph.LanguageModel("opus", cli=fake.path).stream("Tidy up"))
 
 
-@pytest.mark.anyio
 async def test_a_query_that_was_closed_interrupted_or_refused_does_not_warn(fake: FakeCLI) -> None:
     query = ph.query("Tidy up", cli=fake.path)
     await query.aclose()
@@ -259,7 +246,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "pilothouse"]
 
 
-@pytest.mark.anyio
 async def test_a_failed_result_that_is_dropped_unseen_logs_one_warning(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,7 +257,6 @@ async def test_a_failed_result_that_is_dropped_unseen_logs_one_warning(
     assert printed.endswith("`raise_for_error()`: AuthenticationError")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("look", ["error", "is_success", "outcome", "raise_for_error"])
 async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.LogCaptureFixture, look: str) -> None:
     result = await ask(fake)
@@ -283,7 +268,6 @@ async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.Log
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.anyio
 async def test_internal_code_does_not_count_as_the_user_looking(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,19 +276,12 @@ async def test_internal_code_does_not_count_as_the_user_looking(
     assert len(warnings_of(caplog)) == 1
 
 
-def test_a_blocking_result_logs_it_too(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
-    assert sync.query("go", cli=failing(fake).path).result().text == ""
-    assert len(warnings_of(caplog)) == 1
-
-
-@pytest.mark.anyio
 async def test_a_text_stream_that_raised_has_been_seen(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ph.AuthenticationError):
         await collect(ph.query("go", cli=failing(fake).path).text_stream(), [])
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.anyio
 async def test_a_result_of_ones_own_and_an_interrupt_log_nothing(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,7 +296,6 @@ async def test_a_result_of_ones_own_and_an_interrupt_log_nothing(
 # A loop over a query that was read before.
 
 
-@pytest.mark.anyio
 async def test_a_loop_after_the_answer_gives_the_messages_again(fake: FakeCLI) -> None:
     received: list[str] = []
     query = ph.query("go", cli=fake.text("Hello").path, on_message=lambda message: received.append(message.type))
@@ -334,15 +310,6 @@ async def test_a_loop_after_the_answer_gives_the_messages_again(fake: FakeCLI) -
     assert received == ["system", "assistant", "result"]
 
 
-def test_a_blocking_loop_does_the_same(fake: FakeCLI) -> None:
-    query = sync.query("go", cli=fake.text("Hello").path)
-    first = list(query)
-    assert [message.type for message in first] == ["system", "assistant", "result"]
-    assert list(query) == first == query.result().messages
-    assert list(query.text_stream()) == ["Hello"]
-
-
-@pytest.mark.anyio
 async def test_a_loop_that_was_left_at_the_result_is_begun_anew(fake: FakeCLI) -> None:
     query = ph.query("go", cli=fake.text("Hello").path)
     async for message in query:
@@ -351,7 +318,6 @@ async def test_a_loop_that_was_left_at_the_result_is_begun_anew(fake: FakeCLI) -
     assert [message.type async for message in query] == ["system", "assistant", "result"]
 
 
-@pytest.mark.anyio
 async def test_in_a_block_it_goes_on_after_the_result(fake: FakeCLI) -> None:
     async with ph.query("go", cli=fake.text("Hello").path) as query:
         async for message in query:
@@ -360,7 +326,6 @@ async def test_in_a_block_it_goes_on_after_the_result(fake: FakeCLI) -> None:
         assert [message async for message in query] == []
 
 
-@pytest.mark.anyio
 async def test_a_loop_over_what_was_not_kept_says_what_to_do(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init()).repeat(6000, frames.assistant("x" * 1000)).emit(frames.result("done"))
     query = ph.query("go", cli=fake.path)
@@ -372,7 +337,6 @@ async def test_a_loop_over_what_was_not_kept_says_what_to_do(fake: FakeCLI) -> N
                 pass
 
 
-@pytest.mark.anyio
 async def test_a_second_loop_over_a_stream_of_a_language_model_is_refused(fake: FakeCLI) -> None:
     stream = ph.LanguageModel("opus", cli=fake.text("Hello").path).stream("Hi")
     assert [part.type async for part in stream][-1] == "finish"
@@ -385,7 +349,6 @@ async def test_a_second_loop_over_a_stream_of_a_language_model_is_refused(fake: 
             list(blocking)
 
 
-@pytest.mark.anyio
 async def test_an_error_has_no_error_of_ours_in_its_traceback() -> None:
     query = ph.query("go", cli="/no/such/claude")
     with pytest.raises(ph.CLINotFoundError) as caught:

@@ -17,6 +17,8 @@ import pilothouse as ph
 from pilothouse.permissions import DialogRequest, ElicitationRequest
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.anyio
+
 ASK: Body = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}}
 
 
@@ -95,7 +97,6 @@ def test_settings_that_cannot_work_are_reported_at_once(settings: Any, error: ty
 # --- the handshake
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G13", "R27", "R28", "R21")
 async def test_the_initialize_request_names_our_handlers() -> None:
     scripted = ScriptedQuery(finish)
@@ -125,7 +126,6 @@ async def test_the_initialize_request_names_our_handlers() -> None:
     assert not any(argument.startswith("--allowedTools") for argument in scripted.argv)  # can_use_tool is asked
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("R21")
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_a_server_may_be_given_as_its_wire_form_with_the_instance(wrapped: bool) -> None:
@@ -144,7 +144,6 @@ async def test_a_server_may_be_given_as_its_wire_form_with_the_instance(wrapped:
 def yes_hook(event: Any) -> None: ...
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -165,14 +164,12 @@ async def test_custom_tools_run_without_a_request_if_there_is_no_permission_hand
     assert ("--permission-prompt-tool=stdio" in scripted.argv) is bool(asks)
 
 
-@pytest.mark.anyio
 async def test_unset_options_are_not_in_the_initialize_request() -> None:
     scripted = ScriptedQuery(finish)
     await scripted.run(hooks={}, custom_tools=[])
     assert scripted.initialize_request == {"subtype": "initialize"}
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G28")
 async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
     scripted = ScriptedQuery(finish)
@@ -182,7 +179,6 @@ async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
     assert "user" not in {frame["type"] for frame in scripted.transport.sent_frames}  # the prompt never went out
 
 
-@pytest.mark.anyio
 async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAUDE_CODE_SIMPLE", " Yes ")
     with pytest.raises(ph.OptionsError, match="CLAUDE_CODE_SIMPLE is set"):
@@ -198,7 +194,6 @@ async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: py
 # --- answers
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("R11", "R12", "R13", "E72", "E73", "E74", "G27", "G28")
 async def test_each_request_reaches_its_handler() -> None:
     received: list[Any] = []
@@ -242,7 +237,6 @@ async def test_each_request_reaches_its_handler() -> None:
     ]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G49", "R10")
 async def test_requests_are_answered_while_the_messages_are_unread() -> None:
     answered = anyio.Event()
@@ -271,32 +265,6 @@ async def test_requests_are_answered_while_the_messages_are_unread() -> None:
     assert scripted.transport.script_error is None
 
 
-@pytest.mark.anyio
-async def test_a_withdrawn_question_is_cancelled_and_not_answered() -> None:
-    cancelled: list[str] = []
-    asked = anyio.Event()
-
-    async def play(peer: ScriptPeer) -> None:
-        key = await peer.put(ASK)
-        await asked.wait()
-        await peer.write({"type": "control_cancel_request", "request_id": key})
-        answer = await peer.ask({"subtype": "something_new"})
-        assert answer["request_id"] != key
-        await peer.finish()
-
-    async def can_use_tool(request: ph.PermissionRequest) -> bool:
-        asked.set()
-        try:
-            await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():
-            cancelled.append(request.tool_use_id)
-            raise
-        return True
-
-    assert (await ScriptedQuery(play).run(can_use_tool=can_use_tool)).text == "done"
-    assert cancelled == ["t1"]
-
-
 class Waiting:
     """A callback that waits until it is cancelled."""
 
@@ -323,7 +291,6 @@ async def ask_and_wait(peer: ScriptPeer) -> None:
     assert frame == {}, "a question was answered by nobody"
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 @pytest.mark.requirement("G49")
 @pytest.mark.parametrize("how", ["interrupt", "close", "timeout", "cancel", "drop out"])
@@ -354,7 +321,6 @@ async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> No
     assert not any(frame["type"] == "control_response" for frame in scripted.transport.sent_frames)
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
     async def play(peer: ScriptPeer) -> None:
@@ -368,7 +334,6 @@ async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
     assert (await ScriptedQuery(play).run(can_use_tool=slow, idle_timeout=0.2)).text == "done"
 
 
-@pytest.mark.anyio
 async def test_errors_of_handlers_are_not_sent_to_the_cli(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
 
@@ -389,7 +354,6 @@ async def test_errors_of_handlers_are_not_sent_to_the_cli(caplog: pytest.LogCapt
     assert logged == {"pilothouse.permissions", "pilothouse.hooks"}
 
 
-@pytest.mark.anyio
 async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
@@ -412,21 +376,6 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
     assert reported.getMessage() == "the tool mcp__tools__look refused: no such ship"
 
 
-@pytest.mark.anyio
-async def test_a_handler_that_raises_is_an_error_response_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(peer: ScriptPeer) -> None:
-        answer = await peer.ask(ASK)
-        assert (answer["subtype"], answer["error"]) == ("error", "the host failed to handle can_use_tool")
-        await peer.finish()
-
-    async def broken(self: Any, body: Any) -> Any:
-        raise LookupError("hunter2")
-
-    monkeypatch.setattr("pilothouse.permissions.dispatcher.PermissionDispatcher.handle", broken)
-    await ScriptedQuery(play).run(can_use_tool=yes)
-
-
-@pytest.mark.anyio
 async def test_callbacks_see_the_context_of_the_call() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
     seen: list[str] = []
@@ -457,7 +406,6 @@ async def test_callbacks_see_the_context_of_the_call() -> None:
     assert seen == ["Ann", "Ann", "Ann"]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("L25")
 async def test_servers_of_other_processes_need_no_handshake() -> None:
     with FakeCLI().text("done") as fake:

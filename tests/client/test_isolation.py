@@ -17,7 +17,7 @@ from pilothouse.options.isolation import BUILT_IN_AGENTS, INHERITED_VARIABLES, i
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports.watchdog import watchdog
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at modes of files")
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="looks at modes of files")]
 
 KEY = "sk-ant-given-to-the-options"
 
@@ -61,7 +61,6 @@ def test_the_documentation_has_the_list() -> None:
     assert [name for name in INHERITED_VARIABLES if f"`{name}`" not in page] == []
 
 
-@pytest.mark.anyio
 async def test_the_child_gets_a_home_of_its_own_and_a_list_of_variables(
     fake: FakeCLI, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,14 +96,12 @@ async def test_the_child_gets_a_home_of_its_own_and_a_list_of_variables(
     assert str(home) not in watchdog._entries
 
 
-@pytest.mark.anyio
 async def test_sessions_on_disk_can_be_asked_for(fake: FakeCLI) -> None:
     fake.text("Hello")
     await ph.query("go", cli=fake.path, isolation="strict", persist_session=True)
     assert "--no-session-persistence" not in fake.calls[0].argv
 
 
-@pytest.mark.anyio
 async def test_nothing_of_the_environment_where_nothing_is_inherited(fake: FakeCLI) -> None:
     fake.text("Hello")
     path = {"PATH": os.environ["PATH"]}
@@ -113,7 +110,6 @@ async def test_nothing_of_the_environment_where_nothing_is_inherited(fake: FakeC
     assert "HOME" in fake.calls[0].env
 
 
-@pytest.mark.anyio
 async def test_the_home_goes_when_the_start_fails(temporary: Path, tmp_path: Path) -> None:
     broken = tmp_path / "claude"
     broken.write_bytes(b"\x7fELF, but not really")
@@ -126,7 +122,6 @@ async def test_the_home_goes_when_the_start_fails(temporary: Path, tmp_path: Pat
     assert homes(temporary) == []
 
 
-@pytest.mark.anyio
 async def test_a_place_for_it_that_cannot_be_written_to_is_reported(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +133,6 @@ async def test_a_place_for_it_that_cannot_be_written_to_is_reported(
         await ph.query("go", cli=fake.path, isolation="strict")
 
 
-@pytest.mark.anyio
 async def test_the_home_goes_when_the_query_is_dropped(fake: FakeCLI, temporary: Path) -> None:
     fake.expect("user").emit(frames.init()).hang()
     query = ph.query("go", cli=fake.path, isolation="strict")
@@ -150,7 +144,6 @@ async def test_the_home_goes_when_the_query_is_dropped(fake: FakeCLI, temporary:
     await until(lambda: not homes(temporary))
 
 
-@pytest.mark.anyio
 async def test_the_home_goes_when_the_child_crashes(fake: FakeCLI, temporary: Path) -> None:
     fake.expect("user").emit(frames.init()).kill()
     with pytest.raises(ph.CLIExitedError):
@@ -158,7 +151,6 @@ async def test_the_home_goes_when_the_child_crashes(fake: FakeCLI, temporary: Pa
     assert homes(temporary) == []
 
 
-@pytest.mark.anyio
 async def test_a_session_keeps_its_home_over_a_crash(temporary: Path) -> None:
     def child(io: Any) -> None:
         while True:
@@ -187,7 +179,6 @@ async def test_a_session_keeps_its_home_over_a_crash(temporary: Path) -> None:
         assert all("--no-session-persistence" not in call.argv for call in fake.calls)
 
 
-@pytest.mark.anyio
 async def test_agents_do_not_share_a_home(fake: FakeCLI) -> None:
     fake.text("Hello").forever()
     agent = ph.Agent(cli=fake.path, isolation="strict")

@@ -7,13 +7,14 @@ import pytest
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.anyio
+
 
 def story(fake: FakeCLI) -> None:
     texts = [frames.assistant(text, message_id=f"msg_{text}") for text in ("one", "two", "three")]
     fake.expect("user").emit(frames.init(), *texts, frames.result("done"))
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E52")
 async def test_the_next_loop_goes_on_where_one_was_left(fake: FakeCLI) -> None:
     story(fake)
@@ -26,7 +27,6 @@ async def test_the_next_loop_goes_on_where_one_was_left(fake: FakeCLI) -> None:
     assert seen == ["system", "assistant", "assistant", "assistant", "result"]
 
 
-@pytest.mark.anyio
 async def test_another_kind_of_loop_goes_on_too(fake: FakeCLI) -> None:
     story(fake)
     async with ph.query("go", cli=fake.path) as query:
@@ -37,7 +37,6 @@ async def test_another_kind_of_loop_goes_on_too(fake: FakeCLI) -> None:
     assert texts == ["two", "three"]
 
 
-@pytest.mark.anyio
 async def test_the_rest_reaches_the_callback(fake: FakeCLI) -> None:
     story(fake)
     seen: list[str] = []

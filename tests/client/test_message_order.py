@@ -9,6 +9,8 @@ import pytest
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
+pytestmark = pytest.mark.anyio
+
 HOOK = {"type": "system", "subtype": "hook_started", "hook_event": "SessionStart", "session_id": frames.SESSION_ID}
 RESET = {"type": "conversation_reset", "new_conversation_id": "new", "session_id": "old"}
 
@@ -17,7 +19,6 @@ def kinds(messages: list[Any]) -> list[str]:
     return [getattr(message, "subtype", None) or message.type for message in messages]
 
 
-@pytest.mark.anyio
 async def test_what_comes_before_the_turn_is_given_after_its_beginning(fake: FakeCLI) -> None:
     fake.emit(HOOK).expect("user").emit(RESET, frames.init(session_id="new"), HOOK, frames.result("", session_id="new"))
     query = ph.query("/clear", cli=fake.path)
@@ -26,7 +27,6 @@ async def test_what_comes_before_the_turn_is_given_after_its_beginning(fake: Fak
     assert query.session_id == "new"
 
 
-@pytest.mark.anyio
 async def test_without_an_init_message_nothing_is_held_back(fake: FakeCLI) -> None:
     fake.expect("user").emit(HOOK, frames.assistant("Hello"), frames.init(), frames.result("Hello"))
     assert kinds((await ph.query("go", cli=fake.path)).messages) == ["hook_started", "assistant", "init", "success"]
@@ -40,13 +40,11 @@ async def test_without_an_init_message_nothing_is_held_back(fake: FakeCLI) -> No
         assert kinds(seen) == ["hook_started"]
 
 
-@pytest.mark.anyio
 async def test_only_so_much_is_held_back(fake: FakeCLI) -> None:
     fake.expect("user").repeat(20_000, HOOK).emit(frames.init(), frames.result(""))
     assert kinds((await ph.query("go", cli=fake.path)).messages)[0] == "hook_started"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("transport", ["fake", "mock"])
 async def test_a_session_keeps_lifecycle_messages_for_its_listeners(fake: FakeCLI, transport: str) -> None:
     frames_of_turn = [HOOK, frames.init(), frames.assistant("Hello"), frames.result("Hello")]

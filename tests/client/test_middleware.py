@@ -12,7 +12,6 @@ import pytest
 from fake_cli_processes import ended
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse.client import Middleware, NextPrompt
 from pilothouse.client.middleware import ReadEvents
 from pilothouse.client.prompt import make_prompt
@@ -241,11 +240,6 @@ async def test_a_dropped_query_ends(fake: FakeCLI) -> None:
     del query
     assert reference() is None
     await ended(fake)
-
-
-def test_the_blocking_twin_has_it_too(fake: FakeCLI) -> None:
-    fake.text("one").text("two")
-    assert sync.query("go", cli=fake.path, middleware=[follow_up("more")]).result().text == "two"
 
 
 # Mistakes.

@@ -23,9 +23,7 @@ from pilothouse.errors import ConfigError
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
 # Queries are made to see how they are checked, and not run.
-pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
-
-MODEL_OF = "where the model comes from"
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")]
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +143,6 @@ def test_the_default_agent_is_one_object_and_no_agent_needs_it() -> None:
 
 
 @pytest.mark.requirement("L4", "L22")
-@pytest.mark.anyio
 async def test_replacing_the_default_agent_changes_what_the_module_asks() -> None:
     def answers(text: str) -> ph.Agent:
         return ph.Agent(transport=lambda: mock_transport(text))
@@ -176,7 +173,6 @@ def test_a_default_agent_of_a_block_is_that_of_its_thread() -> None:
     assert mine not in elsewhere
 
 
-@pytest.mark.anyio
 async def test_a_default_agent_of_a_block_is_that_of_its_task() -> None:
     agents = [ph.Agent(model=f"tenant-{name}") for name in "ab"]
     both_inside, inherited = anyio.Event(), list[ph.Agent]()
@@ -449,7 +445,6 @@ def test_a_misspelt_variable_is_reported_once(
 
 
 @pytest.mark.requirement("L30", "L22", "E10")
-@pytest.mark.anyio
 async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,7 +462,6 @@ async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
 
 
 @pytest.mark.requirement("L22", "L26")
-@pytest.mark.anyio
 async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports.watchdog import watchdog
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 @pytest.fixture
@@ -33,7 +33,6 @@ def hanging(fake: FakeCLI) -> FakeCLI:
 # shapes of loops and tasks
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E52", "G24", "G25")
 async def test_an_error_in_the_body_of_a_loop_is_the_error(hanging: FakeCLI) -> None:
     async def read() -> None:
@@ -45,7 +44,6 @@ async def test_an_error_in_the_body_of_a_loop_is_the_error(hanging: FakeCLI) -> 
     await ended(hanging)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G23", "G24", "G25")
 async def test_an_error_in_a_block_is_the_error(hanging: FakeCLI) -> None:
     async def use() -> None:
@@ -59,7 +57,6 @@ async def test_an_error_in_a_block_is_the_error(hanging: FakeCLI) -> None:
     await ended(hanging)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G26", "G2", "E23")
 async def test_a_block_that_cannot_start_is_not_entered(tmp_path: Path) -> None:
     with pytest.raises(ph.CLINotFoundError):
@@ -69,7 +66,6 @@ async def test_a_block_that_cannot_start_is_not_entered(tmp_path: Path) -> None:
         await ph.query("go", cli=tmp_path / "no-claude").start()
 
 
-@pytest.mark.anyio
 async def test_a_deadline_on_one_message_leaves_the_query_usable(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({})
     fake.emit(frames.assistant("late"), frames.result("late"))
@@ -85,26 +81,6 @@ async def test_a_deadline_on_one_message_leaves_the_query_usable(fake: FakeCLI) 
         assert [m.type async for m in iterator] == ["result"]
 
 
-@pytest.mark.anyio
-async def test_each_message_may_be_taken_by_another_task(fake: FakeCLI) -> None:
-    fake.text("Hello")
-    seen: list[str] = []
-    query = ph.query("go", cli=fake.path)
-    iterator = aiter(query)
-
-    async def take() -> None:
-        seen.append((await anext(iterator)).type)
-
-    for _ in range(3):
-        async with anyio.create_task_group() as group:
-            group.start_soon(take)
-    with pytest.raises(StopAsyncIteration):
-        await anext(iterator)
-    assert seen == ["system", "assistant", "result"]
-    await query.aclose()
-
-
-@pytest.mark.anyio
 async def test_started_here_read_there_closed_elsewhere(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
     async with anyio.create_task_group() as group:
@@ -125,7 +101,6 @@ async def test_started_here_read_there_closed_elsewhere(hanging: FakeCLI) -> Non
     await ended(hanging)
 
 
-@pytest.mark.anyio
 async def test_tasks_that_read_together_share_the_messages(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init())
     for n in range(20):
@@ -155,7 +130,6 @@ async def test_tasks_that_read_together_share_the_messages(fake: FakeCLI) -> Non
         assert result.text == "done"
 
 
-@pytest.mark.anyio
 async def test_tasks_may_share_one_iterator(fake: FakeCLI) -> None:
     fake.expect("user").emit(*(frames.assistant(str(n)) for n in range(50))).emit(frames.result("done"))
     iterator = aiter(ph.query("go", cli=fake.path))
@@ -173,7 +147,6 @@ async def test_tasks_may_share_one_iterator(fake: FakeCLI) -> None:
     assert sorted(seen) == sorted(["", *map(str, range(50))])
 
 
-@pytest.mark.anyio
 async def test_closing_wakes_readers(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
     outcomes: list[str] = []
@@ -194,7 +167,6 @@ async def test_closing_wakes_readers(hanging: FakeCLI) -> None:
     assert "closed" in outcomes[0]
 
 
-@pytest.mark.anyio
 async def test_only_a_loop_that_was_entered_can_be_left(fake: FakeCLI) -> None:
     fake.text("Hello")
     query = await ph.query("go", cli=fake.path).start()
@@ -205,7 +177,6 @@ async def test_only_a_loop_that_was_entered_can_be_left(fake: FakeCLI) -> None:
     assert (await query).text == "Hello"
 
 
-@pytest.mark.anyio
 async def test_a_query_in_a_cycle_is_collected(hanging: FakeCLI) -> None:
     class Holder:
         query: Any = None
@@ -222,7 +193,6 @@ async def test_a_query_in_a_cycle_is_collected(hanging: FakeCLI) -> None:
     await ended(hanging)
 
 
-@pytest.mark.anyio
 async def test_a_query_is_dropped_in_another_thread(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
     iterator = aiter(query)
@@ -249,21 +219,6 @@ def test_a_query_belongs_to_no_loop_until_it_is_used(fake: FakeCLI) -> None:
     assert [r.text for r in results] == ["Hello"] * 3
     trio_query = ph.query("go", cli=fake.path)
     assert anyio.run(trio_query.result, backend="trio").text == "Hello"
-
-
-def test_a_thread_with_a_loop_of_its_own(fake: FakeCLI) -> None:
-    fake.text("Hello").forever()
-    texts: list[str] = []
-
-    def work() -> None:
-        texts.append(asyncio.run(ph.query("go", cli=fake.path).result()).text)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert texts == ["Hello"] * 3
 
 
 # many
@@ -304,7 +259,6 @@ def children() -> list[int]:
     return sorted(found - {watchdog.shell_pid})
 
 
-@pytest.mark.anyio
 async def test_fifty_at_once_get_their_own_answers() -> None:
     def play(child: Any) -> None:
         user = child.expect("user")
@@ -327,7 +281,6 @@ async def test_fifty_at_once_get_their_own_answers() -> None:
         assert not running(fake)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G47")
 async def test_a_cancelled_start_leaves_nothing(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
@@ -339,7 +292,6 @@ async def test_a_cancelled_start_leaves_nothing(hanging: FakeCLI) -> None:
     eventually(lambda: not running(hanging))  # a grandchild was killed with it, and goes in the next moment
 
 
-@pytest.mark.anyio
 async def test_a_block_keeps_all_messages_for_its_result(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.client.queries.STREAM_KEEP_BYTES", 1000)
     fake.expect("user").emit(frames.init()).repeat(50, frames.assistant("x" * 100)).emit(frames.result("done"))
@@ -347,7 +299,6 @@ async def test_a_block_keeps_all_messages_for_its_result(fake: FakeCLI, monkeypa
         assert len((await query.result()).messages) == 52
 
 
-@pytest.mark.anyio
 async def test_giving_up_waiting_inside_a_block_ends_nothing(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init())
     fake.expect("control_request", "interrupt").reply({}).emit(frames.result("done"))

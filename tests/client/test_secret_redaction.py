@@ -24,7 +24,7 @@ from pilothouse.testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), UNUSED]
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), UNUSED]
 
 KEYS = {
     name: f"planted.{name}.0123456789abcdef"  # the shape says nothing
@@ -232,7 +232,6 @@ SAYS = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E76")
 @pytest.mark.parametrize(
     ("how", "session"), [(how, session) for how in SAYS for session in (False, True) if (how, session) != SLOW]
@@ -250,7 +249,6 @@ async def test_a_child_that_echoes_keys_on_standard_error(fake: FakeCLI, log: Re
         assert any("[redacted]" in line for line in log.lines)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E76")
 async def test_errors_of_the_start_show_no_key(tmp_path: Path) -> None:
     broken = tmp_path / "claude"
@@ -266,14 +264,12 @@ async def test_errors_of_the_start_show_no_key(tmp_path: Path) -> None:
         clean(error_text(await failing(options)), "an error of the start")
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E76")
 async def test_a_line_that_is_too_long_shows_no_key(fake: FakeCLI) -> None:
     fake.expect("user").emit({"type": "system", "note": KEYS["api"] + "x" * 4000}).exit(0)
     clean(error_text(await failing(planted(fake.path, max_line_bytes=2000))), "a line that is too long")
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E76")
 async def test_private_files_are_private_and_gone_and_arguments_have_no_key(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init()).hang()
@@ -292,7 +288,6 @@ async def test_private_files_are_private_and_gone_and_arguments_have_no_key(fake
     assert not any(path.parent.exists() for path in paths)
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E76")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

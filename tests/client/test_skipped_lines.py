@@ -17,6 +17,8 @@ from pilothouse.protocol.validator import StreamFaultKind
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
+pytestmark = pytest.mark.anyio
+
 LONG = json.dumps(frames.assistant("y" * 5000)) + "\n"
 BROKEN = '{"type": "assistant", "message": \n'
 NO_MESSAGE = '{"no": "type"}\n'
@@ -32,7 +34,6 @@ def one_turn(fake: FakeCLI, *lines: str) -> FakeCLI:
     [(LONG, "too_long"), (BROKEN, "not_json"), (NO_MESSAGE, "no_message"), (NOISE, "not_json")],
     ids=["long", "broken", "no message", "noise"],
 )
-@pytest.mark.anyio
 async def test_a_line_that_was_skipped_is_a_message_and_counted(fake: FakeCLI, line: str, reason: str) -> None:
     result = await ph.query("go", cli=one_turn(fake, line).path, max_line_bytes=1500)
     assert [type(message) for message in result.messages] == [ph.InitMessage, LineSkippedMessage, ph.ResultMessage]
@@ -48,7 +49,6 @@ async def test_a_line_that_was_skipped_is_a_message_and_counted(fake: FakeCLI, l
     assert [fault.kind for fault in report.faults] == [StreamFaultKind.SKIPPED_LINE]
 
 
-@pytest.mark.anyio
 async def test_a_query_of_a_session_and_listeners_get_the_report(fake: FakeCLI) -> None:
     one_turn(fake, LONG, NO_MESSAGE)
     fake.text("second")
@@ -72,7 +72,6 @@ def test_many_of_one_kind_are_one_message_for_each_read(fake: FakeCLI) -> None:
     assert result.validate().fault_count == 20_000
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("line", [b"x\n", b"\n"])
 async def test_other_tasks_run_while_a_child_prints_much_that_is_no_message(
     line: bytes, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +132,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "was denied" in record.getMessage()]
 
 
-@pytest.mark.anyio
 async def test_a_tool_that_was_denied_unasked_is_warned_of_once(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,8 @@ from pilothouse.events import OutputRejected, Started
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, mock_transport
 
+pytestmark = pytest.mark.anyio
+
 # --- what the model gave
 
 
@@ -149,7 +151,6 @@ def test_the_prompt_that_asks_again_can_be_sent() -> None:
 # --- asking again
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("L14", "L42")
 async def test_a_wrong_output_is_asked_for_again_in_the_same_child(fake: FakeCLI) -> None:
     first = answer(WRONG, num_turns=2, cost_usd=0.1, duration_ms=100, permission_denials=[{"tool_name": "Bash"}])
@@ -177,7 +178,6 @@ async def test_a_wrong_output_is_asked_for_again_in_the_same_child(fake: FakeCLI
     assert (call.exit_code, call.saw_eof) == (0, True)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("repairs", "turns", "attempts", "words"),
     [
@@ -202,17 +202,6 @@ async def test_it_is_asked_for_so_often_and_not_more(
     assert len(fake.calls[0].prompts) == attempts
 
 
-@pytest.mark.anyio
-async def test_it_comes_with_the_third_question() -> None:
-    transport = mock_transport(answer(text="no"), answer(WRONG), answer({"data": GOOD}))
-    result = await ph.query("go", transport=transport, output_type=Invoice, output_repairs=5)
-    assert (result.output, result.structured, result.output_attempts) == (Invoice(7), GOOD, 3)
-    prompts = [frame["message"]["content"] for frame in transport.sent_frames if frame["type"] == "user"]
-    assert "the tool StructuredOutput was not called" in prompts[1]
-    assert "does not fit Invoice" in prompts[2]
-
-
-@pytest.mark.anyio
 async def test_a_json_schema_is_asked_for_again_too() -> None:
     schema = {"type": "object", "required": ["number"]}
     transport = mock_transport(answer(text="no"), answer(GOOD))
@@ -220,7 +209,6 @@ async def test_a_json_schema_is_asked_for_again_too() -> None:
     assert (result.output, result.output_attempts) == (GOOD, 2)
 
 
-@pytest.mark.anyio
 async def test_without_a_type_nothing_is_asked() -> None:
     transport = mock_transport(answer(text="no"))
     result = await ph.query("go", transport=transport)
@@ -228,7 +216,6 @@ async def test_without_a_type_nothing_is_asked() -> None:
     assert len([frame for frame in transport.sent_frames if frame["type"] == "user"]) == 1
 
 
-@pytest.mark.anyio
 async def test_the_argv_form_has_nowhere_to_ask(fake: FakeCLI) -> None:
     fake_turns(fake, answer(WRONG))
     result = await ph.query("go", cli=fake.path, output_type=Invoice, prompt_via="argv")
@@ -236,7 +223,6 @@ async def test_the_argv_form_has_nowhere_to_ask(fake: FakeCLI) -> None:
     assert (result.error.value, result.error.attempts) == (WRONG, 1)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "fields",
     [
@@ -255,7 +241,6 @@ async def test_a_turn_that_did_not_end_well_is_not_asked_again(fake: FakeCLI, fi
     assert len(fake.calls[0].prompts) == 1
 
 
-@pytest.mark.anyio
 async def test_of_several_prompts_the_last_answer_is_typed(fake: FakeCLI) -> None:
     fake_turns(fake, answer(text="one"), answer(WRONG), answer(GOOD))
     prompts = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("a", "b")]
@@ -264,7 +249,6 @@ async def test_of_several_prompts_the_last_answer_is_typed(fake: FakeCLI) -> Non
     assert [prompt[:10] for prompt in fake.calls[0].prompts] == ["a", "b", ASKED_AGAIN[:10]]
 
 
-@pytest.mark.anyio
 async def test_prompts_that_come_one_by_one(fake: FakeCLI) -> None:
     fake_turns(fake, answer(text="one"), answer(text="two"), answer(GOOD))
     turn = anyio.Event()
@@ -288,7 +272,6 @@ async def test_prompts_that_come_one_by_one(fake: FakeCLI) -> None:
     assert (await query.result()).output == Invoice(7)
 
 
-@pytest.mark.anyio
 async def test_streams_see_all_of_it(fake: FakeCLI) -> None:
     for _ in range(4):
         fake_turns(fake, answer(WRONG), answer(GOOD))
@@ -316,7 +299,6 @@ async def test_streams_see_all_of_it(fake: FakeCLI) -> None:
     assert (await query.result()).output == Invoice(7)
 
 
-@pytest.mark.anyio
 async def test_a_slow_reader_gets_events_in_order() -> None:
     query = ph.query("go", transport=mock_transport(answer(WRONG), answer(GOOD)), output_type=Invoice)
     async with query:
@@ -329,7 +311,6 @@ async def test_a_slow_reader_gets_events_in_order() -> None:
     assert kinds == [*turn, "OutputRejected", *turn]
 
 
-@pytest.mark.anyio
 async def test_a_long_stream_keeps_what_the_numbers_need(fake: FakeCLI) -> None:
     fake_turns(fake, answer(WRONG, num_turns=2), answer(text="x" * 5_000_000, num_turns=3), answer(GOOD, num_turns=4))
     query = ph.query("go", cli=fake.path, output_type=Invoice, output_repairs=2)

@@ -7,16 +7,17 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_cli_processes import DEADLINE, ended, until
+from fake_cli_processes import DEADLINE, until
 from output_examples import GOOD, WRONG, Invoice, answer, fake_turns, result_of
 
 import pilothouse as ph
 from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, OutputValidator
-from pilothouse.events import OutputRejected
-from pilothouse.messages import Message, ResultMessage
+from pilothouse.messages import ResultMessage
 from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.transports import MemoryPeer, MemoryTransport
+
+pytestmark = pytest.mark.anyio
 
 # --- endings
 
@@ -47,7 +48,6 @@ async def say_init(peer: MemoryPeer) -> None:
     await peer.write(frames.init())
 
 
-@pytest.mark.anyio
 async def test_interrupt_while_it_is_asked_again() -> None:
     query = ph.query("go", transport=endless(answer(WRONG), say_init), output_type=Invoice)
     async with query:
@@ -65,7 +65,6 @@ async def test_interrupt_while_it_is_asked_again() -> None:
         _ = result.output
 
 
-@pytest.mark.anyio
 async def test_an_interrupt_that_comes_before_the_new_turn_stops_it() -> None:
     held = anyio.Event()
     early: list[Any] = []
@@ -99,7 +98,6 @@ async def test_an_interrupt_that_comes_before_the_new_turn_stops_it() -> None:
     assert kinds == ["initialize", "interrupt"]
 
 
-@pytest.mark.anyio
 async def test_an_interrupted_turn_is_not_asked_again(fake: FakeCLI) -> None:
     fake.on_control("interrupt", {"still_queued": []})
     fake.expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({"still_queued": []})
@@ -115,7 +113,6 @@ async def test_an_interrupted_turn_is_not_asked_again(fake: FakeCLI) -> None:
     assert len(fake.calls[0].prompts) == 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_child_dies_while_it_is_asked_again(fake: FakeCLI, stream: bool) -> None:
     fake_turns(fake, answer(WRONG)).expect("user").stderr("out of memory\n").kill("SIGKILL")
@@ -133,17 +130,6 @@ async def test_the_child_dies_while_it_is_asked_again(fake: FakeCLI, stream: boo
     assert first.value == WRONG
 
 
-@pytest.mark.anyio
-async def test_a_child_that_leaves_instead_of_answering(fake: FakeCLI) -> None:
-    fake_turns(fake, answer(WRONG)).expect("user").exit(0)
-    with pytest.raises(ph.CLIExitedError, match="exited with code 0 before the answer was complete") as caught:
-        await ph.query("go", cli=fake.path, output_type=Invoice)
-    first = ph.find_cause(caught.value, ph.StructuredOutputError)
-    assert first is not None
-    assert first.value == WRONG
-
-
-@pytest.mark.anyio
 async def test_an_api_error_while_it_is_asked_again(fake: FakeCLI) -> None:
     down = answer(text="API Error: Overloaded", is_error=True, api_error_status=529, terminal_reason="api_error")
     fake_turns(fake, answer(WRONG), down)
@@ -155,7 +141,6 @@ async def test_an_api_error_while_it_is_asked_again(fake: FakeCLI) -> None:
     assert result.output_attempts == 2
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("limits", [{"timeout": 0.4}, {"idle_timeout": 0.2}])
 async def test_time_limits_count_over_all(limits: dict[str, Any]) -> None:
     with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout) as caught:
@@ -163,25 +148,6 @@ async def test_time_limits_count_over_all(limits: dict[str, Any]) -> None:
     assert ph.find_cause(caught.value, ph.StructuredOutputError) is not None
 
 
-@pytest.mark.anyio
-async def test_cancelled_or_left_while_it_is_asked_again(fake: FakeCLI) -> None:
-    fake_turns(fake, answer(WRONG)).expect("user").emit(frames.init()).hang()
-    async for event in ph.query("go", cli=fake.path, output_type=Invoice).events():
-        if isinstance(event, OutputRejected):
-            break
-    await ended(fake)
-    with anyio.CancelScope() as scope:
-
-        def cancel(message: Message) -> None:
-            if isinstance(message, ResultMessage):
-                scope.cancel()
-
-        await ph.query("go", cli=fake.path, output_type=Invoice, on_message=cancel)
-    assert scope.cancelled_caught
-    await ended(fake)
-
-
-@pytest.mark.anyio
 async def test_a_query_that_is_closed_is_not_asked_again() -> None:
     asked_again = anyio.Event()
 
@@ -200,7 +166,6 @@ async def test_a_query_that_is_closed_is_not_asked_again() -> None:
     assert ph.find_cause(caught.value, ph.StructuredOutputError) is not None
 
 
-@pytest.mark.anyio
 async def test_a_woken_model_is_not_taken_for_the_repair() -> None:
     async def wake_first(peer: MemoryPeer) -> None:
         woken = frames.result("A task ended.", num_turns=9, origin={"kind": "task-notification"})
@@ -211,7 +176,6 @@ async def test_a_woken_model_is_not_taken_for_the_repair() -> None:
     assert (result.output, result.turns) == (Invoice(7), 2)
 
 
-@pytest.mark.anyio
 async def test_done_ends_the_asking() -> None:
     async def say_done(peer: MemoryPeer) -> None:
         await peer.write({"type": "done"})
@@ -236,14 +200,12 @@ def given_up(*inputs: Any) -> list[frames.Frame]:
     return [frames.init(), *calls, failed]
 
 
-@pytest.mark.anyio
 async def test_a_wrapped_output_that_the_cli_refused_is_saved() -> None:
     result = await ph.query("go", transport=mock_transport(given_up({}, {"output": GOOD})), output_type=Invoice)
     assert result.is_success
     assert (result.output, result.structured) == (Invoice(7), GOOD)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("inputs", [[], [GOOD, WRONG]])
 async def test_when_the_cli_gives_up(inputs: list[Any]) -> None:
     transport = mock_transport(given_up(*inputs))
@@ -256,7 +218,6 @@ async def test_when_the_cli_gives_up(inputs: list[Any]) -> None:
     assert len([frame for frame in transport.sent_frames if frame["type"] == "user"]) == 1
 
 
-@pytest.mark.anyio
 async def test_each_result_is_judged_once() -> None:
     judged: list[Any] = []
 
@@ -272,17 +233,6 @@ async def test_each_result_is_judged_once() -> None:
     assert (judged, answered.output) == ([GOOD], GOOD)
 
 
-@pytest.mark.anyio
-async def test_a_query_that_was_never_started() -> None:
-    query = ph.query("go", transport=mock_transport(), output_type=Invoice)
-    await query.interrupt()
-    result = await query.result()
-    assert (result.outcome, result.output_attempts) == ("interrupted", 0)
-    with pytest.raises(ph.Interrupted):
-        _ = result.output
-
-
-@pytest.mark.anyio
 async def test_prompts_that_an_old_cli_folds_into_one_turn() -> None:
     # It names none of them in its result, and leaves.
     fake = FakeCLI(mark=False).expect("user").expect("user").emit(*answer(GOOD)).exit(0)

@@ -23,6 +23,8 @@ from pilothouse.options import Options, render
 from pilothouse.testing import frames
 from pilothouse.transports import ExitInfo
 
+pytestmark = pytest.mark.anyio
+
 MESSAGE = from_dict(frames.assistant("x"))
 flavour: ContextVar[str] = ContextVar("flavour", default="plain")
 
@@ -34,7 +36,6 @@ def system(subtype: str, **fields: Any) -> Message:
 # inbox
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E21")
 async def test_what_comes_before_the_consumer_is_kept_in_order() -> None:
     inbox = MessageBuffer(100)
@@ -49,7 +50,6 @@ async def test_what_comes_before_the_consumer_is_kept_in_order() -> None:
     assert await inbox.get() == ([], 0)
 
 
-@pytest.mark.anyio
 async def test_the_error_comes_after_the_messages_and_every_time() -> None:
     inbox = MessageBuffer()
     inbox.put([MESSAGE], 1)
@@ -62,26 +62,6 @@ async def test_the_error_comes_after_the_messages_and_every_time() -> None:
             await inbox.get()
 
 
-@pytest.mark.anyio
-async def test_the_consumer_waits_for_messages_and_for_the_end() -> None:
-    inbox = MessageBuffer()
-    got: list[int] = []
-
-    async def consume() -> None:
-        while (batch := await inbox.get())[0]:
-            got.append(batch[1])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(consume)
-        for n in (1, 2, 3):
-            await anyio.wait_all_tasks_blocked()
-            inbox.put([MESSAGE], n)
-        await anyio.wait_all_tasks_blocked()
-        assert got == [1, 2, 3]
-        inbox.end()
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("release", ["get", "end", "release_reader"])
 async def test_the_producer_waits_for_space(release: str) -> None:
     inbox = MessageBuffer(10)
@@ -107,7 +87,6 @@ async def test_the_producer_waits_for_space(release: str) -> None:
             await passed.wait()
 
 
-@pytest.mark.anyio
 async def test_two_consumers_lose_and_repeat_nothing() -> None:
     inbox = MessageBuffer()
     got: list[int] = []
@@ -164,7 +143,6 @@ def test_the_list_of_the_cli_is_the_truth() -> None:
 # detached tasks and calls into the loop
 
 
-@pytest.mark.anyio
 async def test_a_spawned_task_outlives_its_scope_and_keeps_the_context() -> None:
     seen: list[str] = []
     release, done = anyio.Event(), anyio.Event()
@@ -204,7 +182,6 @@ def test_the_end_of_the_loop_cancels_spawned_tasks(anyio_backend: str) -> None:
     assert seen == ["cancelled"]
 
 
-@pytest.mark.anyio
 async def test_a_call_from_another_thread_runs_on_the_loop() -> None:
     called = anyio.Event()
     threads: list[int] = []

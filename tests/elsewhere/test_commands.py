@@ -28,6 +28,8 @@ from pilothouse.transports.supervisor import (
     read_answer,
 )
 
+pytestmark = pytest.mark.anyio
+
 
 def test_the_names_are_in_the_root() -> None:
     assert (ph.in_container, ph.over_ssh, ph.in_pod) == (in_container, over_ssh, in_pod)
@@ -60,7 +62,6 @@ def test_the_commands() -> None:
     assert prefix(pod) == "kubectl exec --stdin --context=prod --namespace=agents --container=main claude-0 --"
 
 
-@pytest.mark.anyio
 async def test_a_command_has_the_directory_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two", "a:b"):
         (tmp_path / name).mkdir()
@@ -148,7 +149,6 @@ def test_the_answer_stands_behind_what_a_login_prints() -> None:
     assert read_answer("id", b"Welcome!\nid ready\nfirst output") == (b"ready", b"first output")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("settings", "kind", "words"),
     [
@@ -168,7 +168,6 @@ async def test_a_start_that_fails_says_why(settings: dict[str, Any], kind: type[
     await made.close()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 async def test_any_posix_shell_does(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [shell, "sh"] if shell == "busybox" else [shell]
@@ -202,7 +201,6 @@ async def test_any_posix_shell_does(shell: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.matrix
-@pytest.mark.anyio
 async def test_a_callback_that_blocks_the_loop_is_no_dead_network() -> None:
     made = CommandTransport(PLAIN, cli=sys.executable)
     await made.start(peer("echo"))
@@ -228,7 +226,6 @@ exec setsid --wait "$@"
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_query_through_kubectl(
     real_cli: str, scripted_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

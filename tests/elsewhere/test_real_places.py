@@ -27,7 +27,11 @@ from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
 from pilothouse.testing.conformance import AgentSuite, Behaviour, TransportSuite
 from pilothouse.transports import Transport, in_container, over_ssh
 
-pytestmark = [pytest.mark.elsewhere, pytest.mark.skipif(sys.platform != "linux", reason="Linux programs")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.elsewhere,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux programs"),
+]
 PYTHON = f"{sys.base_prefix}/bin/python3"
 
 
@@ -141,7 +145,6 @@ FAULTS: dict[str, Callable[[str], None]] = {
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_nothing_is_left(settings: dict[str, Any], scripted_model: ScriptedModel, fault: str) -> None:
@@ -164,7 +167,6 @@ async def test_nothing_is_left(settings: dict[str, Any], scripted_model: Scripte
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_death_of_this_process_leaves_nothing(
     settings: dict[str, Any], scripted_model: ScriptedModel
@@ -189,7 +191,6 @@ KEY = "sk-ant-elsewhere-0123456789"
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_large_prompt_travels_and_the_key_is_shown_nowhere(
     settings: dict[str, Any], scripted_model: ScriptedModel, request: pytest.FixtureRequest
@@ -225,7 +226,6 @@ def ask_engine(*words: str) -> str:
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_was_answered_is_in_the_store_after_a_kill(
     settings: dict[str, Any], scripted_model: ScriptedModel
@@ -256,7 +256,6 @@ async def test_what_was_answered_is_in_the_store_after_a_kill(
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_twenty_at_once(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
     scripted_model.default = lambda request: request.last_user_text.upper()
@@ -273,7 +272,6 @@ async def test_twenty_at_once(settings: dict[str, Any], scripted_model: Scripted
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("booted", [False, True])
 async def test_a_pool_keeps_children_ready(
@@ -299,7 +297,6 @@ async def test_a_pool_keeps_children_ready(
 
 
 @pytest.mark.real_cli
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_thirty_runs_of_a_fleet_each_in_a_container_with_a_worktree(
     root: Path, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path

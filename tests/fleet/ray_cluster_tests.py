@@ -38,9 +38,13 @@ from pilothouse.testing.runner_suite import (
 )
 from pilothouse.tools import tool
 
+pytestmark = pytest.mark.anyio
+
 ray: Any = import_module("ray")  # which type checkers do without
 LIMIT = 120.0
 SMALL = {"num_cpus": 0}
+
+
 ON_TRIO = {
     "test_an_answer_comes",
     "test_an_interrupt_stops_it_in_order",
@@ -105,7 +109,6 @@ def kill_process(actor: Any) -> None:
     os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("kill", [kill_process, ray.kill])
 async def test_the_runs_of_an_actor_that_dies_go_on(cluster: Cluster, kill: Callable[[Any], None]) -> None:
     with FakeCLI.from_function(patient) as fake, anyio.fail_after(LIMIT):
@@ -125,7 +128,6 @@ async def test_the_runs_of_an_actor_that_dies_go_on(cluster: Cluster, kill: Call
     assert {(run.state, run.attempts, run.failures) for run in runs} == {("succeeded", 2, 0)}
 
 
-@pytest.mark.anyio
 async def test_actors_are_killed_again_and_again_and_every_run_has_one_result(cluster: Cluster, tmp_path: Path) -> None:
     count, kills = 60, 0
     journal = tmp_path / "runs.db"
@@ -205,7 +207,6 @@ def only_here(request: Any) -> bool:
     return True
 
 
-@pytest.mark.anyio
 async def test_what_is_not_there_on_the_cluster_is_named(cluster: Cluster) -> None:
     only_here.__module__ = "a_module_of_here"
     sys.modules["a_module_of_here"] = type(sys)("a_module_of_here")
@@ -215,7 +216,6 @@ async def test_what_is_not_there_on_the_cluster_is_named(cluster: Cluster) -> No
             await runner.run(make_attempt(ReceivedMessages()))
 
 
-@pytest.mark.anyio
 async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
     runner = RayRunner(Agent(), actor_options={"num_cpus": 1000}, start_timeout=0.5)
     with pytest.raises(RemoteError, match="lacks the resources of actor_options") as caught:
@@ -225,13 +225,11 @@ async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
         await runner.run(make_attempt(ReceivedMessages()))
 
 
-@pytest.mark.anyio
 async def test_one_process_is_in_one_cluster(cluster: Cluster) -> None:
     with pytest.raises(UsageError, match=r"connected to Ray at .*, not 192\.0\.2\.9:1"):
         await RayRunner(Agent(), address="192.0.2.9:1").__aenter__()
 
 
-@pytest.mark.anyio
 async def test_two_fleets_may_use_one_runner(cluster: Cluster) -> None:
     with FakeCLI().text("Hello") as fake, anyio.fail_after(LIMIT):
         async with RayRunner(Agent(cli=fake.path), actor_options=SMALL) as runner:
@@ -249,7 +247,6 @@ def test_from_plain_code(cluster: Cluster) -> None:
             assert [run.text for run in fleet.map(["a", "b"])] == ["Hello", "Hello"]
 
 
-@pytest.mark.anyio
 async def test_no_key_in_what_is_told(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     key = "sk-of-the-suite-1234567890"
     with FakeCLI().expect("user").stderr("it broke\n").exit(3) as fake, anyio.fail_after(LIMIT):
@@ -292,7 +289,6 @@ def test_a_tool_can_be_sent() -> None:
     assert sent._input.parse({"text": "ho"}) == {"text": "ho"}
 
 
-@pytest.mark.anyio
 async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> None:
     asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__}, ReceivedMessages())
     async with RayRunner(Agent(), actor_options=SMALL) as runner:
@@ -321,7 +317,6 @@ def test_settings_that_cannot_work_are_reported_at_once(settings: dict[str, Any]
 # --- the last of all: Ray takes every job at the address of a lost node for finished, and here all have one --
 
 
-@pytest.mark.anyio
 async def test_the_runs_of_a_node_that_is_lost_go_on_elsewhere(cluster: Cluster) -> None:
     with FakeCLI.from_function(patient) as fake, anyio.fail_after(LIMIT):
         await to_thread.run_sync(cluster.ask, "node")

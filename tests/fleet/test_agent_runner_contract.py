@@ -13,6 +13,8 @@ from pilothouse.messages import from_dict
 from pilothouse.testing import frames
 from pilothouse.testing.conformance import RunnerSuite
 
+pytestmark = pytest.mark.anyio
+
 
 class TestAgentRunner(RunnerSuite):
     def make_runner(self, agent: Agent) -> Runner:
@@ -35,7 +37,6 @@ class Losing:
         return answer("done")
 
 
-@pytest.mark.anyio
 async def test_a_lost_worker_is_no_failure_of_the_run() -> None:
     losing = Losing(2)
     async with Fleet(runner=PlayedRunner(losing), retry=0) as fleet:
@@ -44,7 +45,6 @@ async def test_a_lost_worker_is_no_failure_of_the_run() -> None:
     assert losing.sessions == [None, frames.SESSION_ID, frames.SESSION_ID]
 
 
-@pytest.mark.anyio
 async def test_a_run_that_costs_every_worker_its_life_fails_some_day() -> None:
     losing = Losing(1000)
     async with Fleet(runner=PlayedRunner(losing)) as fleet:
@@ -53,7 +53,6 @@ async def test_a_run_that_costs_every_worker_its_life_fails_some_day() -> None:
     assert isinstance(run.error, Interrupted)
 
 
-@pytest.mark.anyio
 async def test_a_lost_worker_counts_as_the_policy_says() -> None:
     restarted = Losing(1)
     async with Fleet(runner=PlayedRunner(restarted), on_interrupted="restart") as fleet:

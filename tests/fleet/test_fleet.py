@@ -90,14 +90,6 @@ async def test_endless_items_are_read_a_few_in_advance() -> None:
     assert taken <= 26
 
 
-async def test_leaving_a_map_early_begins_nothing_more() -> None:
-    runner = PlayedRunner()
-    async with Fleet(runner=runner, concurrency=1) as fleet:
-        async for _ in fleet.map([str(n) for n in range(30)]):
-            break
-    assert len(runner.attempts) <= 2
-
-
 async def test_a_map_that_was_left_stops_its_items() -> None:
     def endless() -> Iterator[str]:
         while True:

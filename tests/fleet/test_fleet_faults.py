@@ -20,6 +20,8 @@ from pilothouse.fleet import Attempt, Fleet
 from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.limits import MAX_INTERRUPTIONS
 
+pytestmark = pytest.mark.anyio
+
 
 def wait_for_line(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
@@ -90,7 +92,6 @@ def test_a_program_that_is_started_again_and_again_ends_the_others_first(
     assert workers.states() == {"succeeded": 10, "failed": 1}
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 async def test_the_rest_of_a_lease_is_waited_for() -> None:
     """The process that died holds the session for a while. That is no failure, even without retries."""
@@ -109,7 +110,6 @@ async def test_the_rest_of_a_lease_is_waited_for() -> None:
     ] * 2
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 async def test_a_session_that_stays_leased_fails_the_run_at_last() -> None:
     async def play(attempt: Attempt) -> QueryResult:
@@ -123,7 +123,6 @@ async def test_a_session_that_stays_leased_fails_the_run_at_last() -> None:
     assert len(runner.attempts) == MAX_INTERRUPTIONS + 1
 
 
-@pytest.mark.anyio
 async def test_what_another_process_adds_starts_at_once(
     make_shared: Callable[..., SqlJournal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,11 +23,12 @@ from pilothouse.fleet.limits import NO_LIMITS, Limits
 from pilothouse.messages import from_dict
 from pilothouse.testing import frames
 
+pytestmark = pytest.mark.anyio
+
 LONG = 3600.0
 """More seconds than anything here takes."""
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 class TestInMemory:
     async def test_a_reader_that_was_dropped_does_not_stop_others(self) -> None:
@@ -165,7 +166,6 @@ class TestInMemory:
         assert interrupted.is_set()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("leaves", ["map", "resume"])
 async def test_who_leaves_takes_nothing_from_a_worker_in_the_same_fleet(
     make_sqlite: Callable[..., SqlJournal], leaves: str
@@ -190,7 +190,6 @@ async def all_of_into(runs: Any, ends: list[Run]) -> None:
     ends.extend(await all_of(runs))
 
 
-@pytest.mark.anyio
 async def test_an_end_that_was_known_is_not_given_to_others(make_sqlite: Callable[..., SqlJournal]) -> None:
     async def play(attempt: Attempt) -> QueryResult:
         if attempt.prompt == "slow":
@@ -215,7 +214,6 @@ async def test_an_end_that_was_known_is_not_given_to_others(make_sqlite: Callabl
     assert [run.text for run in given] == ["slow!"]
 
 
-@pytest.mark.anyio
 async def test_a_runner_that_cannot_be_left_does_not_keep_the_journal(make_sqlite: Callable[..., SqlJournal]) -> None:
     class Stuck(PlayedRunner):
         async def __aenter__(self) -> None: ...
@@ -231,7 +229,6 @@ async def test_a_runner_that_cannot_be_left_does_not_keep_the_journal(make_sqlit
     assert journal._connection is None
 
 
-@pytest.mark.anyio
 async def test_an_interrupt_that_outlasts_the_block_is_no_error(make_sqlite: Callable[..., SqlJournal]) -> None:
     started, left = anyio.Event(), anyio.Event()
 

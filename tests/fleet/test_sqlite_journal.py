@@ -297,26 +297,6 @@ async def test_two_fleets_share_a_journal(path: Path, quick: None) -> None:
     assert two.attempts
 
 
-async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
-    silent = SqliteJournal(path, lease_seconds=1)
-    await silent.open(0.0, "resume")
-    await silent.add([Run(key="a", prompt="x")])
-    [run] = await silent.lease(1, 0.0)
-    live_workers.clear()  # as if it were another process
-    sql(path, "UPDATE worker SET seen = seen - 100, space = 'elsewhere'")
-    heir = SqliteJournal(path)
-    await heir.open(0.0, "resume")
-    await heir.requeue()
-    [again] = await heir.lease(1, 0.0)
-    assert (again.key, again.attempts) == ("a", 2)
-    assert not await silent.release(run)  # it wakes up too late
-    assert (await silent.heartbeat(0.0, "resume")).is_lost
-    assert not (await silent.heartbeat(0.0, "resume")).is_lost
-    assert await heir.release(again)
-    await silent.close()
-    await heir.close()
-
-
 async def test_a_process_taken_for_dead_stops_its_runs(path: Path, quick: None) -> None:
     play = Interruptible()
     async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,10 @@ from pilothouse.errors import ControlError
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookMatcher, HookOutput, PreToolUseEvent, UnknownHookEvent
 from pilothouse.hooks.matchers import HookDispatcher
 
+pytestmark = pytest.mark.anyio
+
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 SHORT = 0.05  # seconds; the limit of hooks that never answer
-caller: ContextVar[str] = ContextVar("caller", default="nobody")
 
 
 def ask(event: str = "PreToolUse", key: str = "hook_0", **fields: Any) -> dict[str, Any]:
@@ -39,7 +37,6 @@ def conversation(name: str) -> list[dict[str, Any]]:
     return [line["msg"] for line in lines if isinstance(line.get("msg"), dict)]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("R12", "R15", "G28")
 @pytest.mark.parametrize("name", ["12_hooks_pre_post.ndjson", "13_hook_pre_deny.ndjson", "96_hook_defer.ndjson"])
 async def test_a_recorded_conversation_comes_out_the_same(name: str) -> None:
@@ -66,60 +63,6 @@ async def test_a_recorded_conversation_comes_out_the_same(name: str) -> None:
         assert await dispatcher.handle({**question, "callback_id": key}) == answers[request_id]["response"]
     assert [type(event) for event in received] == [HOOK_EVENTS[event.event_name].event_class for event in received]
     assert len(received) == len(questions) > 0
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("R12")
-async def test_sync_and_async_hooks_answer_in_the_context_of_the_caller() -> None:
-    threads: list[int] = []
-
-    def plain(event: PreToolUseEvent) -> HookOutput:
-        threads.append(threading.get_ident())
-        return HookOutput.deny(f"{caller.get()} {event.tool_name}")
-
-    async def modern(event: PreToolUseEvent) -> dict[str, Any]:
-        await checkpoint()
-        threads.append(threading.get_ident())
-        return {"permission_decision": "allow", "permission_decision_reason": f"{caller.get()} {event.session_id}"}
-
-    caller.set("alice")
-    dispatcher = HookDispatcher({"PreToolUse": [plain, modern]})
-    first = await dispatcher.handle(ask())
-    second = await dispatcher.handle(ask(key="hook_1"))
-    assert first["hookSpecificOutput"]["permissionDecisionReason"] == "alice Bash"
-    assert second["hookSpecificOutput"]["permissionDecisionReason"] == "alice s"
-    assert threads[0] != threading.get_ident()
-    assert threads[1] == threading.get_ident()
-
-
-@pytest.mark.anyio
-async def test_questions_are_answered_side_by_side_and_within_each_other() -> None:
-    together = anyio.Event()
-    waiting: list[str] = []
-
-    async def rendezvous(event: PreToolUseEvent) -> HookOutput:
-        waiting.append(event.tool_name)
-        if len(waiting) == 2:
-            together.set()
-        await together.wait()
-        # A hook may itself lead to a question, such as a query that runs in it.
-        inner = await dispatcher.handle(ask("Stop", "hook_1"))
-        return HookOutput.context(f"{event.tool_name} {inner['systemMessage']}")
-
-    dispatcher = HookDispatcher({"PreToolUse": rendezvous, "Stop": lambda event: {"system_message": event.event_name}})
-    answers: dict[str, Any] = {}
-
-    async def one(tool: str) -> None:
-        answers[tool] = await dispatcher.handle(ask(tool_name=tool))
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(one, "Bash")
-            group.start_soon(one, "Read")
-    assert {t: a["hookSpecificOutput"]["additionalContext"] for t, a in answers.items()} == {
-        "Bash": "Bash Stop",
-        "Read": "Read Stop",
-    }
 
 
 def raising(event: Any) -> None:
@@ -157,7 +100,6 @@ FAILING = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G28")
 @pytest.mark.parametrize(("hook", "what"), FAILING)
 async def test_a_gate_that_fails_stays_closed(
@@ -173,7 +115,6 @@ async def test_a_gate_that_fails_stays_closed(
     assert ("hunter2" in caplog.text) is (hook is not endless and hook is not nonsense)
 
 
-@pytest.mark.anyio
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("timeout", "refused_after"), [(100.0, 99.0), (2.0, 1.8), (None, 599.0)])
 async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
@@ -185,7 +126,6 @@ async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
     assert anyio.current_time() - start == pytest.approx(refused_after, abs=0.1)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("hook", "what"), FAILING)
 async def test_a_hook_that_may_fail_has_no_opinion(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture
@@ -198,7 +138,6 @@ async def test_a_hook_that_may_fail_has_no_opinion(
     assert what in caplog.text or "returned no valid output" in caplog.text
 
 
-@pytest.mark.anyio
 async def test_every_gate_and_every_hook_that_shall_block_does() -> None:
     for name, rule in HOOK_EVENTS.items():
         if rule.refusal_format.value:
@@ -206,7 +145,6 @@ async def test_every_gate_and_every_hook_that_shall_block_does() -> None:
             assert "Blocked: a hook for" in repr(await dispatcher.handle(ask(name)))
 
 
-@pytest.mark.anyio
 async def test_a_question_without_input_closes_the_gate_too() -> None:
     dispatcher = HookDispatcher({"PreToolUse": lambda event: None})
     assert verdict(await dispatcher.handle({"callback_id": "hook_0"})) == "deny"
@@ -214,73 +152,6 @@ async def test_a_question_without_input_closes_the_gate_too() -> None:
     assert await dispatcher.handle({"callback_id": "hook_0", "input": {}}) == {}
 
 
-@pytest.mark.anyio
-async def test_a_thread_that_overstays_is_left_behind() -> None:
-    release = threading.Event()
-
-    def overstaying(event: Any) -> None:
-        release.wait(10)
-
-    try:
-        dispatcher = HookDispatcher({"PreToolUse": HookMatcher(None, overstaying, timeout=SHORT)})
-        with anyio.fail_after(5):
-            assert verdict(await dispatcher.handle(ask())) == "deny"
-    finally:
-        release.set()
-
-
-@pytest.mark.anyio
-async def test_withdrawing_a_question_cancels_its_hook() -> None:
-    ended: list[str] = []
-    began = anyio.Event()
-
-    async def patient(event: Any) -> None:
-        began.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.append("cancelled")
-
-    dispatcher = HookDispatcher({"PreToolUse": patient})
-    answered: list[Any] = []
-
-    async def question() -> None:
-        answered.append(await dispatcher.handle(ask()))
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(question)
-            await began.wait()
-            group.cancel_scope.cancel()
-    assert ended == ["cancelled"]
-    assert answered == []
-
-
-def test_a_hook_that_awaits_something_cancelled_has_failed() -> None:
-    async def waits_for_a_dead_task(event: Any) -> None:
-        task = asyncio.ensure_future(asyncio.Event().wait())
-        task.cancel()
-        await task
-
-    async def main() -> None:
-        dispatcher = HookDispatcher({"PreToolUse": waits_for_a_dead_task})
-        assert verdict(await dispatcher.handle(ask())) == "deny"
-
-    asyncio.run(main())
-
-
-def test_a_task_that_is_cancelled_natively_stays_cancelled() -> None:
-    async def main() -> None:
-        task = asyncio.ensure_future(HookDispatcher({"PreToolUse": endless}).handle(ask()))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-
-
-@pytest.mark.anyio
 async def test_a_hook_that_is_not_there_is_an_error() -> None:
     dispatcher = HookDispatcher({"PreToolUse": lambda event: None})
     for body in (ask(key="hook_9"), {"callback_id": None}, {"callback_id": ["hook_0"]}, {}):
@@ -289,7 +160,6 @@ async def test_a_hook_that_is_not_there_is_an_error() -> None:
         assert caught.value.code == "unknown_hook"
 
 
-@pytest.mark.anyio
 async def test_an_unlisted_event_arrives_as_unknown() -> None:
     received: list[HookEvent] = []
 
@@ -303,14 +173,12 @@ async def test_an_unlisted_event_arrives_as_unknown() -> None:
     assert isinstance(received[0], UnknownHookEvent)
 
 
-@pytest.mark.anyio
 async def test_an_unlisted_gate_leaves_its_refusal_to_the_cli() -> None:
     dispatcher = HookDispatcher({"BeforeAll": HookMatcher(None, raising, on_failure="block", is_unlisted=True)})
     with pytest.raises(ControlError, match="Blocked: a hook for BeforeAll failed"):
         await dispatcher.handle(ask("BeforeAll"))
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G50")
 async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
     received: list[tuple[str, Any]] = []

@@ -202,26 +202,6 @@ async def test_a_fleet_that_was_stopped_is_a_span_with_that_error(record: Record
     assert max((s.end_time or 0) - (s.start_time or 0) for s in attempts) < 20e9
 
 
-async def test_no_span_without_instrumentation(record: Record) -> None:
-    seen = record()
-    async with ph.Fleet(runner=Played(None)) as fleet:
-        await fleet.gather(list("ab"))
-        assert not fleet._observers
-    assert not seen.spans
-
-
-async def test_those_of_configure_watch_a_runner_without_an_agent(record: Record) -> None:
-    class Plain:
-        async def run(self, attempt: Attempt) -> ph.QueryResult:
-            return output()
-
-    seen = record()
-    ph.configure(instrumentation=seen.otel)
-    async with ph.Fleet(runner=Plain()) as fleet:
-        await fleet.gather(list("a"))
-    assert seen.tree() == ((FLEET, ((ATTEMPT, ()),)),)
-
-
 # The seam.
 
 inside: ContextVar[str] = ContextVar("inside", default="nothing")

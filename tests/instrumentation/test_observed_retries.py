@@ -158,7 +158,3 @@ async def test_it_is_an_event_of_the_span_and_counted(record: Record, kind: str)
     }
     assert counted == {("cli", None): 1, ("pilothouse", "resend"): 1, ("pilothouse", "resume"): 1}
     assert "secret" not in "".join(span.to_json() for span in seen.spans)
-
-
-async def test_an_unobserved_query_is_retried_too(kind: str) -> None:
-    assert (await ask(kind, Api([failing()]), retry=SOON)).text == "done"

@@ -11,7 +11,6 @@ import pytest
 from recording_instrumentation import Notebook, caller, inside
 
 import pilothouse as ph
-from pilothouse import sync as blocking
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation, Observer
 from pilothouse.testing import FakeCLI, frames, mock_transport
@@ -262,33 +261,7 @@ async def test_the_observer_of_the_next_query_gets_the_restart(book: Notebook) -
     assert isinstance(second.end.error, ph.CLIExitedError)
 
 
-async def test_many_at_once_are_kept_apart(book: Notebook) -> None:
-    async def ask(number: int) -> None:
-        caller.set(str(number))
-        await ph.query(f"{number}", transport=mock_transport(f"re: {number}"), instrumentation=book)
-
-    async with anyio.create_task_group() as group:
-        for number in range(20):
-            group.start_soon(ask, number)
-    assert {notes.caller: notes.end.result.text for notes in book.queries} == {
-        str(number): f"re: {number}" for number in range(20)
-    }
-
-
 # The blocking twin, and the price.
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_blocking_api_gives_the_same(book: Notebook) -> None:
-    def ask() -> str:
-        caller.set("a thread")
-        answer = blocking.query("Hi", transport=mock_transport("Hello"), instrumentation=book).result()
-        with blocking.session(transport=mock_transport("again"), instrumentation=book) as session:
-            return answer.text + session.query("more").result().text
-
-    assert await anyio.to_thread.run_sync(ask) == "Helloagain"
-    assert [notes.caller for notes in book.queries] == ["a thread", "a thread"]
-    assert [notes.end.result.text for notes in book.queries] == ["Hello", "again"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -22,7 +22,11 @@ import pilothouse as ph
 from pilothouse.testing import ScriptedModel
 from pilothouse.transports import CliTransport
 
-pytestmark = [pytest.mark.real_cli, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.real_cli,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
 
 AT_ONCE = 20
 DEADLINE = 120.0
@@ -106,7 +110,6 @@ async def ask_all(cli: str, watched: Watched, count: int) -> tuple[Counter[str],
     return answers, complaints
 
 
-@pytest.mark.anyio
 async def test_twenty_first_starts_in_one_home(real_cli: str, watched: Watched) -> None:
     answers, complaints = await ask_all(real_cli, watched, AT_ONCE)
     assert answers == {"Hello": AT_ONCE}
@@ -120,7 +123,6 @@ async def test_twenty_first_starts_in_one_home(real_cli: str, watched: Watched) 
     assert not watched.spoiled()
 
 
-@pytest.mark.anyio
 async def test_starts_at_once_keep_what_the_configuration_held(real_cli: str, watched: Watched) -> None:
     # 1.5 MB: long enough to write that a reader would see half of it.
     projects = {f"/project/{n}": {"hasTrustDialogAccepted": True, "history": ["y" * 1500]} for n in range(1000)}
@@ -148,7 +150,6 @@ def test_what_several_write_at_once_is_all_there(real_cli: str, watched: Watched
     assert watched.content()["somethingOfTheUser"] == KEPT["somethingOfTheUser"]
 
 
-@pytest.mark.anyio
 async def test_children_killed_while_they_write_leave_it_whole(real_cli: str, watched: Watched) -> None:
     cwd = watched.home / "project"
     cwd.mkdir()
@@ -167,7 +168,6 @@ async def test_children_killed_while_they_write_leave_it_whole(real_cli: str, wa
     assert (await agent.query("go")).text == "Hello"
 
 
-@pytest.mark.anyio
 async def test_a_broken_configuration_is_named(real_cli: str, watched: Watched) -> None:
     watched.path.write_text('{"projects": {')
     with pytest.raises(ph.PilothouseError, match=r"\.claude\.json"):

@@ -28,7 +28,7 @@ from pilothouse.provision.pinned_files import managed_cli_path, model_path
 QUESTION = "What is the capital of France?"
 SOON = 10.0  # seconds on any machine: an answer of 4000 tokens takes longer
 
-pytestmark = pytest.mark.local_model
+pytestmark = [pytest.mark.anyio, pytest.mark.local_model]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,6 @@ def test_dies_with_its_parent(gguf: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.anyio
 async def test_async(gguf: Path) -> None:
     stages: list[str] = []
     async with LocalModel(gguf, progress=lambda stage, done, total: stages.append(stage)) as model:
@@ -200,7 +199,6 @@ async def test_async(gguf: Path) -> None:
     assert stages == ["load", "load"]
 
 
-@pytest.mark.anyio
 async def test_cancelled_while_loading(gguf: Path) -> None:
     model = LocalModel(gguf)
     with anyio.move_on_after(0.02) as scope:
@@ -210,7 +208,6 @@ async def test_cancelled_while_loading(gguf: Path) -> None:
     assert model._child is None
 
 
-@pytest.mark.anyio
 async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("xllamacpp")
     ended: list[BaseException] = []
@@ -232,7 +229,6 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(ended) == 1, "the download must have ended too"
 
 
-@pytest.mark.anyio
 async def test_errors_are_plain_in_async(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     bad = tmp_path / "bad.gguf"

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, search_tools
 from pilothouse.native.tools.grep_program import Pattern, PatternError, expand_braces, match_segment
 
+pytestmark = pytest.mark.anyio
+
 FILES = {
     "a.txt": "one\ntwo\none two\n",
     "sub/b.py": "import os\nfoo = 1\nbar = foo\n",
@@ -65,7 +67,6 @@ async def lines(here: Workplace, pattern: str, **given: Any) -> list[str]:
     return sorted(outcome.content.split("\n"))
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 async def test_files_with_matches(here: Workplace) -> None:
     outcome = await call(here, "Grep", "one")
@@ -84,7 +85,6 @@ async def test_files_with_matches(here: Workplace) -> None:
     assert "search failed" in str((await call(here, "Grep", "(")).content)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 async def test_content(here: Workplace) -> None:
     assert await lines(here, "foo") == ["sub/b.py:2:foo = 1", "sub/b.py:3:bar = foo", "sub/c.ts:1:let foo = 2"]
@@ -107,13 +107,11 @@ async def test_content(here: Workplace) -> None:
     assert (await call(here, "Grep", "o", output_mode="content", path="sub/b.py", head_limit=0)).result["numLines"] == 3
 
 
-@pytest.mark.anyio
 async def test_over_the_ends_of_lines(here: Workplace) -> None:
     assert await lines(here, "foo.*bar", type="py") == ["No matches found"]
     assert await lines(here, "foo.*bar", type="py", multiline=True) == ["sub/b.py:2:foo = 1", "sub/b.py:3:bar = foo"]
 
 
-@pytest.mark.anyio
 async def test_counts(here: Workplace) -> None:
     outcome = await call(here, "Grep", "foo", output_mode="count", path="sub")
     assert sorted(str(outcome.content).split("\n")[:2]) == ["sub/b.py:2", "sub/c.ts:1"]
@@ -123,7 +121,6 @@ async def test_counts(here: Workplace) -> None:
     assert none.content == "No matches found\n\nFound 0 matching lines in 0 files."
 
 
-@pytest.mark.anyio
 async def test_hidden_files_stay_hidden(here: Workplace) -> None:
     here.is_hidden = lambda path: path.name == "b.py"
     assert await lines(here, "foo") == ["sub/c.ts:1:let foo = 2"]
@@ -131,7 +128,6 @@ async def test_hidden_files_stay_hidden(here: Workplace) -> None:
     assert "sub/b.py" not in (await call(here, "Glob", "**/*")).result["filenames"]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 async def test_glob(here: Workplace) -> None:
     assert (await call(here, "Glob", "*.py")).content == "deep/er/d.py\nsub/b.py"
@@ -158,7 +154,6 @@ async def test_glob(here: Workplace) -> None:
     assert "newest 100 of 105" in str(outcome.content)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 async def test_hostile_expression_neither_hangs_nor_stops_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,8 @@ import pytest
 from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, web_fetch
 from pilothouse.native.tools.web_fetch import html_to_text, is_public
 
+pytestmark = pytest.mark.anyio
+
 PAGE = (
     "<html><head><title>T</title><script>var x = '<p>no</p>'</script><style>p {}</style></head><body><h2>Head</h2>"
     "<p>One &amp; <a href='/two'>two</a><br>three</p><ul><li>a<li>b</ul><!-- <p>no</p> --><p>4 < 5</p></body></html>"
@@ -78,7 +80,6 @@ async def fetch(here: Workplace, url: str, **more: Any) -> ToolOutput:
     return await BUILTIN_TOOLS["WebFetch"].run({"url": url, "prompt": "p", **more}, here)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 async def test_pages(here: Workplace, port: int) -> None:
     site = f"http://127.0.0.1:{port}"
@@ -101,7 +102,6 @@ async def test_pages(here: Workplace, port: int) -> None:
     assert (await fetch(here, f"{site}/odd")).content != "café"
 
 
-@pytest.mark.anyio
 async def test_limits(here: Workplace, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     site = f"http://127.0.0.1:{port}"
     first = await fetch(here, f"{site}/long")
@@ -115,7 +115,6 @@ async def test_limits(here: Workplace, port: int, monkeypatch: pytest.MonkeyPatc
     assert len(here.page_cache) == 1
 
 
-@pytest.mark.anyio
 async def test_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.3)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
@@ -126,7 +125,6 @@ async def test_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert outcome.is_error
 
 
-@pytest.mark.anyio
 async def test_question_is_answered_by_the_model(here: Workplace, port: int) -> None:
     async def answer(prompt: str, text: str) -> str:
         return f"{prompt}: {text}"
@@ -135,7 +133,6 @@ async def test_question_is_answered_by_the_model(here: Workplace, port: int) -> 
     assert (await fetch(here, f"http://127.0.0.1:{port}/plain", prompt="Which?")).content == "Which?: café"
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize(
     "url",
@@ -173,7 +170,6 @@ async def test_what_is_not_public_is_refused_before_anything_is_sent(tmp_path: P
     assert outcome.is_error
 
 
-@pytest.mark.anyio
 async def test_name_with_a_private_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(*_args: Any, **_more: Any) -> list[Any]:
         return [(2, 1, 6, "", ("8.8.8.8", 443)), (2, 1, 6, "", ("10.1.2.3", 443))]

@@ -10,6 +10,8 @@ from pilothouse.errors import ControlError, OptionsError, UsageError
 from pilothouse.permissions import Accept, Cancel, Decline, DialogRequest, ElicitationRequest
 from pilothouse.permissions.dispatcher import DialogDispatcher, ElicitationDispatcher
 
+pytestmark = pytest.mark.anyio
+
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 FORM = {
     "subtype": "elicitation", "mcp_server_name": "crm", "message": "Who is it?", "mode": "form",
@@ -31,7 +33,6 @@ async def shown(returned: Any) -> Any:
     return await DialogDispatcher(lambda request: returned, [FALLBACK]).handle(DIALOG)
 
 
-@pytest.mark.anyio
 async def test_an_elicitation_is_typed() -> None:
     seen: list[ElicitationRequest] = []
     dispatcher = ElicitationDispatcher(lambda request: seen.append(request))
@@ -49,7 +50,6 @@ async def test_an_elicitation_is_typed() -> None:
     assert "Who is it?" in repr(form)
 
 
-@pytest.mark.anyio
 async def test_answers_to_an_elicitation() -> None:
     accepted = {"action": "accept", "content": {"name": "Ada", "age": 36}}
     assert await elicited(Accept({"name": "Ada", "age": 36})) == accepted
@@ -60,19 +60,16 @@ async def test_answers_to_an_elicitation() -> None:
     assert await elicited(Cancel()) == {"action": "cancel"}
 
 
-@pytest.mark.anyio
 async def test_without_a_function_elicitations_are_declined() -> None:
     assert await ElicitationDispatcher().handle(FORM) == {"action": "decline"}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("returned", [1, "Ada", Accept, Accept({"a": object()}), Accept("Ada"), ["Ada"]])  # type: ignore[arg-type]
 async def test_what_is_no_answer_to_an_elicitation_cancels_it(returned: Any, caplog: Any) -> None:
     assert await elicited(returned) == {"action": "cancel"}
     assert len(caplog.records) == 1
 
 
-@pytest.mark.anyio
 async def test_a_dialog_and_its_result() -> None:
     seen: list[DialogRequest] = []
     dispatcher = DialogDispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
@@ -86,7 +83,6 @@ async def test_a_dialog_and_its_result() -> None:
         assert await shown(cancelled) == {"behavior": "cancelled"}
 
 
-@pytest.mark.anyio
 async def test_a_dialog_that_was_not_declared_is_not_settled() -> None:
     asked: list[Any] = []
     dispatcher = DialogDispatcher(asked.append, [FALLBACK])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from permission_frames import ALLOWED, APPROVED, BASH, DENIED_AS_RECORDED, PLAN, QUESTION
 
@@ -33,6 +30,8 @@ from pilothouse.permissions.requests import (
     NO_USER_MESSAGE,
 )
 
+pytestmark = pytest.mark.anyio
+
 REAL_PLAN = {**PLAN, "input": {"plan": "# Plan\n1. do it", "planFilePath": "/home/user/.claude/plans/a.md"}}
 
 
@@ -44,7 +43,6 @@ async def answer_to(decision: Any, body: dict[str, Any] = BASH, **others: Any) -
     return await PermissionDispatcher(returning(decision), **others).handle(body)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("R11", "G27", "E72", "E73", "S37")
 async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answer() -> None:
     seen: list[PermissionRequest] = []
@@ -68,14 +66,12 @@ async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answe
     assert "touch allowed.txt" in repr(request)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E74", "S37")
 async def test_a_denial_carries_its_reason() -> None:
     assert await answer_to(Deny("host says no")) == DENIED_AS_RECORDED
     assert await answer_to(Deny("stop", interrupt=True)) == {"behavior": "deny", "message": "stop", "interrupt": True}
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("S37", "G27")
 async def test_every_form_of_a_decision() -> None:
     asked = BASH["input"]
@@ -101,7 +97,6 @@ async def test_every_form_of_a_decision() -> None:
     }
 
 
-@pytest.mark.anyio
 async def test_always_allow_hands_the_suggestions_back_as_they_came() -> None:
     unknown = {"type": "addHosts", "hosts": ["example.org"]}
     body = {**BASH, "permission_suggestions": [*BASH["permission_suggestions"], unknown]}
@@ -109,7 +104,6 @@ async def test_always_allow_hands_the_suggestions_back_as_they_came() -> None:
     assert (await dispatcher.handle(body))["updatedPermissions"] == body["permission_suggestions"]
 
 
-@pytest.mark.anyio
 async def test_what_a_callback_does_to_its_copy_of_the_input_changes_nothing() -> None:
     body = {**BASH, "input": {"command": "ls", "deep": {"list": [{"a": 1}]}}}
 
@@ -124,7 +118,6 @@ async def test_what_a_callback_does_to_its_copy_of_the_input_changes_nothing() -
     }
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E75")
 async def test_the_confirmer_decides_when_asked() -> None:
     asked: list[tuple[str, str]] = []
@@ -144,13 +137,11 @@ async def test_the_confirmer_decides_when_asked() -> None:
     assert asked[-1] == ("Allow Bash: say hi?", "Bash")
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E75")
 async def test_a_confirmation_without_a_confirmer_is_a_denial() -> None:
     assert await answer_to(Confirm("Sure?")) == {"behavior": "deny", "message": NO_CONFIRMER_MESSAGE}
 
 
-@pytest.mark.anyio
 async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> None:
     asked: list[str] = []
     dispatcher = PermissionDispatcher(confirm=lambda prompt, request: asked.append(prompt) is None)
@@ -161,7 +152,6 @@ async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> No
     assert asked == ["Allow Bash: say hi?", "Claude wants to run touch", "Allow ExitPlanMode?"]
 
 
-@pytest.mark.anyio
 async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> None:
     dispatcher = PermissionDispatcher()
     assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
@@ -169,7 +159,6 @@ async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> Non
     assert await dispatcher.handle(PLAN) == {"behavior": "deny", "message": NO_PLAN_APPROVER_MESSAGE}
 
 
-@pytest.mark.anyio
 async def test_plans() -> None:
     seen: list[PlanRequest] = []
 
@@ -194,7 +183,6 @@ async def test_plans() -> None:
     assert (await outcome(None))["behavior"] == "deny"
 
 
-@pytest.mark.anyio
 async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler() -> None:
     asked: list[tuple[str, bool]] = []
 
@@ -212,7 +200,6 @@ async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler(
     assert len(asked) == 2
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("G50")
 async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
     seen: list[PermissionRequest] = []
@@ -230,7 +217,6 @@ async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
     assert seen[1] == PermissionRequest(tool_name="Bash", tool_input={}, raw=odd)
 
 
-@pytest.mark.anyio
 async def test_every_field_of_a_permission_request_is_there() -> None:
     seen: list[PermissionRequest] = []
     body = {
@@ -247,47 +233,6 @@ async def test_every_field_of_a_permission_request_is_there() -> None:
     assert request.suppress_always_allow
 
 
-@pytest.mark.anyio
-async def test_questions_are_answered_at_the_same_time_and_again_from_within() -> None:
-    both = anyio.Event()
-    waiting: list[str] = []
-
-    async def can_use_tool(request: PermissionRequest) -> bool:
-        if request.tool_name == "Read":
-            return True
-        waiting.append(request.tool_use_id)
-        if len(waiting) == 2:
-            both.set()
-        await both.wait()
-        return (await dispatcher.handle({"tool_name": "Read", "input": {}}))["behavior"] == "allow"
-
-    dispatcher = PermissionDispatcher(can_use_tool)
-    answers: dict[str, Any] = {}
-
-    async def ask(name: str) -> None:
-        answers[name] = await dispatcher.handle({**BASH, "tool_use_id": name})
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, "one")
-            group.start_soon(ask, "two")
-    assert answers == {"one": ALLOWED, "two": ALLOWED}
-
-
-@pytest.mark.anyio
-async def test_a_sync_callback_runs_in_a_thread_and_sees_the_callers_context() -> None:
-    user = contextvars.ContextVar[str]("user")
-    user.set("alice")
-    seen: list[Any] = []
-
-    def can_use_tool(request: PermissionRequest) -> bool:
-        seen.extend([user.get(), threading.current_thread() is threading.main_thread()])
-        return True
-
-    assert await PermissionDispatcher(can_use_tool).handle(BASH) == ALLOWED
-    assert seen == ["alice", False]
-
-
 def test_a_wrong_signature_is_an_error_at_once() -> None:
     with pytest.raises(UsageError, match="can_use_tool"):
         PermissionDispatcher(lambda name, tool_input, context: True)  # type: ignore[arg-type]
@@ -299,7 +244,6 @@ def test_a_wrong_signature_is_an_error_at_once() -> None:
         PermissionDispatcher(on_plan=lambda: True)  # type: ignore[arg-type]
 
 
-@pytest.mark.anyio
 async def test_ready_made_policies() -> None:
     everything, nothing = PermissionDispatcher(allow_all()), PermissionDispatcher(deny_all())
     assert await everything.handle(BASH) == ALLOWED

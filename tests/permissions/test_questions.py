@@ -12,6 +12,8 @@ from pilothouse.permissions import Allow, Deny, QuestionOption, QuestionRequest,
 from pilothouse.permissions.dispatcher import PermissionDispatcher
 from pilothouse.permissions.requests import FAILED_MESSAGE, NO_ANSWER_MESSAGE
 
+pytestmark = pytest.mark.anyio
+
 TOPPINGS = {
     "question": "Which toppings?",
     "header": "Toppings",
@@ -34,7 +36,6 @@ async def answers_for(returned: Any) -> Any:
     return payload["updatedInput"]["answers"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "returned", [{"Color?": "Blue"}, {"Color": "Blue"}, ["Blue"], "Blue", [QuestionOption("Blue")]]
 )
@@ -42,7 +43,6 @@ async def test_an_answer_is_what_the_recording_has(returned: Any) -> None:
     assert await answer_to(returned, QUESTION) == ANSWERED
 
 
-@pytest.mark.anyio
 async def test_questions_are_typed() -> None:
     seen: list[QuestionRequest] = []
     await PermissionDispatcher(on_question=lambda request: seen.append(request) is not None).handle(THREE)
@@ -60,7 +60,6 @@ async def test_questions_are_typed() -> None:
     assert (count.kind, count.min, count.max, count.default_value, count.unit) == ("number", 1, 9, 2, "pcs")
 
 
-@pytest.mark.anyio
 async def test_choices_are_joined_so_that_the_cli_can_tell_them_apart() -> None:
     assert await answers_for({"Which toppings?": ["Ham, cooked", "Olives", '12" rim']}) == {
         "Which toppings?": '"Ham, cooked", Olives, "12\\" rim"'
@@ -72,7 +71,6 @@ async def test_choices_are_joined_so_that_the_cli_can_tell_them_apart() -> None:
     }
 
 
-@pytest.mark.anyio
 async def test_answers_in_order_and_open_questions() -> None:
     assert await answers_for(["a text, of my own", QuestionOption("S"), 2.5]) == {
         "Which toppings?": "a text, of my own",
@@ -83,13 +81,11 @@ async def test_answers_in_order_and_open_questions() -> None:
     assert await answers_for({}) == {}
 
 
-@pytest.mark.anyio
 async def test_one_text_answers_several_questions_at_once() -> None:
     payload = await answer_to("Let us eat out instead.")
     assert payload["updatedInput"] == {**THREE["input"], "response": "Let us eat out instead."}
 
 
-@pytest.mark.anyio
 async def test_a_user_may_not_want_to_answer() -> None:
     assert await answer_to(False) == {"behavior": "deny", "message": NO_ANSWER_MESSAGE}
     assert await answer_to(Deny("busy")) == {"behavior": "deny", "message": "busy"}
@@ -97,7 +93,6 @@ async def test_a_user_may_not_want_to_answer() -> None:
     assert await answer_to(Allow(notes)) == {"behavior": "allow", "updatedInput": notes}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "returned",
     [
@@ -112,7 +107,6 @@ async def test_answers_that_do_not_fit_are_a_denial_and_logged(returned: Any, ca
     assert record.exc_info
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("questions", [None, "Color?", [3], [{"header": "no question"}], [{"question": 3}]])
 async def test_questions_of_another_form_are_denied(questions: Any, caplog: Any) -> None:
     body = {**QUESTION, "input": {"questions": questions}}
@@ -120,7 +114,6 @@ async def test_questions_of_another_form_are_denied(questions: Any, caplog: Any)
     assert len(caplog.records) == 1
 
 
-@pytest.mark.anyio
 async def test_an_answer_to_a_header_that_two_questions_have_is_a_denial(caplog: Any) -> None:
     asked: list[dict[str, Any]] = json.loads(json.dumps(THREE))["input"]["questions"]
     body = {**THREE, "input": {"questions": [{**question, "header": "Size"} for question in asked]}}

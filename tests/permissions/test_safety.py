@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import Any
 
@@ -17,6 +16,8 @@ from pilothouse.permissions.dispatcher import (
     PermissionDispatcher,
 )
 from pilothouse.permissions.requests import FAILED_MESSAGE
+
+pytestmark = pytest.mark.anyio
 
 SECRET = "sk-ant-secret"
 ELICITATION = {"subtype": "elicitation", "mcp_server_name": "files", "message": "Name?"}
@@ -42,7 +43,6 @@ def dispatchers(function: Any) -> list[tuple[Any, dict[str, Any], dict[str, Any]
     ]
 
 
-@pytest.mark.anyio
 async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) -> None:
     def sync_broken(request: Any) -> Any:
         raise KeyError(SECRET)
@@ -58,7 +58,6 @@ async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) ->
             assert SECRET not in caplog.records[0].getMessage()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "returned",
     [
@@ -75,14 +74,12 @@ async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: A
     assert len(caplog.records) == 2
 
 
-@pytest.mark.anyio
 async def test_an_input_that_contains_itself_denies() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
     assert await PermissionDispatcher(lambda request: Allow(loop)).handle(BASH) == REFUSED
 
 
-@pytest.mark.anyio
 async def test_a_confirmer_cannot_pass_it_on() -> None:
     asked: list[str] = []
 
@@ -94,7 +91,6 @@ async def test_a_confirmer_cannot_pass_it_on() -> None:
     assert asked == ["sure?"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "body",
     [
@@ -109,17 +105,6 @@ async def test_a_question_that_cannot_be_read_is_denied(body: dict[str, Any]) ->
     assert await PermissionDispatcher(lambda request: True).handle(body) == REFUSED
 
 
-@pytest.mark.anyio
-async def test_a_timeout_of_the_callbacks_own_is_a_failure_like_any_other() -> None:
-    async def can_use_tool(request: PermissionRequest) -> bool:
-        with anyio.fail_after(0):
-            await anyio.sleep_forever()
-        return True
-
-    assert await PermissionDispatcher(can_use_tool).handle(BASH) == REFUSED
-
-
-@pytest.mark.anyio
 async def test_a_withdrawn_question_is_cancelled_and_stays_cancelled(caplog: Any) -> None:
     log: list[str] = []
     started: list[anyio.Event] = []
@@ -146,62 +131,4 @@ async def test_a_withdrawn_question_is_cancelled_and_stays_cancelled(caplog: Any
     assert not caplog.records
 
 
-@pytest.mark.anyio
-async def test_one_question_is_withdrawn_while_another_is_answered() -> None:
-    started = anyio.Event()
-
-    async def can_use_tool(request: PermissionRequest) -> bool:
-        if request.tool_use_id == "slow":
-            started.set()
-            await anyio.sleep_forever()
-        return True
-
-    dispatcher = PermissionDispatcher(can_use_tool)
-    scope = anyio.CancelScope()
-
-    async def slow() -> None:
-        with scope:
-            await dispatcher.handle({**BASH, "tool_use_id": "slow"})
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(slow)
-            await started.wait()
-            scope.cancel()
-            assert (await dispatcher.handle(BASH))["behavior"] == "allow"
-    assert scope.cancelled_caught
-
-
 # The two ways in which asyncio, and only asyncio, says "cancelled".
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_callback_that_waited_for_something_cancelled_refuses(caplog: Any) -> None:
-    async def can_use_tool(request: PermissionRequest) -> bool:
-        gone = asyncio.get_running_loop().create_future()
-        gone.cancel()
-        return await gone
-
-    assert await PermissionDispatcher(can_use_tool).handle(BASH) == REFUSED
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_cancelled_asyncio_task_stays_cancelled() -> None:
-    started = asyncio.Event()
-
-    async def can_use_tool(request: PermissionRequest) -> bool:
-        started.set()
-        await anyio.sleep_forever()
-        return True
-
-    async def ask() -> Any:
-        return await PermissionDispatcher(can_use_tool).handle(BASH)
-
-    task = asyncio.create_task(ask())
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wire_frames import ask, drain, plain, success, text, wire
 
@@ -252,13 +252,6 @@ def test_arbitrary_bytes_never_raise_and_leave_messages_alone(parts: list[bytes 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     chunks = [whole[i:j] for i, j in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     assert run(chunks, limit) == (messages, events, end)
-
-
-@given(st.binary(max_size=300), st.integers(0, 40))
-@settings(max_examples=60)
-def test_one_byte_at_a_time_is_the_same(whole: bytes, limit: int) -> None:
-    whole = whole.replace(b"\x00", b"\n").replace(b"\x01", b"{")
-    assert run([whole[i : i + 1] for i in range(len(whole))], limit) == run([whole], limit)
 
 
 def test_time_grows_linearly_with_cut_pieces_noise_and_control_frames() -> None:

@@ -16,7 +16,7 @@ import pilothouse as ph
 from pilothouse.events import OutputRejected
 from pilothouse.messages import ResultMessage
 from pilothouse.options.renderer import MAX_INLINE_BYTES
-from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, ToolUse
+from pilothouse.testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -130,31 +130,6 @@ async def test_the_budget_counts_over_all_turns(claude: Any, scripted_model: Scr
     rejected = ph.find_cause(result.error, ph.StructuredOutputError)
     assert rejected is not None
     assert rejected.value == WRONG_DAY
-
-
-async def test_an_api_error_in_the_second_turn(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(call(WRONG_DAY))
-    scripted_model.reply(HttpError(403))
-    result = await claude.ask("extract", output_type=Invoice)
-    assert isinstance(result.error, ph.AuthenticationError)
-    assert ph.find_cause(result.error, ph.StructuredOutputError) is not None
-
-
-@both_loops
-async def test_interrupt_in_the_second_turn(claude: Any, scripted_model: ScriptedModel) -> None:
-    gate = Gate()
-    scripted_model.reply(call(WRONG_DAY))
-    scripted_model.reply(["Thinking about it", Pause(gate), "never said"])
-    query = claude.ask("extract", output_type=Invoice, partial_messages=True)
-    async with query:
-        asked_again = False
-        async for event in query.events():
-            asked_again = asked_again or isinstance(event, OutputRejected)
-            if asked_again and isinstance(event, ph.TextDelta):
-                await query.interrupt()
-        result = await query.result()
-    assert result.outcome == "interrupted"
-    assert result.output_attempts == 2
 
 
 class Circle(msgspec.Struct, tag="circle"):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.transports import Player, Recorder
 
@@ -76,20 +75,3 @@ async def test_in_a_recording_and_in_its_replay(claude: Any, scripted_model: Scr
         query = claude.ask(tools=["Bash"], can_use_tool=yes, **settings)
         names = [type(event).__name__ async for event in query.events()]
         assert [name for name in names if name in ORDER] == ORDER
-
-
-async def test_in_a_session(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.on("go", reply=Steps([bash("touch a")], results))
-    where: dict[str, Any] = {"cli": claude.path, "cwd": claude.cwd, "inherit_env": False}
-    env = scripted_model.env(max_retries=0)
-    async with ph.session(tools=["Bash"], can_use_tool=yes, env=env, **where) as session:
-        names = [type(event).__name__ async for event in session.query("go").events()]
-    assert [name for name in names if name in ORDER] == ORDER
-
-
-def test_blocking(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([bash("touch a")], results))
-    where: dict[str, Any] = {"cli": claude.path, "cwd": claude.cwd, "inherit_env": False}
-    query = sync.query("go", tools=["Bash"], can_use_tool=yes, env=scripted_model.env(max_retries=0), **where)
-    names = [type(event).__name__ for event in query.events()]
-    assert [name for name in names if name in ORDER] == ORDER

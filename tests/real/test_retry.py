@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 import pilothouse as ph
@@ -82,22 +81,6 @@ async def test_work_that_was_begun_goes_on_and_no_tool_runs_twice(claude: Any, s
     assert result.validate().ok
 
 
-async def test_the_last_error_is_the_outcome_and_has_those_before(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(HttpError(500))
-    scripted_model.reply(HttpError(529))
-    result = await claude.ask(retry=ONCE)
-    assert type(result.error) is ph.OverloadedError
-    assert type(result.error.__cause__) is ph.ExecutionError
-
-
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413])
-async def test_what_does_not_pass_is_asked_once(claude: Any, scripted_model: ScriptedModel, status: int) -> None:
-    scripted_model.default = HttpError(status)
-    result = await claude.ask(retry=SOON)
-    assert result.error is not None
-    assert not [m for m in result.messages if isinstance(m, SystemMessage) and m.subtype == "retry_scheduled"]
-
-
 async def test_an_api_that_cannot_be_reached_is_tried_again(claude: Any) -> None:
     result = await claude.ask(env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, retry=ONCE)
     notes = [m.raw for m in result.messages if isinstance(m, SystemMessage) and m.subtype == "retry_scheduled"]
@@ -105,19 +88,6 @@ async def test_an_api_that_cannot_be_reached_is_tried_again(claude: Any) -> None
     assert type(result.error) is ph.ExecutionError
     assert "ECONNREFUSED" in str(result.error)
     assert result.error.api_error_status is None
-
-
-@both_loops
-@pytest.mark.requirement("E70")
-async def test_a_session_tries_again_and_goes_on(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(HttpError(529))
-    scripted_model.reply("first answer")
-    scripted_model.reply("second answer")
-    async with talk(claude, scripted_model, retry=SOON) as session:
-        pid = session.pid
-        assert (await session.query("one")).text == "first answer"
-        assert (await session.query("two")).text == "second answer"
-        assert session.pid == pid
 
 
 @pytest.mark.requirement("E70")
@@ -133,13 +103,6 @@ async def test_a_used_up_subscription_is_waited_for(
     assert time.time() >= resets_at
     [note] = [m.raw for m in result.messages if isinstance(m, SystemMessage) and m.subtype == "limit_wait"]
     assert note["until"] >= resets_at
-
-
-async def test_one_that_resets_too_late_fails_at_once(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.default = limited(time.time() + 24 * 3600)
-    with anyio.fail_after(20):
-        result = await claude.ask(on_usage_limit="wait", usage_limit_ceiling=3600, env=LOGIN)
-    assert type(result.error) is ph.QuotaError
 
 
 async def test_the_watchdog_knows_that_the_cli_waits_for_the_api(claude: Any, scripted_model: ScriptedModel) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from process_checks import eventually
 
 from pilothouse import sync as ph
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
+from pilothouse.testing import ScriptedModel, ToolUse
 from pilothouse.transports.discovery import probe_version
 
 pytestmark = pytest.mark.real_cli
@@ -96,25 +95,6 @@ def test_collect(ask: Callable[..., ph.Query], scripted_model: ScriptedModel, cl
     assert not claude.processes()
 
 
-@pytest.mark.requirement("L56")
-def test_text_comes_while_it_is_written(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
-    gate = Gate()
-    scripted_model.reply([Text("one "), Pause(gate), Text("two")])
-    texts: list[str] = []
-    for text in ask().text_stream():
-        texts.append(text)
-        gate.open()  # the model goes on only when the first text has arrived here
-    assert "".join(texts) == "one two"
-
-
-def test_typed_output(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
-    class Invoice(msgspec.Struct):
-        number: str
-
-    scripted_model.reply(ToolUse("StructuredOutput", {"number": "7"}))
-    assert ask(output_type=Invoice).result().raise_for_error().output == Invoice("7")
-
-
 @pytest.mark.requirement("E34", "E78")
 def test_another_thread_interrupts_a_tool(
     ask: Callable[..., ph.Query], scripted_model: ScriptedModel, claude: Any, tmp_path: Path
@@ -132,24 +112,6 @@ def test_another_thread_interrupts_a_tool(
     assert query.result().outcome == "interrupted"
     thread.join()
     eventually(lambda: not claude.processes())
-
-
-def test_several_prompts_one_child(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
-    scripted_model.reply("Hello Alice.")
-    scripted_model.reply("Alice.")
-    answers: list[str] = []
-    answered = threading.Semaphore(0)
-
-    def prompts() -> Any:
-        yield "My name is Alice"
-        answered.acquire()
-        yield "What is my name?"
-
-    for message in ask(prompts()):
-        if isinstance(message, ph.ResultMessage):
-            answers.append(message.result or "")
-            answered.release()
-    assert answers == ["Hello Alice.", "Alice."]
 
 
 @pytest.mark.requirement("G45", "G47")

@@ -26,6 +26,8 @@ from pilothouse.testing.script import Steps, ToolUse
 from pilothouse.tools import tool
 from pilothouse.transports import CliTransport, RecordingTransport
 
+pytestmark = pytest.mark.anyio
+
 LIMIT = 60.0
 
 
@@ -45,7 +47,6 @@ async def host_of(cli: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Serve
 BASH = ToolUse("Bash", {"command": "touch asked", "description": "d"})
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E86")
 async def test_a_conversation_goes_on_in_another_process(
@@ -72,7 +73,6 @@ async def test_a_conversation_goes_on_in_another_process(
         assert not host.host.sessions
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E86")
 @pytest.mark.parametrize("way", ["detach", "death"])
@@ -138,7 +138,6 @@ async def test_a_permission_that_was_asked_of_one_process_is_answered_by_the_nex
             assert failures[0].code == "attached_elsewhere"
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E86")
 async def test_hooks_and_tools_of_the_next_process_take_over(
@@ -176,7 +175,6 @@ async def test_hooks_and_tools_of_the_next_process_take_over(
         assert calls == ["new tool", "new PostToolUse"]
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E86")
 async def test_handlers_of_a_live_session_are_swapped_in_place(
@@ -240,7 +238,6 @@ async def test_handlers_of_a_live_session_are_swapped_in_place(
             assert session.restarts == 0
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E86")
 async def test_what_cannot_be_swapped_is_reported_and_changes_nothing() -> None:
     with anyio.fail_after(LIMIT):
@@ -258,7 +255,6 @@ async def test_what_cannot_be_swapped_is_reported_and_changes_nothing() -> None:
             await session.update(hooks=None)
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.requirement("E86")
 async def test_a_running_child_gets_no_handlers_that_it_was_not_started_for(
@@ -282,7 +278,6 @@ def print_it(text: str) -> str:
     return text
 
 
-@pytest.mark.anyio
 @pytest.mark.real_cli
 async def test_a_session_on_a_host_can_be_recorded_and_left(
     real_cli: Path, scripted_model: ScriptedModel, settings: dict[str, Any], tmp_path: Path

@@ -18,6 +18,8 @@ from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.server import ClientLimits, Host, make_app
 from pilothouse.testing import FakeCLI, ScriptedModel, ToolUse
 
+pytestmark = pytest.mark.anyio
+
 MakeHost = Callable[..., Served]
 SECRET = "the content of a file outside"
 
@@ -39,7 +41,6 @@ async def answered(served: Served, options: dict[str, Any], prompt: str) -> Any:
             await anyio.sleep(0.02)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
 async def test_the_key_of_the_host_does_not_reach_an_address_of_a_client(
@@ -58,7 +59,6 @@ async def test_the_key_of_the_host_does_not_reach_an_address_of_a_client(
     assert not scripted_model.requests
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
 async def test_settings_that_the_host_forces(
@@ -75,7 +75,6 @@ async def test_settings_that_the_host_forces(
     assert not (tmp_path / "work" / "over-there").exists()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
 async def test_a_prompt_over_rest_reads_no_file(
@@ -91,7 +90,6 @@ async def test_a_prompt_over_rest_reads_no_file(
     assert SECRET in str([request.body for request in scripted_model.requests])
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
 async def test_a_session_over_rest_lists_denials(
@@ -105,7 +103,6 @@ async def test_a_session_over_rest_lists_denials(
     assert not (tmp_path / "work" / "over-there").exists()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_request_above_the_limits_is_answered_and_the_session_goes_on(serve_host: MakeHost) -> None:
     with FakeCLI().text("one").text("two") as fake:

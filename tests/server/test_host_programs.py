@@ -16,6 +16,8 @@ import pilothouse as ph
 from pilothouse.remote.transport import WebSocketTransport
 from pilothouse.testing import FakeCLI, ScriptedModel, ToolUse
 
+pytestmark = pytest.mark.anyio
+
 MakeHost = Callable[..., Served]
 
 
@@ -23,7 +25,6 @@ def over(served: Served, **settings: Any) -> ph.Agent:
     return ph.Agent(transport=lambda: WebSocketTransport(served.url, token=TOKEN), **settings)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E84")
 async def test_a_session_over_a_host(serve_host: MakeHost) -> None:
     with FakeCLI().text("Hello").text("Again") as fake:
@@ -42,7 +43,6 @@ async def test_a_session_over_a_host(serve_host: MakeHost) -> None:
         assert call.env.get("HOME") == os.environ["HOME"]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E84")
 async def test_a_session_goes_on_when_the_host_was_killed(tmp_path: Path) -> None:
     with FakeCLI().text("one") as fake:
@@ -72,7 +72,6 @@ async def test_a_session_goes_on_when_the_host_was_killed(tmp_path: Path) -> Non
         assert f"--resume={name}" in fake.calls[1].argv
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
 async def test_the_real_cli_behind_a_host(

@@ -14,6 +14,8 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.anyio
+
 CALLS: dict[str, dict[str, Any]] = {
     "can_use_tool": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "toolu_1"},
     "hook": {
@@ -126,7 +128,6 @@ async def _change_hooks(session: ph.Session) -> None:
     await session.update(hooks={"Stop": lambda event: None})
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", CALLS)
 async def test_a_callback_that_awaits_its_own_session_gets_an_error_at_once(kind: str) -> None:
     talk = Talk(kind, _await_query)
@@ -137,7 +138,6 @@ async def test_a_callback_that_awaits_its_own_session_gets_an_error_at_once(kind
     assert talk.fake.calls[0].prompts == ["outer", "after"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("wait", [_start_query, _loop_over_query, _enter_query, _wait_idle, _change_hooks])
 async def test_every_way_of_waiting_for_its_own_session_is_refused(
     wait: Callable[[ph.Session], Awaitable[None]],
@@ -147,7 +147,6 @@ async def test_every_way_of_waiting_for_its_own_session_is_refused(
     assert [type(error) for error in talk.errors] == [ph.UsageError]
 
 
-@pytest.mark.anyio
 async def test_a_callback_may_ask_elsewhere() -> None:
     other = FakeCLI().text("elsewhere").forever()
     answers: list[str] = []
@@ -162,7 +161,6 @@ async def test_a_callback_may_ask_elsewhere() -> None:
     assert (answers, talk.errors) == (["elsewhere"] * 2, [])
 
 
-@pytest.mark.anyio
 async def test_a_callback_may_start_a_query_that_others_await() -> None:
     made: list[ph.Query] = []
 
@@ -177,7 +175,6 @@ async def test_a_callback_may_start_a_query_that_others_await() -> None:
     assert talk.errors == []
 
 
-@pytest.mark.anyio
 async def test_a_task_that_a_callback_started_may_wait() -> None:
     answers: list[str] = []
 
@@ -194,7 +191,6 @@ async def test_a_task_that_a_callback_started_may_wait() -> None:
     assert (answers, talk.errors) == (["inner"], [])
 
 
-@pytest.mark.anyio
 async def test_a_plain_function_that_returns_a_query_of_its_own_session(caplog: pytest.LogCaptureFixture) -> None:
     fake = calling("can_use_tool")
     with anyio.fail_after(10):
@@ -204,7 +200,6 @@ async def test_a_plain_function_that_returns_a_query_of_its_own_session(caplog: 
     assert TEXT in caplog.text
 
 
-@pytest.mark.anyio
 async def test_a_callback_that_awaits_the_query_it_is_called_by() -> None:
     fake = calling("can_use_tool")
     errors: list[Exception] = []
@@ -271,7 +266,6 @@ def calling_mounted_server() -> FakeCLI:
     return fake.text("inner").forever()
 
 
-@pytest.mark.anyio
 async def test_a_tool_of_a_mounted_server_that_awaits_its_own_session_gets_an_error_at_once() -> None:
     fake, server, errors = calling_mounted_server(), MCPServer[Any]("shop"), list[Exception]()
 
@@ -291,7 +285,6 @@ async def test_a_tool_of_a_mounted_server_that_awaits_its_own_session_gets_an_er
     assert [TEXT in str(error) for error in errors] == [True]
 
 
-@pytest.mark.anyio
 async def test_a_task_that_a_tool_of_a_mounted_server_started_may_wait() -> None:
     fake, server, answers = calling_mounted_server(), MCPServer[Any]("shop"), list[str]()
 

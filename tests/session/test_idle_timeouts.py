@@ -12,7 +12,6 @@ from session_cli import STOPPED, Cli, Say, hang
 
 import pilothouse as ph
 from pilothouse.driver import child_run
-from pilothouse.events import Stalled
 from pilothouse.messages import Message
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
@@ -48,23 +47,6 @@ async def test_a_silence_is_reported_once_before_the_interrupt(kind: str) -> Non
     assert len(api.children) == (2 if kind == "alone" else 1)
 
 
-async def test_each_silence_is_reported(kind: str) -> None:
-    async def hesitates(_: Cli, say: Say, text: str) -> str:
-        for part in ("a", "b"):
-            await say(frames.assistant(part))
-            await anyio.sleep(0.3)
-        return "done"
-
-    api = Api()
-    api.acts["one"] = hesitates
-    async with asking(api, kind) as it:
-        query = it.query("one", idle_timeout=0.5)
-        events = [event async for event in query.events()]
-        stalls = [event for event in events if isinstance(event, Stalled)]
-        assert [(e.limit, e.phase) for e in stalls] == [(0.5, "idle")] * 2
-        assert (await query.result()).text == "done"
-
-
 async def test_listeners_of_a_session_get_it() -> None:
     api = Api()
     api.acts["one"] = hang
@@ -90,20 +72,6 @@ async def test_a_wait_that_the_cli_announces_is_no_silence(kind: str) -> None:
         messages, error = await read(it.query("one", idle_timeout=0.3))
         assert error is None
         assert not notes(messages, "stalled")
-
-
-async def test_after_an_announced_wait_it_counts_again(kind: str) -> None:
-    async def gives_up(_: Cli, say: Say, text: str) -> str:
-        await say(frames.api_retry(delay_ms=100))
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    api = Api()
-    api.acts["one"] = gives_up
-    async with asking(api, kind) as it:
-        messages, error = await read(it.query("one", idle_timeout=0.2))
-        assert isinstance(error, ph.QueryTimeout)
-        assert len(notes(messages, "stalled")) == 1
 
 
 async def test_prompts_that_are_slow_to_come_are_not_its_silence(kind: str) -> None:
@@ -158,19 +126,6 @@ async def test_the_start_has_a_limit_of_its_own(kind: str, settings: dict[str, A
     assert isinstance(error, ph.QueryTimeout)
     assert error.kind == kind_of_limit
     assert [note["phase"] for note in notes(messages, "stalled")] == ["startup"]
-
-
-async def test_a_limit_for_the_start_ends_with_the_first_message(kind: str) -> None:
-    async def slowly(_: Cli, say: Say, text: str) -> str:
-        await anyio.sleep(0.3)
-        return "done"
-
-    api = Api()
-    api.acts["one"] = slowly
-    async with asking(api, kind) as it:
-        messages, error = await read(it.query("one", startup_timeout=0.2))
-        assert error is None
-        assert not notes(messages, "stalled")
 
 
 async def test_a_session_whose_child_never_answers_fails_in_that_time() -> None:

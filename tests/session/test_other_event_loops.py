@@ -13,6 +13,8 @@ from process_checks import is_dead, until
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.anyio
+
 DEADLINE = 20.0
 
 
@@ -52,7 +54,6 @@ SESSION_CALLS: dict[str, Callable[[ph.Session], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize("name", SESSION_CALLS)
@@ -88,7 +89,6 @@ QUERY_CALLS: dict[str, Callable[[ph.Query[Any]], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", QUERY_CALLS)
 async def test_a_query_on_another_loop_raises_and_continues_on_its_own(name: str) -> None:
@@ -104,7 +104,6 @@ async def test_a_query_on_another_loop_raises_and_continues_on_its_own(name: str
             assert (await query.result()).outcome == "interrupted"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_query_that_has_ended_is_read_anywhere() -> None:
     with FakeCLI().text("Hello") as fake:
@@ -114,7 +113,6 @@ async def test_a_query_that_has_ended_is_read_anywhere() -> None:
         assert await run_on_another_loop(query.aclose) is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_pool_may_be_closed_on_another_loop() -> None:
     with FakeCLI().text("Hello").forever() as fake:

@@ -118,17 +118,6 @@ async def test_events_report_it() -> None:
     assert (scheduled.attempt, scheduled.of, scheduled.delay, scheduled.reason) == (1, 3, 0.01, "overloaded")
 
 
-async def test_listeners_of_a_session_get_it() -> None:
-    async with asking(Api(OVERLOADED), "session", retry=SOON) as it:
-        assert it.session is not None
-        listener = it.session.messages()
-        await it.query("one")
-        with anyio.fail_after(DEADLINE):
-            async for message in listener:
-                if notes([message], "retry_scheduled"):
-                    break
-
-
 # How the wait ends.
 
 
@@ -142,37 +131,6 @@ async def test_an_interrupt_ends_the_wait_at_once(kind: str) -> None:
                 result = await query.result()
             assert result.outcome == "interrupted"
             assert it.prompts == ["one"]
-            assert (await it.query("two")).text == "re: two"
-
-
-async def test_a_session_interrupts_it_too() -> None:
-    async with asking(Api(OVERLOADED), "session", retry=LONG) as it:
-        assert it.session is not None
-        query = it.query("one")
-        with anyio.fail_after(DEADLINE):
-            async with query:
-                await wait_for_event(query, "retry_scheduled")
-                await it.session.interrupt()
-                await query.result()
-            assert (await it.query("two")).text == "re: two"
-
-
-async def test_a_cancelled_query_waits_no_longer(kind: str) -> None:
-    async with asking(Api(OVERLOADED), kind, retry=LONG) as it:
-        with anyio.fail_after(DEADLINE):
-            with anyio.CancelScope() as scope:
-                async for message in it.query("one"):
-                    if notes([message], "retry_scheduled"):
-                        scope.cancel()
-            assert scope.cancelled_caught
-            assert (await it.query("two")).text == "re: two"
-        assert it.prompts == ["one", "two"]
-
-
-async def test_a_query_that_is_left_waits_no_longer(kind: str) -> None:
-    async with asking(Api(OVERLOADED), kind, retry=LONG) as it:
-        with anyio.fail_after(DEADLINE):
-            await wait_for_event(it.query("one"), "retry_scheduled")
             assert (await it.query("two")).text == "re: two"
 
 
@@ -193,18 +151,6 @@ async def test_silence_does_not_count_while_it_waits(kind: str) -> None:
         result = await it.query("one")
         assert result.text == "re: one"
         assert not notes(result.messages, "stalled")
-
-
-async def test_closing_a_session_does_not_wait_for_it() -> None:
-    async with asking(Api(OVERLOADED), "session", retry=LONG) as it:
-        assert it.session is not None
-        query = it.query("one")
-        with anyio.fail_after(DEADLINE):
-            async with query:
-                await wait_for_event(query, "retry_scheduled")
-                await it.session.close()
-                with pytest.raises(ph.SessionClosedError):
-                    await query.result()
 
 
 async def test_a_child_that_dies_meanwhile_is_reported_at_once(kind: str) -> None:

@@ -77,21 +77,6 @@ async def test_a_query_with_a_system_prompt_of_its_own(cli: Cli) -> None:
     assert not [m for m in printed if m.raw.get("subtype") == "session_restarted"]
 
 
-async def test_one_child_at_a_time(cli: Cli) -> None:
-    running: list[int] = []
-
-    async def count(cli: Cli, say: Any, text: str) -> str:
-        running.append(len(cli.running))
-        return "counted"
-
-    cli.acts["count"] = count
-    async with talking(cli) as session:
-        for options in (None, ph.Options(max_turns=2), ph.Options(max_turns=3), None):
-            await session.query("count", options)
-    assert running == [1, 1, 1, 1]
-    assert not cli.running
-
-
 @pytest.mark.parametrize(
     ("settings", "children"),
     [({"max_turns": 2}, 3), ({"max_budget_usd": 2.0}, 4), ({"custom_tools": [max], "tool_bridge": "xml"}, 4)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -92,28 +91,6 @@ async def test_events_say_until_when() -> None:
         assert waiting.limit == "usage_limit"
         assert waiting.seconds > 0
         assert QUOTA in waiting.error
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("how", ["interrupt", "cancel", "leave", "timeout"])
-async def test_a_wait_can_be_ended_at_once(kind: str, how: str) -> None:
-    async with asking(Api(limited(3600.0)), kind, on_usage_limit="wait") as it:
-        query = it.query("one", timeout=1.0 if how == "timeout" else None)
-        with anyio.fail_after(DEADLINE):
-            if how == "leave":
-                await wait_for_event(query, "limit_wait")
-            elif how == "timeout":
-                with pytest.raises(ph.QueryTimeout):
-                    await query
-            elif how == "cancel":
-                with anyio.move_on_after(1.0):
-                    await query
-            else:
-                async with query:
-                    await wait_for_event(query, "limit_wait")
-                    await query.interrupt()
-                    assert (await query.result()).outcome == "interrupted"
-        assert it.prompts == ["one"]
 
 
 # One gate for all.
@@ -299,23 +276,6 @@ def test_a_gate_opens_by_itself_and_knows_places() -> None:
     gate.block("rate_limit", elsewhere, time.time() - 1)
     assert gate.blocked_until("rate_limit", elsewhere) is None
     assert "sk-secret" not in repr(RateLimitKey.from_options(Options(api_key="sk-secret", env={"A": "sk-secret"})))
-
-
-def test_it_may_be_used_from_any_thread() -> None:
-    gate, place = SharedRateLimits(), RateLimitKey(1, None)
-    places: list[float] = []
-
-    def work() -> None:
-        for number in range(50):
-            gate.block("rate_limit", place, time.time() + 60 + number)
-            places.append(gate.next_delay())
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(places)) == 200
 
 
 async def test_two_loops_share_the_gate_of_an_agent() -> None:

@@ -17,6 +17,8 @@ from pilothouse.stores.postgres import PostgresStore
 from pilothouse.stores.redis import RedisStore
 from pilothouse.stores.sqlite import SqliteStore
 
+pytestmark = pytest.mark.anyio
+
 KEY: SessionKey = {"project_key": "-work", "session_id": "11111111-1111-4111-8111-111111111111"}
 WRITERS, EACH, BATCH = 3, 8, 3
 LIMIT = 60  # seconds
@@ -133,7 +135,6 @@ def anyio_backend() -> str:
     return "asyncio"  # the other side of these tests is another process, whose loop is its own
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E85")
 async def test_processes_that_compare_and_append_lose_nothing(make_any: Make, start: Start) -> None:
     async with make_any() as store:
@@ -155,7 +156,6 @@ async def test_processes_that_compare_and_append_lose_nothing(make_any: Make, st
     assert [(e["writer"], e["n"]) for e in found] == [(e["writer"], e["n"]) for e in heads for _ in range(BATCH)]
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E85")
 @pytest.mark.parametrize("ttl", [0.0, 600.0], ids=["free", "leased"])
 async def test_a_writer_that_is_killed_leaves_whole_appends(make_any: Make, start: Start, ttl: float) -> None:
@@ -180,7 +180,6 @@ async def test_a_writer_that_is_killed_leaves_whole_appends(make_any: Make, star
             assert await store.append(KEY, [{"type": "x"}], after=count) == count + 1
 
 
-@pytest.mark.anyio
 async def test_a_store_goes_on_after_a_fork(make_any: Make, start: Start) -> None:
     async with make_any() as store:
         process = start(_job(store, "fork"))

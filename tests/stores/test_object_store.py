@@ -28,6 +28,8 @@ from pilothouse.stores.objects import (
     parse_record,
 )
 
+pytestmark = pytest.mark.anyio
+
 KEY: SessionKey = {"project_key": "-work-Project", "session_id": "s1"}
 ENTRY = {"type": "x", "uuid": "u-1"}
 LARGE = {"type": "x", "uuid": "large", "text": "x" * SEAL_BYTES}
@@ -49,7 +51,6 @@ def _files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("logs", [[], [""], ["subagents/a"], ["", "subagents/ä"]])
 async def test_a_record_comes_back_and_its_size_decides_whether_it_is_listed(logs: list[str]) -> None:
     for text in ("", "x", "xy"):
@@ -69,7 +70,6 @@ def test_names_of_objects_contain_the_parts_of_keys(part: str) -> None:
     assert _decode_name(name) == (None if name.startswith("=") else part)
 
 
-@pytest.mark.anyio
 async def test_small_appends_share_one_object_and_large_ones_are_sealed(store: ObjectStore, directory: Path) -> None:
     for n in range(20):
         await store.append(KEY, [{"type": "x", "n": n}])
@@ -84,7 +84,6 @@ async def test_small_appends_share_one_object_and_large_ones_are_sealed(store: O
     assert _files(directory / "parts") == []
 
 
-@pytest.mark.anyio
 async def test_uuids_of_sealed_parts_are_known_to_every_client(
     store: ObjectStore, make_directory: Callable[[], ObjectStore]
 ) -> None:
@@ -94,13 +93,11 @@ async def test_uuids_of_sealed_parts_are_known_to_every_client(
         assert await second.append(KEY, [{"type": "x", "uuid": "u-2"}, LARGE], after=2) == 3
 
 
-@pytest.mark.anyio
 async def test_a_directory_is_private(store: ObjectStore, directory: Path) -> None:
     await store.append(KEY, [ENTRY])
     assert directory.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E85")
 @pytest.mark.parametrize("others", [0, 1, 3])
 @pytest.mark.parametrize("text", ["", "x" * SEAL_BYTES], ids=["small", "sealed"])
@@ -132,7 +129,6 @@ async def test_a_write_whose_answer_got_lost_is_not_written_twice(
     assert lost == []
 
 
-@pytest.mark.anyio
 async def test_a_write_that_lost_the_race_leaves_no_part(
     store: ObjectStore, make_directory: Callable[[], ObjectStore], monkeypatch: pytest.MonkeyPatch, directory: Path
 ) -> None:
@@ -153,7 +149,6 @@ async def test_a_write_that_lost_the_race_leaves_no_part(
     assert await store.count(KEY) == 2
 
 
-@pytest.mark.anyio
 async def test_a_missing_part_is_reported(store: ObjectStore, directory: Path) -> None:
     await store.append(KEY, [LARGE])
     await store.append(KEY, [ENTRY])
@@ -164,7 +159,6 @@ async def test_a_missing_part_is_reported(store: ObjectStore, directory: Path) -
         await store.load(KEY)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("damage", [b"", b"{}\n{}", b"no json\n", b'{"format": 1}\n{}\n', b"\xff\xfe"])
 async def test_a_damaged_record_is_reported(store: ObjectStore, directory: Path, damage: bytes) -> None:
     await store.append(KEY, [ENTRY])
@@ -174,7 +168,6 @@ async def test_a_damaged_record_is_reported(store: ObjectStore, directory: Path,
             await call
 
 
-@pytest.mark.anyio
 async def test_a_record_that_is_cut_short_is_reported(store: ObjectStore, directory: Path) -> None:
     await store.append(KEY, [{"type": "x", "n": n} for n in range(9)])
     path = directory / "sessions" / "-work-~50roject" / "s1"
@@ -183,7 +176,6 @@ async def test_a_record_that_is_cut_short_is_reported(store: ObjectStore, direct
         await store.load(KEY)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("known", [None, "create"], ids=["none", "create alone"])
 async def test_a_service_without_conditional_writes_is_refused(
     make_s3: Callable[[], ObjectStore], monkeypatch: pytest.MonkeyPatch, known: str | None
@@ -200,7 +192,6 @@ async def test_a_service_without_conditional_writes_is_refused(
                 await store.append(KEY, [ENTRY])
 
 
-@pytest.mark.anyio
 async def test_a_bucket_that_does_not_exist_is_reported(s3_server: dict[str, Any]) -> None:
     config = {
         "endpoint": s3_server["endpoint"],
@@ -213,7 +204,6 @@ async def test_a_bucket_that_does_not_exist_is_reported(s3_server: dict[str, Any
             await store.append(KEY, [ENTRY])
 
 
-@pytest.mark.anyio
 async def test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,7 +223,6 @@ async def test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_sho
     assert repr(store) == "ObjectStore('s3://bucket/prefix')"
 
 
-@pytest.mark.anyio
 async def test_a_disk_that_refuses_is_reported(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.append(KEY, [ENTRY])
 
@@ -247,21 +236,18 @@ async def test_a_disk_that_refuses_is_reported(store: ObjectStore, monkeypatch: 
     assert await store.append(KEY, [{"type": "x"}], after=1) == 2
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("url", ["", "bucket/prefix", "/tmp/directory"])
 async def test_an_address_is_a_url(url: str) -> None:
     with pytest.raises(UsageError, match="URL"):
         ObjectStore(url)
 
 
-@pytest.mark.anyio
 async def test_a_url_of_an_unknown_service_is_reported() -> None:
     async with ObjectStore("nonsense://bucket") as store:
         with pytest.raises(StoreError):
             await store.load(KEY)
 
 
-@pytest.mark.anyio
 async def test_lists_read_only_what_has_changed(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[SessionKey] = [{**KEY, "session_id": f"s{n}"} for n in range(5)]
     for key in keys:

@@ -37,50 +37,33 @@ from pilothouse.testing import FakeCLI
 
 # Public classes and functions that wait and have no blocking twin, in all packages.
 SHARED = {
-    "AgentRunner": "driven by a fleet, on the event loop of that",
-    "Ask": "settled and waited for in tasks and in threads",
-    "AskView": "a loop over its stream blocks a thread",
-    "Artifacts": "asked by a fleet, on the event loop of that",
-    "Asks": "a loop over its stream blocks a thread",
-    "CliTransport": "driven by the event loop of a query, never by its user",
-    "CommandTransport": "driven by the event loop of a query, never by its user",
-    "CopiedDirectory": "asked by a fleet, on the event loop of that",
-    "Gate": "opened from any thread; a scripted model waits at it",
-    "GitWorktree": "asked by a fleet, on the event loop of that",
-    "Host": "the server itself; `pilothouse serve` runs it",
-    "Journal": "asked by a fleet, on the event loop of that",
-    "LocalModel": "a plain context manager too",
-    "MemoryJournal": "asked by a fleet, on the event loop of that",
-    "MemoryPeer": "the other side of a MemoryTransport, for tests",
-    "MemoryStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "MemoryTransport": "driven by the event loop of a query, never by its user",
-    "Middleware": "called on the event loop of a query, never by its user",
-    "NativeTransport": "driven by the event loop of a query, never by its user",
-    "ObjectStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "Pool": "a plain context manager too",
-    "PostgresJournal": "asked by a fleet, on the event loop of that",
-    "PostgresStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "Prompt": "served to the CLI on the event loop of a query",
-    "RayRunner": "entered and asked by its fleet, on the event loop of that",
-    "RecordingTransport": "driven by the event loop of a query, never by its user",
-    "RedisStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "ReplayTransport": "driven by the event loop of a query, never by its user",
-    "Resource": "served to the CLI on the event loop of a query",
-    "Runner": "driven by a fleet, on the event loop of that",
-    "ScopedStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "ScriptedModel": "a plain context manager too",
-    "SessionStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "SqliteJournal": "asked by a fleet, on the event loop of that",
-    "SqliteStore": "waited for on the event loop of a query; StoredSessions is for its user",
-    "StoreBackend": "waited for on the event loop of a query; StoredSessions is for its user",
-    "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
-    "Transport": "driven by the event loop of a query, never by its user",
-    "TransportWrapper": "driven by the event loop of a query, never by its user",
-    "WebSocketTransport": "driven by the event loop of a query, never by its user",
-    "Workspace": "asked by a fleet, on the event loop of that",
-    "WorkspaceRunner": "driven by a fleet, on the event loop of that",
-    "serve": "`pilothouse serve` is the blocking form",
-    "make_mcp_dispatcher": "driven by a host of your own, on the event loop of that",
+    name: reason
+    for reason, names in {
+        "driven by a fleet, on the event loop of that": "AgentRunner Runner WorkspaceRunner",
+        "settled and waited for in tasks and in threads": "Ask",
+        "a loop over its stream blocks a thread": "AskView Asks",
+        "asked by a fleet, on the event loop of that": (
+            "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal PostgresJournal SqliteJournal Workspace"
+        ),
+        "driven by the event loop of a query, never by its user": (
+            "CliTransport CommandTransport MemoryTransport NativeTransport RecordingTransport ReplayTransport "
+            "Transport TransportWrapper WebSocketTransport"
+        ),
+        "opened from any thread; a scripted model waits at it": "Gate",
+        "the server itself; `pilothouse serve` runs it": "Host",
+        "a plain context manager too": "LocalModel Pool ScriptedModel",
+        "the other side of a MemoryTransport, for tests": "MemoryPeer",
+        "waited for on the event loop of a query; StoredSessions is for its user": (
+            "MemoryStore ObjectStore PostgresStore RedisStore ScopedStore SessionStore SqliteStore StoreBackend"
+        ),
+        "called on the event loop of a query, never by its user": "Middleware",
+        "served to the CLI on the event loop of a query": "Prompt Resource",
+        "entered and asked by its fleet, on the event loop of that": "RayRunner",
+        "served to the CLI on the event loop of a query; calling it calls the plain function": "Tool",
+        "`pilothouse serve` is the blocking form": "serve",
+        "driven by a host of your own, on the event loop of that": "make_mcp_dispatcher",
+    }.items()
+    for name in names.split()
 }
 
 # Members of the asynchronous classes: what they are called here, None if they are not here, and why.

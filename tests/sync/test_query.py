@@ -98,30 +98,6 @@ def test_an_async_callback_runs_on_the_loop(fake: FakeCLI, kind: str) -> None:
     assert seen == [(kind, "pilothouse-sync") for kind in ("system", "assistant", "result")]
 
 
-def test_on_message_must_be_callable(fake: FakeCLI) -> None:
-    with pytest.raises(ph.UsageError, match="on_message"):
-        ph.query("go", cli=fake.path, on_message="nothing")  # pyright: ignore[reportArgumentType]
-
-
-def test_a_slow_callback_holds_up_the_child(fake: FakeCLI) -> None:
-    # 40 MB: more than the inbox, the pipe and the backlog hold together.
-    fake.expect("user").emit(frames.init()).repeat(4000, frames.assistant("x" * 10_000)).emit(frames.result("done"))
-    seen = 0
-    held = threading.Event()
-
-    def show(message: ph.Message) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 1:
-            eventually(lambda: fake.calls)
-            held.wait(0.5)  # long enough for a child that nobody holds up to be done
-            assert fake.calls[0].exit_code is None
-
-    result = ph.query("go", cli=fake.path, on_message=show).result()
-    assert result.callback_errors == []
-    assert seen == len(result.messages) == 4002
-
-
 # iterate
 
 
@@ -254,15 +230,6 @@ def test_close_is_idempotent_and_wakes_no_reader_twice(hanging: FakeCLI) -> None
 # errors and ends
 
 
-@pytest.mark.requirement("G46")
-def test_a_deadline_is_a_timeout_and_no_interrupt(hanging: FakeCLI) -> None:
-    with pytest.raises(ph.QueryTimeout) as caught:
-        ph.query("go", cli=hanging.path, timeout=0.3).result()
-    assert isinstance(caught.value, TimeoutError)
-    assert not isinstance(caught.value, ph.Interrupted)
-    assert ended(hanging)
-
-
 def test_errors_are_those_of_the_async_query(fake: FakeCLI) -> None:
     fake.expect("user").stderr("no luck\n").exit(7)
     with pytest.raises(ph.CLIExitedError) as caught:
@@ -283,13 +250,6 @@ def test_an_error_keeps_nothing_alive(fake: FakeCLI) -> None:
     gone = weakref.ref(query)
     del query
     eventually(lambda: gc.collect() >= 0 and gone() is None)
-
-
-def test_interrupt_before_the_start(fake: FakeCLI) -> None:
-    query = ph.query("go", cli=fake.path)
-    query.interrupt()
-    assert query.result().outcome == "interrupted"
-    assert fake.calls == []
 
 
 def test_a_dropped_query_ends(hanging: FakeCLI) -> None:

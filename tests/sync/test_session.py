@@ -389,21 +389,6 @@ def test_a_session_that_is_dropped_ends_its_child(talker: FakeCLI) -> None:
         gc.enable()
 
 
-def test_a_session_in_a_cycle_is_collected(talker: FakeCLI) -> None:
-    class Holder:
-        session: Any = None
-        me: Any = None
-
-    holder = Holder()
-    holder.me = holder
-    holder.session = ph.session(cli=talker.path)
-    assert holder.session.query("one").result().text == "re: one"
-    assert running(talker)
-    del holder
-    gc.collect()
-    eventually(lambda: not running(talker))
-
-
 def test_a_query_keeps_its_session(talker: FakeCLI) -> None:
     query = ph.session(cli=talker.path).query("one")
     gc.collect()

@@ -14,6 +14,8 @@ from pilothouse.client import query
 from pilothouse.options import Invocation
 from pilothouse.testing import frames, mock_transport, sample_messages
 
+pytestmark = pytest.mark.anyio
+
 INVOCATION = Invocation("auto", (), {}, initialize={})
 
 
@@ -76,7 +78,6 @@ def test_streamed_text_is_whole():
 
 
 @pytest.mark.requirement("R39")
-@pytest.mark.anyio
 async def test_mock_transport_answers_prompts_in_turn():
     transport = mock_transport("Hello", sample_messages())
     result = await query("Hi", transport=transport)
@@ -91,19 +92,16 @@ async def test_mock_transport_answers_prompts_in_turn():
     assert [m.type for m in result.messages][-8:] == [f["type"] for f in sample_messages()]
 
 
-@pytest.mark.anyio
 async def test_mock_transport_without_turns_says_so():
     result = await query("Hi", transport=mock_transport())
     assert not result.is_success
     assert "no turn left" in str(result.error)
 
 
-@pytest.mark.anyio
 async def test_mock_transport_in_the_argv_form_answers_at_once():
     assert (await query("Hi", transport=mock_transport("Hello"), prompt_via="argv")).text == "Hello"
 
 
-@pytest.mark.anyio
 async def test_mock_transport_answers_control_requests_and_sends_messages():
     transport = mock_transport(set_model={"model": "x"})
     await transport.start(INVOCATION)

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from pilothouse.errors import ToolDefinitionError, UsageError
 from pilothouse.tools import Tool, ToolContext, ToolInputError, create_tool, tool
 
+pytestmark = pytest.mark.anyio
+
 
 class Unit(enum.Enum):
     CELSIUS = "celsius"
@@ -211,7 +213,6 @@ def test_defaults_are_in_the_schema_and_left_to_the_function() -> None:
     assert {"type": "null"} in found["e"]["anyOf"]
 
 
-@pytest.mark.anyio
 async def test_mutable_defaults_and_private_defaults_are_those_of_the_function() -> None:
     sentinel = object()
     seen: list[Any] = []
@@ -225,7 +226,6 @@ async def test_mutable_defaults_and_private_defaults_are_those_of_the_function()
 
 
 @pytest.mark.requirement("S26")
-@pytest.mark.anyio
 async def test_values_arrive_as_the_declared_types() -> None:
     def f(
         tree: Tree,
@@ -263,7 +263,6 @@ async def test_values_arrive_as_the_declared_types() -> None:
 
 
 @pytest.mark.requirement("S9", "S38")
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -294,7 +293,6 @@ async def test_an_invalid_input_is_reported_by_field(arguments: dict[str, Any], 
     assert result["content"][0]["text"] == str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_a_function_with_double_stars_takes_whatever_comes() -> None:
     @tool
     async def f(a: int, **more: Any) -> dict[str, Any]:
@@ -334,7 +332,6 @@ def test_partials_methods_and_objects_can_be_tools() -> None:
     assert list(tool(Adder()).input_schema["properties"]) == ["q"]
 
 
-@pytest.mark.anyio
 async def test_a_method_decorated_in_its_class_is_a_tool_of_each_object() -> None:
     class Shop:
         def __init__(self, price: int) -> None:
@@ -400,7 +397,6 @@ def test_an_invalid_tool_is_reported_at_its_definition(make: Any, message: str) 
 
 
 @pytest.mark.requirement("R20")
-@pytest.mark.anyio
 async def test_a_json_schema_is_sent_as_it_is_and_checked() -> None:
     schema = {
         "type": "object",
@@ -429,7 +425,6 @@ async def test_a_json_schema_is_sent_as_it_is_and_checked() -> None:
         assert caught.value.problems[0].startswith(place)
 
 
-@pytest.mark.anyio
 async def test_the_check_of_a_json_schema_does_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
@@ -443,7 +438,6 @@ async def test_the_check_of_a_json_schema_does_without_a_library(monkeypatch: py
         assert caught.value.problems == (words,)
 
 
-@pytest.mark.anyio
 async def test_a_function_with_the_names_of_the_schema_gets_them_by_name() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a"]}
 
@@ -455,7 +449,6 @@ async def test_a_function_with_the_names_of_the_schema_gets_them_by_name() -> No
     assert (await add.run({"a": 1, "b": 2}))["content"][0]["text"] == "3"
 
 
-@pytest.mark.anyio
 async def test_names_with_types_and_whole_types_are_schemas_too() -> None:
     by_names = create_tool("f", "", {"a": float, "b": Annotated[str, "what"]}, lambda values: values)
     assert by_names.input_schema["properties"]["b"] == {"type": "string", "description": "what"}

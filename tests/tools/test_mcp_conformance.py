@@ -24,6 +24,8 @@ from pilothouse.tools import (
 )
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
+pytestmark = pytest.mark.anyio
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -73,7 +75,6 @@ def server() -> SdkServer:
 
 
 @pytest.mark.requirement("R23", "R24")
-@pytest.mark.anyio
 async def test_tools_as_the_official_client_sees_them() -> None:
     with anyio.fail_after(10):
         async with official_client(make_mcp_dispatcher({"s": server()})) as client:
@@ -99,7 +100,6 @@ async def test_tools_as_the_official_client_sees_them() -> None:
 
 
 @pytest.mark.requirement("R25", "R26")
-@pytest.mark.anyio
 async def test_resources_and_prompts_as_the_official_client_sees_them() -> None:
     with anyio.fail_after(10):
         async with official_client(make_mcp_dispatcher({"s": server()})) as client:
@@ -121,7 +121,6 @@ async def test_resources_and_prompts_as_the_official_client_sees_them() -> None:
 
 
 @pytest.mark.requirement("R24")
-@pytest.mark.anyio
 async def test_progress_changes_and_cancellation_reach_the_other_side() -> None:
     received: list[tuple[float, float | None, str | None]] = []
     changed = anyio.Event()

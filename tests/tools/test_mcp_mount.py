@@ -17,6 +17,8 @@ from tool_fixtures import call, error_of, notice, official_client, question, res
 from pilothouse.tools import mount
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
+pytestmark = pytest.mark.anyio
+
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "claude-code", "version": "2"}}
 
 
@@ -70,7 +72,6 @@ def shop(events: list[str] | None = None, started: anyio.Event | None = None) ->
 
 
 @pytest.mark.requirement("R23", "R24", "R25", "R26")
-@pytest.mark.anyio
 async def test_a_mounted_server_answers_as_its_author_wrote_it() -> None:
     events: list[str] = []
     received: list[float] = []
@@ -96,7 +97,6 @@ async def test_a_mounted_server_answers_as_its_author_wrote_it() -> None:
 
 
 @pytest.mark.requirement("R23")
-@pytest.mark.anyio
 async def test_the_plain_server_can_be_given_as_it_is() -> None:
     import mcp.types as t
 
@@ -109,7 +109,6 @@ async def test_the_plain_server_can_be_given_as_it_is() -> None:
             assert [each.name for each in (await client.list_tools()).tools] == ["a"]
 
 
-@pytest.mark.anyio
 async def test_the_order_and_the_ids_of_the_cli_do_not_matter() -> None:
     started = anyio.Event()
     events: list[str] = []
@@ -146,7 +145,6 @@ async def test_the_order_and_the_ids_of_the_cli_do_not_matter() -> None:
     assert events == ["start", "waiting", "released", "end", "start", "end"]
 
 
-@pytest.mark.anyio
 async def test_a_call_that_is_given_up_is_cancelled_in_the_server() -> None:
     started = anyio.Event()
     events: list[str] = []
@@ -175,7 +173,6 @@ async def test_a_call_that_is_given_up_is_cancelled_in_the_server() -> None:
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_a_server_that_asks_is_answered_by_the_cli() -> None:
     server: MCPServer[Any] = MCPServer("asking")
 
@@ -205,7 +202,6 @@ async def test_a_server_that_asks_is_answered_by_the_cli() -> None:
     assert asked[0]["method"] == "elicitation/create"
 
 
-@pytest.mark.anyio
 async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
     @asynccontextmanager
     async def broken(_: Any) -> AsyncGenerator[dict[str, Any]]:
@@ -224,7 +220,6 @@ async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_a_dispatcher_without_mounted_servers_serves_nothing() -> None:
     dispatcher = make_mcp_dispatcher({})
     assert not dispatcher.has_mounted_servers

@@ -15,6 +15,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools import ToolInputError, create_tool, tool
 
+pytestmark = pytest.mark.anyio
+
 
 class Address(BaseModel):
     street: str = Field(min_length=2, description="with its number")
@@ -37,7 +39,6 @@ class Age:
 
 
 @pytest.mark.requirement("S26")
-@pytest.mark.anyio
 async def test_models_keep_their_definitions_and_arrive_as_models() -> None:
     seen: list[Any] = []
 
@@ -66,7 +67,6 @@ async def test_models_keep_their_definitions_and_arrive_as_models() -> None:
     assert places == ["`person.name`", "`person.home.street`", "`plain`", "`ages[0].years`", "`y`"]
 
 
-@pytest.mark.anyio
 async def test_fields_with_constraints_of_pydantic_are_checked() -> None:
     @tool
     async def f(a: Annotated[int, Field(gt=1, description="more than one")], b: int = 0) -> int:
@@ -84,7 +84,6 @@ async def test_fields_with_constraints_of_pydantic_are_checked() -> None:
         await f.invoke({"b": 1})
 
 
-@pytest.mark.anyio
 async def test_a_model_can_be_the_whole_input_and_the_result() -> None:
     made = create_tool("f", "", Person, lambda person: person.home)
     assert made.input_schema["type"] == "object"
@@ -117,7 +116,6 @@ def test_two_types_of_one_name_are_refused() -> None:
         tool(f)
 
 
-@pytest.mark.anyio
 async def test_a_custom_error_of_a_model_is_reported_too() -> None:
     class Even(BaseModel):
         n: int

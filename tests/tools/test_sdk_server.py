@@ -28,6 +28,8 @@ from pilothouse.tools import (
 )
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
+pytestmark = pytest.mark.anyio
+
 
 @tool(annotations=ToolAnnotations(read_only_hint=True))
 async def add(a: float, b: float) -> float:
@@ -84,7 +86,6 @@ def full() -> SdkServer:
 
 
 @pytest.mark.requirement("R13", "R24")
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "servers"),
     [
@@ -127,7 +128,6 @@ def sum_of(message: dict[str, Any]) -> float:
 
 
 @pytest.mark.requirement("R24")
-@pytest.mark.anyio
 async def test_the_list_of_tools_is_complete() -> None:
     tools = (await result_of(make_mcp_dispatcher({"s": full()}), question("tools/list")))["tools"]
     assert tools[0] == {
@@ -154,7 +154,6 @@ def test_the_cli_gets_names_and_timeouts_and_never_an_object() -> None:
     assert manifest["toolsListResult"]["tools"][0]["name"] == "add"
 
 
-@pytest.mark.anyio
 async def test_the_version_of_the_protocol_is_negotiated() -> None:
     dispatcher = make_mcp_dispatcher({"s": full()})
     for wanted, got in (("2024-11-05", "2024-11-05"), ("2099-01-01", "2025-11-25")):
@@ -166,7 +165,6 @@ async def test_the_version_of_the_protocol_is_negotiated() -> None:
 
 
 @pytest.mark.requirement("R25")
-@pytest.mark.anyio
 async def test_resources_are_listed_and_read() -> None:
     dispatcher = make_mcp_dispatcher({"s": full()})
     listed = (await result_of(dispatcher, question("resources/list")))["resources"]
@@ -194,7 +192,6 @@ async def test_resources_are_listed_and_read() -> None:
 
 
 @pytest.mark.requirement("R26")
-@pytest.mark.anyio
 async def test_prompts_are_listed_and_filled_in() -> None:
     dispatcher = make_mcp_dispatcher({"s": full()})
     listed = (await result_of(dispatcher, question("prompts/list")))["prompts"]
@@ -219,7 +216,6 @@ async def test_prompts_are_listed_and_filled_in() -> None:
     assert (await error_of(dispatcher, question("prompts/get", {"name": "none"})))["code"] == -32602
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -238,14 +234,12 @@ async def test_bad_questions_are_errors_of_json_rpc(body: dict[str, Any], code: 
     assert (await error_of(make_mcp_dispatcher({"s": full()}), body))["code"] == code
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("body", [{}, {"server_name": "s"}, {"server_name": "s", "message": "x"}])
 async def test_a_question_without_a_message_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ControlError):
         await make_mcp_dispatcher({"s": full()}).handle(body)
 
 
-@pytest.mark.anyio
 async def test_what_needs_no_answer_is_acknowledged() -> None:
     dispatcher = make_mcp_dispatcher({"s": full()})
     answer_to_us = {"server_name": "s", "message": {"jsonrpc": "2.0", "id": "el1", "error": {"code": -32601}}}
@@ -257,7 +251,6 @@ async def test_what_needs_no_answer_is_acknowledged() -> None:
 
 
 @pytest.mark.requirement("S38", "S39")
-@pytest.mark.anyio
 async def test_failures_are_reported_to_the_model_and_to_listeners() -> None:
     dispatcher = make_mcp_dispatcher({"s": full()})
     received: list[ToolFailure] = []
@@ -276,7 +269,6 @@ async def test_failures_are_reported_to_the_model_and_to_listeners() -> None:
     assert (await result_of(dispatcher, body))["isError"] is True
 
 
-@pytest.mark.anyio
 async def test_a_tool_can_report_its_progress() -> None:
     output: list[tuple[str, dict[str, Any]]] = []
     session = object()
@@ -307,7 +299,6 @@ async def test_a_tool_can_report_its_progress() -> None:
     ]
 
 
-@pytest.mark.anyio
 async def test_a_call_that_the_cli_gives_up_is_cancelled_and_only_that() -> None:
     cancelled: list[int] = []
     started = 0
@@ -350,29 +341,6 @@ async def test_a_call_that_the_cli_gives_up_is_cancelled_and_only_that() -> None
     assert await result_of(dispatcher, call("wait", {"n": 1}, key=1))
 
 
-@pytest.mark.anyio
-async def test_a_question_that_is_withdrawn_ends_its_tool() -> None:
-    started = anyio.Event()
-    ended = anyio.Event()
-
-    @tool
-    async def wait() -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.set()
-
-    dispatcher = make_mcp_dispatcher({"s": sdk_server("s", [wait])})
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatcher.handle, call("wait"))
-            await started.wait()
-            tasks.cancel_scope.cancel()
-    assert ended.is_set()
-
-
-@pytest.mark.anyio
 async def test_tools_come_and_go_in_running_conversations() -> None:
     server = sdk_server("s", [add])
     one, two = make_mcp_dispatcher({"a": server}), make_mcp_dispatcher({"b": server})
@@ -390,7 +358,6 @@ async def test_tools_come_and_go_in_running_conversations() -> None:
         server.add_tool(boom)
 
 
-@pytest.mark.anyio
 async def test_one_server_in_two_conversations_keeps_their_calls_apart() -> None:
     started = anyio.Event()
     release = anyio.Event()

@@ -21,7 +21,6 @@ from pilothouse.tools.bridges import (
     ToolInvocation,
     ToolLoop,
     decide_call,
-    make_results_message,
 )
 from pilothouse.tools.content import to_model_content
 
@@ -73,49 +72,19 @@ def decided(decision: str, **more: Any) -> dict[str, Any]:
     [
         ((), (), None, "ask"),
         (("mcp__tools",), (), None, "allow"),
-        (("mcp__tool",), (), None, "ask"),
         ((WEATHER,), (), None, "allow"),
-        (("mcp__tools__*",), (), None, "allow"),
-        (("mcp__tools__w",), (), None, "ask"),
         (("mcp__tools",), (WEATHER,), None, "deny"),
         ((), (), "bypassPermissions", "allow"),
         ((), (WEATHER,), "bypassPermissions", "deny"),
         (("*", "mcp__*", "mcp", f"{WEATHER}(city:Rome)"), (), None, "ask"),
-        ((f"{WEATHER}(*)",), (), None, "allow"),
-        ((f"{WEATHER} (*)",), (), None, "ask"),
-        ((), ("*",), None, "deny"),
-        ((), ("mcp__t*",), "bypassPermissions", "deny"),
         ((), (f"{WEATHER}(city:Rome)",), "bypassPermissions", "deny"),
         ((), (), "dontAsk", "deny"),
         (("mcp__tools",), (), "dontAsk", "allow"),
         ((), (), "acceptEdits", "ask"),
-        ((), (), "plan", "ask"),
     ],
 )
 def test_rules(allowed: tuple[str, ...], disallowed: tuple[str, ...], mode: str | None, ruling: str) -> None:
     assert decide_call(RuleSet.parse(allow=allowed, deny=disallowed), WEATHER, mode) == ruling
-
-
-@pytest.mark.parametrize(("behavior", "ruling"), [("allow", "ask"), ("ask", "ask"), ("deny", "deny")])
-def test_a_rule_about_some_calls_allows_none_and_denies_all(behavior: str, ruling: str) -> None:
-    rule = {"toolName": WEATHER, "ruleContent": "city:Rome"}
-    rules = RuleSet().with_updates([{"type": "addRules", "behavior": behavior, "rules": [rule]}])
-    assert decide_call(rules, WEATHER, None) == ruling
-
-
-def test_rules_change_while_a_conversation_runs() -> None:
-    rules = RuleSet()
-    rules = rules.with_updates([{"type": "addRules", "behavior": "allow", "rules": [{"toolName": WEATHER}]}])
-    assert decide_call(rules, WEATHER, None) == "allow"
-    rules = rules.with_updates([{"type": "addRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
-    assert decide_call(rules, WEATHER, None) == "deny"
-    rules = rules.with_updates([{"type": "removeRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
-    assert decide_call(rules, WEATHER, None) == "allow"
-    rules = rules.with_updates(
-        [{"type": "replaceRules", "behavior": "allow", "rules": []}, {"type": "setMode", "mode": "plan"}, 7]
-    )
-    rules = rules.with_updates("nonsense")
-    assert decide_call(rules, WEATHER, None) == "ask"
 
 
 # --- one call
@@ -151,12 +120,6 @@ async def test_a_failure_is_reported_to_the_model_the_hooks_and_the_owner() -> N
     assert dispatcher.asked[1]["input"]["hook_event_name"] == "PostToolUseFailure"
     assert dispatcher.asked[1]["input"]["error"] == "ValueError: no such place"
     assert [(each.tool_name, each.tool_use_id) for each in failures] == [("weather", "toolu_1")]
-
-
-async def test_an_invalid_input_is_reported_with_its_field() -> None:
-    ran = await host(*ALLOWED).run(ToolInvocation("toolu_1", WEATHER, {"town": "Rome"}))
-    assert ran.is_error
-    assert "city" in ran.result["content"][0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -428,13 +391,6 @@ async def test_a_model_that_never_ends_is_ended() -> None:
     assert isinstance(reported, UserMessage)
     assert isinstance(closing, ResultMessage)
     assert closing.subtype == "error_max_turns"
-
-
-def test_a_results_message_reads_like_one_of_the_cli() -> None:
-    message = make_results_message([], "s")
-    assert isinstance(message, UserMessage)
-    assert message.session_id == "s"
-    assert message.raw["type"] == "user"
 
 
 async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

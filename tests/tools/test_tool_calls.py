@@ -20,6 +20,8 @@ from pilothouse.tools import (
     tool,
 )
 
+pytestmark = pytest.mark.anyio
+
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
 
@@ -28,7 +30,6 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.requirement("R22")
-@pytest.mark.anyio
 async def test_sync_functions_run_in_worker_threads_and_see_the_context_variables() -> None:
     here = threading.get_ident()
     state: list[str] = []
@@ -54,7 +55,6 @@ async def test_sync_functions_run_in_worker_threads_and_see_the_context_variable
     assert state == ["me", "me"]
 
 
-@pytest.mark.anyio
 async def test_a_sync_function_that_returns_a_coroutine_is_awaited() -> None:
     async def later() -> str:
         return "late"
@@ -63,7 +63,6 @@ async def test_a_sync_function_that_returns_a_coroutine_is_awaited() -> None:
 
 
 @pytest.mark.requirement("S38", "S39")
-@pytest.mark.anyio
 @pytest.mark.parametrize("sync", [True, False])
 async def test_exceptions_are_error_results_without_a_traceback(sync: bool) -> None:
     error = ValueError("no such city")
@@ -82,7 +81,6 @@ async def test_exceptions_are_error_results_without_a_traceback(sync: bool) -> N
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.anyio
 async def test_a_tool_error_reaches_the_model_unchanged() -> None:
     @tool(error_text="not for this one")
     async def f() -> None:
@@ -94,7 +92,6 @@ async def test_a_tool_error_reaches_the_model_unchanged() -> None:
     assert type(caught.value) is ToolError
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("error_text", "reported"),
     [
@@ -112,7 +109,6 @@ async def test_the_text_of_errors_is_configurable(error_text: Any, reported: str
     assert text_of(await f.run({})) == reported
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("error", "reported"), [(SystemExit(2), "SystemExit: 2"), (pytest.fail.Exception("x"), "Failed: x")]
 )
@@ -124,7 +120,6 @@ async def test_an_exit_inside_a_tool_ends_the_call_and_nothing_else(error: BaseE
     assert text_of(await f.run({})) == reported
 
 
-@pytest.mark.anyio
 async def test_a_cancellation_that_comes_from_inside_is_an_error_of_the_tool() -> None:
     @tool
     async def f() -> None:
@@ -133,7 +128,6 @@ async def test_a_cancellation_that_comes_from_inside_is_an_error_of_the_tool() -
     assert "cancelled from inside" in text_of(await f.run({}))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("sync", [True, False])
 async def test_a_timeout_ends_the_call_and_cancels_the_function(sync: bool) -> None:
     release = threading.Event()
@@ -160,7 +154,6 @@ async def test_a_timeout_ends_the_call_and_cancels_the_function(sync: bool) -> N
         release.set()
 
 
-@pytest.mark.anyio
 async def test_a_timeout_error_of_the_function_is_its_own() -> None:
     @tool(timeout=5)
     async def f() -> None:
@@ -169,7 +162,6 @@ async def test_a_timeout_error_of_the_function_is_its_own() -> None:
     assert text_of(await f.run({})) == "TimeoutError: database"
 
 
-@pytest.mark.anyio
 async def test_the_cap_lets_only_so_many_calls_run_and_the_others_wait() -> None:
     running = 0
     most = 0
@@ -214,7 +206,6 @@ def test_a_tool_with_a_cap_outlives_its_event_loop() -> None:
     anyio.run(both)
 
 
-@pytest.mark.anyio
 async def test_cancelling_the_call_cancels_the_function_and_frees_its_place() -> None:
     started = anyio.Event()
     contexts: list[ToolContext] = []
@@ -237,7 +228,6 @@ async def test_cancelling_the_call_cancels_the_function_and_frees_its_place() ->
         assert text_of(await f.invoke({"wait": False})) == "free"
 
 
-@pytest.mark.anyio
 async def test_the_context_describes_the_call() -> None:
     seen: list[ToolContext] = []
     output: list[tuple[float, float | None, str | None]] = []
@@ -271,7 +261,6 @@ async def test_the_context_describes_the_call() -> None:
     assert seen[-1].tool_use_id is None
 
 
-@pytest.mark.anyio
 async def test_a_tool_that_calls_another_passes_its_error_on() -> None:
     @tool
     async def inner(a: int) -> int:

@@ -28,6 +28,8 @@ from pilothouse.tools import (
     tool,
 )
 
+pytestmark = pytest.mark.anyio
+
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 WAV = b"RIFF\0\0\0\0WAVEfmt "
 PNG_BLOCK = {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
@@ -62,7 +64,6 @@ def text(value: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("R24")
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("value", "content"),
     [
@@ -97,7 +98,6 @@ async def test_values_become_blocks(value: Any, content: list[dict[str, Any]]) -
     assert await returned(value) == {"content": content}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("value", "structured"),
     [
@@ -119,7 +119,6 @@ async def test_objects_are_structured_content_and_text(value: Any, structured: d
     assert msgspec.json.decode(result["content"][0]["text"]) == structured
 
 
-@pytest.mark.anyio
 async def test_whole_results_are_taken_as_they_are() -> None:
     assert await returned({"content": [text("no")], "is_error": True}) == {"content": [text("no")], "isError": True}
     theirs = mcp.types.CallToolResult(
@@ -142,7 +141,6 @@ async def test_whole_results_are_taken_as_they_are() -> None:
             await returned(wrong)
 
 
-@pytest.mark.anyio
 async def test_files_links_and_documents() -> None:
     unknown = (await returned(b"\x00\x01"))["content"][0]
     assert unknown["resource"]["blob"] == "AAE="
@@ -167,7 +165,6 @@ def test_media_from_files(tmp_path: Path) -> None:
         image_content(tmp_path / "none.png")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("value", [object(), {"a": object()}, [lambda: 1], {(1, 2): 3}])
 async def test_what_is_no_json_is_an_error_of_the_result(value: Any) -> None:
     with pytest.raises(ToolResultError, match="JSON") as caught:
@@ -175,7 +172,6 @@ async def test_what_is_no_json_is_an_error_of_the_result(value: Any) -> None:
     assert isinstance(caught.value, ToolError)
 
 
-@pytest.mark.anyio
 async def test_a_result_that_is_too_large_is_an_error_with_the_sizes() -> None:
     assert await returned("x" * 100, max_result_bytes=100)
     for value in ("x" * 101, "é" * 51, {"a": "x" * 100}, PNG * 20, ("x" * 60, "x" * 60)):
@@ -186,7 +182,6 @@ async def test_a_result_that_is_too_large_is_an_error_with_the_sizes() -> None:
         await returned(structured_only, max_result_bytes=100)
 
 
-@pytest.mark.anyio
 async def test_text_with_lone_surrogates_goes_through() -> None:
     result = await returned({"a": "\ud800"})
     assert result["content"][0]["text"] == '{"a":"\\ud800"}'

@@ -24,6 +24,8 @@ from pilothouse.options import Invocation, PrivateFile
 from pilothouse.transports.cli import TERM_GRACE_SECONDS, CliTransport
 from pilothouse.transports.watchdog import watchdog
 
+pytestmark = pytest.mark.anyio
+
 SOON = 4.0  # seconds on any machine: less than the grace of a SIGTERM, and than the 600 for which these children sleep
 
 
@@ -82,7 +84,6 @@ async def whole_life(kept: list[CliTransport]) -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G6", "G10")
 async def test_cancelled_at_any_await_nothing_is_left(anyio_backend: str) -> None:
     for n in range(1, 500):
@@ -133,7 +134,6 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G7", "G9")
 async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> None:
     transport = CliTransport(close_grace=0.0, term_grace=0.3)
@@ -147,7 +147,6 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> Non
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G9")
 @pytest.mark.parametrize("way", ["killed from outside", "killed by close", "dropped", "exits"])
 async def test_commands_of_a_child_that_is_killed_are_killed_too(way: str) -> None:
@@ -179,7 +178,6 @@ async def test_commands_of_a_child_that_is_killed_are_killed_too(way: str) -> No
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G8", "G9")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_child_has_five_seconds_after_sigterm() -> None:
@@ -193,7 +191,6 @@ async def test_a_child_has_five_seconds_after_sigterm() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G7")
 async def test_a_busy_child_gets_sigterm_at_once_and_may_tidy_up() -> None:
     transport = CliTransport()
@@ -208,7 +205,6 @@ async def test_a_busy_child_gets_sigterm_at_once_and_may_tidy_up() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_sigterm_reaches_a_child_that_is_blocked_on_a_full_pipe() -> None:
     # As a program whose one thread runs its signal handlers: not while it is inside of a write.
     code = (
@@ -228,7 +224,6 @@ async def test_sigterm_reaches_a_child_that_is_blocked_on_a_full_pipe() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("G8")
 async def test_an_idle_child_ends_by_itself() -> None:
     transport = CliTransport()
@@ -239,7 +234,6 @@ async def test_an_idle_child_ends_by_itself() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("E68", "G41")
 async def test_death_by_signal_is_news_within_a_second() -> None:
     transport = CliTransport()
@@ -261,7 +255,6 @@ async def test_death_by_signal_is_news_within_a_second() -> None:
 
 @pytest.mark.sample(2)
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("E68")
 @pytest.mark.parametrize("closed", ["", "2>/dev/null", ">/dev/null"])
 async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str) -> None:
@@ -282,7 +275,6 @@ async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str) ->
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_output_ends_although_a_grandchild_floods_it() -> None:
     transport = CliTransport()
     await transport.start(sh("yes & exit 0"))
@@ -295,7 +287,6 @@ async def test_output_ends_although_a_grandchild_floods_it() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("R32", "E71", "G3")
 async def test_50_mb_of_standard_error_do_not_block() -> None:
     tail = ""
@@ -313,7 +304,6 @@ async def test_50_mb_of_standard_error_do_not_block() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_ten_megabytes_to_a_child_that_does_not_read() -> None:
     transport = CliTransport(close_grace=0.0)
     await transport.start(sh("sleep 600"))
@@ -335,7 +325,6 @@ async def _send_until_closed(transport: CliTransport, data: bytes) -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.requirement("E71")
 async def test_output_closed_by_a_living_child() -> None:
     transport = CliTransport(close_grace=0.0)
@@ -352,7 +341,6 @@ async def test_output_closed_by_a_living_child() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.parametrize("served", [False, True])
 async def test_dropped_without_close(served: bool) -> None:
     transport = CliTransport()
@@ -448,7 +436,6 @@ def test_child_grandchild_and_files_end_with_the_host(ending: str, kill: signal.
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_a_fork_of_the_host_leaves_the_child_alone() -> None:
     transport = CliTransport(close_grace=2.0)
     await transport.start(sh("cat; exit 9"))
@@ -470,7 +457,6 @@ async def test_a_fork_of_the_host_leaves_the_child_alone() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_many_children_start_no_threads() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     transports = [CliTransport(close_grace=0.0) for _ in range(20)]

@@ -20,6 +20,8 @@ from pilothouse.transports.child import ExitStatus, ExitWatcher, make_exit_statu
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.pipes import LARGE_READ_BYTES, PipeReader, PipeWriter
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
@@ -54,7 +56,6 @@ def test_a_native_cancellation_between_read_and_return_loses_nothing(pipe: tuple
     asyncio.run(main())
 
 
-@pytest.mark.anyio
 async def test_bytes_taken_while_a_read_pauses_are_not_returned_twice(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +75,6 @@ async def test_bytes_taken_while_a_read_pauses_are_not_returned_twice(
     reader.close()
 
 
-@pytest.mark.anyio
 async def test_reading_yields_to_other_tasks(pipe: tuple[int, int]) -> None:
     reader = PipeReader(pipe[0])
     others = 0
@@ -95,7 +95,6 @@ async def test_reading_yields_to_other_tasks(pipe: tuple[int, int]) -> None:
     reader.close()
 
 
-@pytest.mark.anyio
 async def test_a_pipe_that_was_emptied_is_not_asked_before_it_can_be_read(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +119,6 @@ async def test_a_pipe_that_was_emptied_is_not_asked_before_it_can_be_read(
     assert (own, asked) == (2, 0)
 
 
-@pytest.mark.anyio
 async def test_what_is_written_at_once_never_overtakes_a_cut_write(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     assert writer.try_write(b"first")
@@ -142,7 +140,6 @@ async def test_what_is_written_at_once_never_overtakes_a_cut_write(pipe: tuple[i
     assert not writer.try_write(b"closed")
 
 
-@pytest.mark.anyio
 async def test_data_that_cannot_be_written_at_once_is_refused(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     while writer.try_write(b"z" * 1000):
@@ -194,7 +191,6 @@ def test_a_reader_that_is_cancelled_while_it_waits_can_read_again(pipe: tuple[in
     asyncio.run(main())
 
 
-@pytest.mark.anyio
 async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
@@ -208,7 +204,6 @@ async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int
 
 
 @linux_only
-@pytest.mark.anyio
 @pytest.mark.parametrize("first", ["", "exec 2>&-;"])
 async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -> None:
     size = 1_000_000
@@ -230,7 +225,6 @@ async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -
         await transport.close()
 
 
-@pytest.mark.anyio
 async def test_a_write_cancelled_before_its_first_byte_sends_nothing(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     with anyio.move_on_after(0.02):
@@ -243,7 +237,6 @@ async def test_a_write_cancelled_before_its_first_byte_sends_nothing(pipe: tuple
     writer.close()
 
 
-@pytest.mark.anyio
 async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
@@ -260,7 +253,6 @@ async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
         await writer.write(b"x")
 
 
-@pytest.mark.anyio
 async def test_broken_without_a_reader(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
@@ -276,7 +268,6 @@ async def _expect_broken(writer: PipeWriter, data: bytes) -> None:
         await writer.write(data)
 
 
-@pytest.mark.anyio
 async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
@@ -288,7 +279,6 @@ async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tup
         os.fstat(pipe[1])
 
 
-@pytest.mark.anyio
 async def test_a_task_that_reads_learns_that_the_pipe_is_closed(pipe: tuple[int, int]) -> None:
     reader = PipeReader(pipe[0])
     async with anyio.create_task_group() as group:
@@ -304,7 +294,6 @@ async def _expect_closed(work: Callable[[], Awaitable[object]]) -> None:
         await work()
 
 
-@pytest.mark.anyio
 async def test_reads_grow_with_the_flow(pipe: tuple[int, int]) -> None:
     if sys.platform == "linux":
         import fcntl
@@ -319,7 +308,6 @@ async def test_reads_grow_with_the_flow(pipe: tuple[int, int]) -> None:
     reader.close()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("use_pidfd", [True, False])
 async def test_several_tasks_wait_for_one_exit(use_pidfd: bool) -> None:
     process = subprocess.Popen(["/bin/sh", "-c", "read -r line; exit 7"], stdin=subprocess.PIPE)
@@ -351,7 +339,6 @@ async def test_several_tasks_wait_for_one_exit(use_pidfd: bool) -> None:
     watch.close()
 
 
-@pytest.mark.anyio
 async def test_a_status_that_other_code_collected() -> None:
     process = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
     watch = ExitWatcher(process.pid)

@@ -28,6 +28,8 @@ from pilothouse.transports.discovery import (
     warn_if_old,
 )
 
+pytestmark = pytest.mark.anyio
+
 # Headers of a program for a processor that nobody has.
 FOREIGN_ELF = (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\0\x67\x12\x01\0\0\0").ljust(200, b"\0")
 KEY = "sk-ant-very-secret-0123456789"
@@ -96,7 +98,6 @@ def test_home_and_relative_paths(env: dict[str, str], tmp_path: Path, monkeypatc
         assert find_cli("./claude", env) == str(tmp_path / name / "claude")
 
 
-@pytest.mark.anyio
 async def test_a_file_removed_after_it_was_found_is_noticed_by_start(env: dict[str, str], tmp_path: Path) -> None:
     first = make_cli(tmp_path / "bin/claude", "echo first")
     find_cli("global", env)
@@ -108,7 +109,6 @@ async def test_a_file_removed_after_it_was_found_is_noticed_by_start(env: dict[s
     await transport.close()
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("E76")
 @pytest.mark.parametrize(
     ("case", "words"),
@@ -155,7 +155,6 @@ async def test_start_errors_say_what_to_do(case: str, words: list[str], env: dic
         assert word.format(tmp=tmp_path) in str(error)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, 9999])
 async def test_lack_of_resources(number: int, env: dict[str, str], tmp_path: Path) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
@@ -168,7 +167,6 @@ async def test_lack_of_resources(number: int, env: dict[str, str], tmp_path: Pat
     assert str(tmp_path / "good") in str(error)
 
 
-@pytest.mark.anyio
 async def test_out_of_descriptors_leaves_none_behind(env: dict[str, str], tmp_path: Path) -> None:
     good = make_cli(tmp_path / "good")
     import resource
@@ -187,7 +185,6 @@ async def test_out_of_descriptors_leaves_none_behind(env: dict[str, str], tmp_pa
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("L23", "L26", "E2", "E77")
 async def test_arguments_and_environment_arrive_literally(env: dict[str, str], tmp_path: Path) -> None:
     cli = make_cli(
@@ -205,7 +202,6 @@ async def test_arguments_and_environment_arrive_literally(env: dict[str, str], t
     assert received.decode() == expected
 
 
-@pytest.mark.anyio
 async def test_private_files(env: dict[str, str], tmp_path: Path) -> None:
     cli = make_cli(tmp_path / "good", 'for a in "$@"; do echo "$a"; done; read -r line')
     files = (PrivateFile("settings", ".json", b'{"a": 1}'), PrivateFile("mcp-config", ".json", b"\xff\0"))
@@ -223,7 +219,6 @@ async def test_private_files(env: dict[str, str], tmp_path: Path) -> None:
     assert not paths[0].parent.exists()
 
 
-@pytest.mark.anyio
 async def test_private_files_that_cannot_be_written(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     error = await start_error(
@@ -232,7 +227,6 @@ async def test_private_files_that_cannot_be_written(env: dict[str, str], monkeyp
     assert "temporary directory" in str(error)
 
 
-@pytest.mark.anyio
 async def test_private_files_go_when_the_start_fails(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +279,6 @@ def test_a_program_without_a_version_is_an_error(body: str, env: dict[str, str],
         check_version(str(tmp_path / "missing"), env)
 
 
-@pytest.mark.anyio
 @pytest.mark.requirement("R29")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only loop that blockbuster knows
 async def test_nothing_blocks_the_loop(env: dict[str, str], tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from shell_children import first_line, sh
 
 from pilothouse.transports import CliTransport
 
+pytestmark = pytest.mark.anyio
+
 
 class Slow(CliTransport):
     """Has an `end_input` of its own."""
@@ -30,7 +32,6 @@ class Quick(Slow):
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_an_end_of_input_of_a_subclass_is_not_passed_by() -> None:
     slow = Slow()
     await slow.start(sh("cat"))
@@ -44,7 +45,6 @@ async def test_an_end_of_input_of_a_subclass_is_not_passed_by() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_the_input_ends_at_once_and_stays_ended() -> None:
     transport = Quick()
     assert transport.try_end_input() is False  # there is no child yet
@@ -60,7 +60,6 @@ async def test_the_input_ends_at_once_and_stays_ended() -> None:
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_the_input_does_not_end_at_once_before_what_is_being_sent() -> None:
     transport = CliTransport(close_grace=0.0)
     await transport.start(sh("read go; cat | wc -c"))

@@ -7,10 +7,9 @@ Each method sends one request and returns a typed result. Waiting until MCP serv
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -23,16 +22,11 @@ from pilothouse.options import Options
 from pilothouse.options.secrets import mask
 
 if TYPE_CHECKING:
-    from pilothouse.messages import InitMessage
     from pilothouse.options import IsolationReport, Options
 
 
-class ControlSender(Protocol):
-    """Sends a control request and returns its response."""
-
-    def __call__(self, subtype: str, /, **body: Any) -> Awaitable[Mapping[str, Any]]:
-        """See `Session.control`."""
-        ...
+ControlSender: TypeAlias = Callable[..., Awaitable[Mapping[str, Any]]]
+"""Sends a control request and returns its response, as `Session.control` does."""
 
 
 class _ControlGroup:
@@ -238,75 +232,6 @@ class InfoControls(_ControlGroup):
         """Return a file of the working directory, as the CLI sees it."""
         body = {} if max_bytes is None else {"max_bytes": max_bytes}
         return to_result(FileContents, await self._control("read_file", path=path, **body))
-
-
-class SessionControls(ABC):
-    """What a session offers besides queries. Groups are made on use: a stored one would be a reference cycle."""
-
-    @abstractmethod
-    async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
-        """Send a control request and return its response."""
-
-    @abstractmethod
-    async def _wait_idle(self) -> None:
-        """Wait until nothing runs."""
-
-    @property
-    @abstractmethod
-    def server_info(self) -> Mapping[str, Any]:
-        """The initialize response of the CLI."""
-
-    @property
-    @abstractmethod
-    def options(self) -> Options:
-        """The settings of the session."""
-
-    @property
-    @abstractmethod
-    def _last_init(self) -> InitMessage | None:
-        """The init message of the last turn; None before the first."""
-
-    @property
-    def mcp(self) -> McpControls:
-        """The MCP servers."""
-        return McpControls(self.control)
-
-    @property
-    def tasks(self) -> TaskControls:
-        """Background work, and prompts that wait."""
-        return TaskControls(self.control, self._wait_idle)
-
-    @property
-    def settings(self) -> SettingsControls:
-        """The settings of the CLI."""
-        return SettingsControls(self.control)
-
-    @property
-    def info(self) -> InfoControls:
-        """Information about the session."""
-        return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
-
-    def _isolation_report(self) -> IsolationReport | None:
-        from pilothouse.options.isolation import isolation_report  # rarely used
-
-        return None if self._last_init is None else isolation_report([self._last_init], self.options)
-
-    async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
-        """Restore the files to their state when a user message came.
-
-        Args:
-            user_message_uuid: uuid of that message; the result of its query has it, as `user_message_uuid`.
-            dry_run: only report what would change. Default False.
-
-        Raises:
-            ControlError: the message is not known. Without `enable_file_checkpointing` the result says so.
-        """
-        body = {"dry_run": True} if dry_run else {}
-        return to_result(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
-
-    async def rename(self, title: str) -> None:
-        """Give the session a title."""
-        await self.control("rename_session", title=title)
 
 
 ResultT = TypeVar("ResultT", bound="ControlResult")

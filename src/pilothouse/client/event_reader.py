@@ -47,14 +47,28 @@ from pilothouse.messages.core import ASKED, SETTLED
 ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 
 
-class _SpeakerState(Struct):
+class _EmittedText(Struct):
+    """Text of an API message that was emitted, and how many of its characters whole messages have confirmed."""
+
+    text: str = ""
+    confirmed: int = 0
+
+    def confirm(self, whole: str) -> str:
+        """Confirm the text of a whole message; returns the part that no delta contained."""
+        known = self.text[self.confirmed :]
+        missing = whole[len(known) :] if whole.startswith(known) else ("" if known else whole)
+        self.text += missing
+        self.confirmed = len(self.text)
+        return missing
+
+
+class _SpeakerState:
     """What one agent has sent of the current API message."""
 
-    streaming: str | None = None  # id of the API message whose deltas arrive
-    text: str = ""  # text deltas of that message, already emitted
-    text_confirmed: int = 0  # characters of `text` that whole messages have confirmed
-    thinking: str = ""
-    thinking_confirmed: int = 0
+    def __init__(self, message_id: str | None = None) -> None:
+        self.message_id = message_id
+        self.text = _EmittedText()
+        self.thinking = _EmittedText()
 
 
 class EventReader:
@@ -116,45 +130,33 @@ class EventReader:
             case _:
                 return
 
-    def _get_speaker(self, agent: str | None) -> _SpeakerState:
-        return self._speakers.setdefault(agent, _SpeakerState())
-
     def _on_stream_event(self, message: StreamEvent) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        speaker = self._get_speaker(agent)
-        if message.api_message_id and message.api_message_id != speaker.streaming:
-            speaker.streaming = message.api_message_id
-            speaker.text, speaker.text_confirmed, speaker.thinking, speaker.thinking_confirmed = "", 0, "", 0
+        speaker = self._speakers.get(agent)
+        if speaker is None or (message.api_message_id and message.api_message_id != speaker.message_id):
+            speaker = self._speakers[agent] = _SpeakerState(message.api_message_id)
         if text := message.text_delta:
-            speaker.text += text
+            speaker.text.text += text
             yield TextDelta(text, agent)
         elif thought := message.thinking_delta:
-            speaker.thinking += thought
+            speaker.thinking.text += thought
             yield ThinkingDelta(thought, agent)
-        elif message.abandoned_blocks is not None and len(speaker.text) > speaker.text_confirmed:
-            retracted = speaker.text[speaker.text_confirmed :]
-            speaker.text = speaker.text[: speaker.text_confirmed]
-            yield TextRetracted(retracted, agent=agent)
+        elif message.abandoned_blocks is not None:
+            emitted = speaker.text
+            retracted, emitted.text = emitted.text[emitted.confirmed :], emitted.text[: emitted.confirmed]
+            if retracted:
+                yield TextRetracted(retracted, agent=agent)
 
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        speaker = self._get_speaker(agent)
-        if message.message_id != speaker.streaming:
+        speaker = self._speakers.get(agent)
+        if speaker is None or message.message_id != speaker.message_id:
             # No deltas came: partial messages are off, or the stream broke and this is the whole answer.
-            speaker.streaming = message.message_id
-            speaker.text, speaker.text_confirmed, speaker.thinking, speaker.thinking_confirmed = "", 0, "", 0
-        if message.thinking:
-            missing = _missing_text(speaker.thinking[speaker.thinking_confirmed :], message.thinking)
-            speaker.thinking += missing
-            speaker.thinking_confirmed = len(speaker.thinking)
-            if missing:
-                yield ThinkingDelta(missing, agent)
-        if message.text:
-            missing = _missing_text(speaker.text[speaker.text_confirmed :], message.text)
-            speaker.text += missing
-            speaker.text_confirmed = len(speaker.text)
-            if missing:
-                yield TextDelta(missing, agent)
+            speaker = self._speakers[agent] = _SpeakerState(message.message_id)
+        if message.thinking and (missing := speaker.thinking.confirm(message.thinking)):
+            yield ThinkingDelta(missing, agent)
+        if message.text and (missing := speaker.text.confirm(message.text)):
+            yield TextDelta(missing, agent)
         if message.agent_id is not None:
             self._callers[message.agent_id] = agent
         for call in message.tool_uses:
@@ -196,11 +198,6 @@ def _note_event(message: SystemMessage) -> Iterator[RetryScheduled | WaitingForL
     kind, facts = _NOTE_EVENTS[message.subtype], message.raw
     if facts.keys() >= set(kind.__struct_fields__):  # another program may use the same subtype for something else
         yield kind(**{name: facts[name] for name in kind.__struct_fields__})
-
-
-def _missing_text(known: str, whole: str) -> str:
-    """The part of `whole` that no delta contained."""
-    return whole[len(known) :] if whole.startswith(known) else ("" if known else whole)
 
 
 class TextReader:

@@ -261,10 +261,6 @@ class RequestHandlers:
                 key: value for key, value in previous._option_changes.items() if key not in self._option_changes
             }
 
-    def has_same_initialize_fields(self, other: RequestHandlers | None) -> bool:
-        """Whether both need the same keys in the initialize request."""
-        return other is not None and self.initialize_fields == other.initialize_fields
-
     def has_same_request_kinds(self, other: RequestHandlers | None) -> bool:
         """Whether both handle permissions, and in-process tools: flags at the start of the CLI depend on that."""
         kinds = ("can_use_tool", "mcp_message")

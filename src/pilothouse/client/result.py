@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
 
@@ -162,18 +162,14 @@ def failure_text(result: ResultMessage) -> str:
 
 def _error_class(result: ResultMessage, error_kind: str | None, text: str) -> type[ResultError]:
     lowered = text.lower()
-    rules: tuple[Callable[[], type[ResultError] | None], ...] = (
-        lambda: _BY_SUBTYPE.get(result.subtype or ""),
-        lambda: next((kind for parts, kind in _BY_TEXT if any(part in lowered for part in parts)), None),
-        lambda: _BY_REASON.get(result.terminal_reason or ""),
-        lambda: _BY_STATUS.get(result.api_error_status or 0),
-        lambda: _BY_MESSAGE_ERROR.get(error_kind or ""),
-        lambda: RefusalError if result.stop_reason == "refusal" else None,
+    return (
+        _BY_SUBTYPE.get(result.subtype or "")
+        or next((kind for parts, kind in _BY_TEXT if any(part in lowered for part in parts)), None)
+        or _BY_REASON.get(result.terminal_reason or "")
+        or _BY_STATUS.get(result.api_error_status or 0)
+        or _BY_MESSAGE_ERROR.get(error_kind or "")
+        or (RefusalError if result.stop_reason == "refusal" else ExecutionError)
     )
-    for rule in rules:
-        if kind := rule():
-            return kind
-    return ExecutionError
 
 
 def _error_context(messages: Iterable[Message]) -> tuple[str | None, float | None]:

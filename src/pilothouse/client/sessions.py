@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 import anyio
 import anyio.lowlevel
 
-from pilothouse.client.controls import InterruptResult, SessionControls, to_result
+from pilothouse.client.controls import (
+    InfoControls,
+    InterruptResult,
+    McpControls,
+    RewindResult,
+    SettingsControls,
+    TaskControls,
+    to_result,
+)
 from pilothouse.client.costs import SessionCost
 from pilothouse.client.custom_tools import make_custom_tools
 from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_launch
@@ -30,7 +38,6 @@ from pilothouse.driver.failures import self_wait_error
 from pilothouse.driver.query_run import QueryRun
 from pilothouse.driver.subscriptions import MessageSubscription
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
-from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.options import to_options
 from pilothouse.options.signatures import show_options
@@ -40,7 +47,7 @@ from pilothouse.transports import Health
 if TYPE_CHECKING:
     from pilothouse.client.middleware import Middleware
     from pilothouse.client.rate_limits import SharedRateLimits
-    from pilothouse.options import OptionsBuilder
+    from pilothouse.options import IsolationReport, OptionsBuilder
     from pilothouse.permissions.asks import AskView
 
 
@@ -50,7 +57,7 @@ RESTORE_SECONDS = 5.0  # to restore what a query had changed
 
 
 @user_class
-class Session(SessionControls):
+class Session:
     """A conversation with one child. Made by `session()` and `Agent.session()`.
 
     ::
@@ -132,10 +139,6 @@ class Session(SessionControls):
     def server_info(self) -> Mapping[str, Any]:
         """The initialize response of the CLI: commands, agents, models, account, version."""
         return self._child.server_info if self._child is not None else {}
-
-    @property
-    def _last_init(self) -> InitMessage | None:
-        return self._child.last_init if self._child is not None else None
 
     @property
     def restarts(self) -> int:
@@ -426,6 +429,51 @@ class Session(SessionControls):
         """
         child = self._supervisor.ready_child() or await self._ensure_running()
         return await child.request(subtype, body)
+
+    # The groups are made on use: a stored one would be a reference cycle.
+
+    @property
+    def mcp(self) -> McpControls:
+        """The MCP servers."""
+        return McpControls(self.control)
+
+    @property
+    def tasks(self) -> TaskControls:
+        """Background work, and prompts that wait."""
+        return TaskControls(self.control, self._wait_idle)
+
+    @property
+    def settings(self) -> SettingsControls:
+        """The settings of the CLI."""
+        return SettingsControls(self.control)
+
+    @property
+    def info(self) -> InfoControls:
+        """Information about the session."""
+        return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
+
+    def _isolation_report(self) -> IsolationReport | None:
+        from pilothouse.options.isolation import isolation_report  # rarely used
+
+        init = None if self._child is None else self._child.last_init
+        return None if init is None else isolation_report([init], self.options)
+
+    async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
+        """Restore the files to their state when a user message came.
+
+        Args:
+            user_message_uuid: uuid of that message; the result of its query has it, as `user_message_uuid`.
+            dry_run: only report what would change. Default False.
+
+        Raises:
+            ControlError: the message is not known. Without `enable_file_checkpointing` the result says so.
+        """
+        body = {"dry_run": True} if dry_run else {}
+        return to_result(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
+
+    async def rename(self, title: str) -> None:
+        """Give the session a title."""
+        await self.control("rename_session", title=title)
 
     async def interrupt(self, *, cancel_queued: bool = False) -> InterruptResult:
         """Stop the current turn. Returns at once when the child is idle.

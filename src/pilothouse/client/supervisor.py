@@ -590,7 +590,7 @@ class ChildSupervisor:
         launch = make_launch(self._next_options(self._started_with), self.handlers)
         invocation, handler_set = self.monitor.instrument_launch(*launch)
         assert handler_set is not None
-        if self.handlers.has_same_initialize_fields(before):
+        if before is not None and self.handlers.initialize_fields == before.initialize_fields:
             await child.replace_handlers(handler_set, None)
         else:
             async with between_turns:

@@ -294,16 +294,9 @@ def _describe(status: ExitStatus) -> str:
 
 
 _SSH = (
-    "-T",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=15",
-    "-o",
-    "ServerAliveInterval=2",
-    "-o",
-    "ServerAliveCountMax=4",
-)
+    "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15",
+    "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=4",
+)  # fmt: skip
 _CONTAINER = ("run", "--rm", "--interactive", "--log-driver=none", "--security-opt=no-new-privileges")
 
 
