@@ -644,7 +644,7 @@ def _literal_prefix(pattern: str) -> str:
 
 
 def _judge_fetch_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
-    host = urlsplit(_get_text(tool_input, "url")).hostname or ""
+    host = urlsplit(_get_text(tool_input, "url").strip()).hostname or ""  # WebFetch strips it, too
     decision = _apply_content_rules(
         tool, context, lambda content, behavior: matches_host(content, host), read_only=True
     )
