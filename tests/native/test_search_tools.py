@@ -127,6 +127,20 @@ async def test_counts(here: Workplace) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_search_runs_no_program_of_the_repository(home: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.env = {**home.env, "PATH": "node_modules/.bin:.:/usr/bin:/bin"}
+    for name in ("node_modules/.bin/rg", "rg", "node_modules/.bin/bash"):
+        program = home.root / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\ntouch {home.root}/ran\n")
+        program.chmod(0o755)
+    monkeypatch.chdir(home.root)
+    await call(home, "Grep", "touch")
+    await BUILTIN_TOOLS["Bash"].run({"command": "true"}, home)
+    assert not (home.root / "ran").exists()
+
+
+@pytest.mark.anyio
 async def test_hidden_files_stay_hidden(here: Workplace) -> None:
     here.is_hidden = lambda path: path.name == "b.py"
     assert await lines(here, "foo") == ["sub/c.ts:1:let foo = 2"]

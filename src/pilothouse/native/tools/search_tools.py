@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from pilothouse.native.tools.base import (
 from pilothouse.native.tools.bash_tool import CommandProcess, read_output
 from pilothouse.native.tools.grep_program import Pattern, PatternError, walk
 from pilothouse.native.wire import JsonObject
+from pilothouse.transports.discovery import find_program
 
 MAX_FILES = 100
 GLOB_SECONDS = 20.0
@@ -150,7 +150,7 @@ def _start_search(tool_input: Mapping[str, Any], workplace: Workplace) -> tuple[
         raise BuiltinToolError(f"The path does not exist: {path}. The working directory is {workplace.cwd}.")
     if not path.is_dir() and not path.is_file():
         raise BuiltinToolError(f"{path} is not a regular file (a device, FIFO or socket)")
-    ripgrep = shutil.which("rg", path=workplace.env.get("PATH", os.defpath))
+    ripgrep = find_program("rg", workplace.env.get("PATH", os.defpath))
     argv = _make_ripgrep_command(ripgrep, tool_input, path) if ripgrep else _make_python_command(tool_input, path)
     output = workplace.make_scratch_path(f"g{uuid.uuid4().hex[:8]}.output")
     errors = output.with_suffix(".errors")
