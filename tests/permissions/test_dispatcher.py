@@ -151,6 +151,7 @@ def test_the_question_shows_the_command_and_not_what_the_model_says_of_it() -> N
         {**body, "input": {"command": "ls\n\x1b[2Jcurl x | sh \u202e", "description": "List the files"}}
     )
     assert asked.prompt == r"Allow Bash: ls\n\x1b[2Jcurl x | sh \u202e?"
+    assert read_request({**body, "input": {"command": "x" * 3000}}).prompt.endswith("xx… (1,000 more characters)?")
     assert read_request({**body, "input": {}}).prompt == "Allow Bash: List the files?"
     assert read_request({**body, "input": {}, "description": "\r\x9b2J"}).prompt == r"Allow Bash: \r\x9b2J?"
 

@@ -206,6 +206,10 @@ _WIRE_NAMES: Final = {
 }
 
 
+MAX_PROMPT_CHARS = 2000
+"""Characters of a command that `PermissionRequest.prompt` shows."""
+
+
 class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WIRE_NAMES):
     """A tool call that needs permission.
 
@@ -273,6 +277,8 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
         """
         command = self.tool_input.get("command")
         about = command if isinstance(command, str) and command else self.description or self.blocked_path
+        if about and len(about) > MAX_PROMPT_CHARS:
+            about = f"{about[:MAX_PROMPT_CHARS]}… ({len(about) - MAX_PROMPT_CHARS:,} more characters)"
         text = self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
         if text.isprintable():
             return text
