@@ -72,6 +72,8 @@ def shown(request: PermissionRequest) -> list[str]:
 def test_each_tool_is_shown_by_what_matters() -> None:
     bash = request_for("Bash", {"command": "cd x\nrm -r y", "description": "Clean", "run_in_background": True})
     assert shown(bash) == ["$ cd x", "  rm -r y", "# Clean", "# in the background"]
+    loose = request_for("Bash", {"command": "ls", "timeout": 5, "dangerouslyDisableSandbox": True})
+    assert shown(loose) == ["$ ls", "# dangerouslyDisableSandbox: true"]
     edit = request_for("Edit", {"file_path": "/a", "old_string": "1\n2\n3", "new_string": "1\ntwo\n3"})
     assert shown(edit) == ["/a", " 1", "-2", "+two", " 3"]
     assert shown(request_for("Write", {"file_path": "/a", "content": "x\ny\n"})) == ["/a", "+x", "+y"]

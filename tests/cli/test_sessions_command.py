@@ -190,6 +190,17 @@ def test_export(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exists" in err
 
 
+def test_an_export_cannot_steer_the_terminal(
+    disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(disk / "config", disk / "project", ONE, "evil \x1b]52;c;eA==\x07", "\x9b2J\u202eanswer\ttwo")
+    assert "\x1b]52" in run(capsys, "export", ONE)[1]  # a program gets it as it is
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, out, _ = run(capsys, "export", ONE)
+    assert "evil ]52;c;eA==" in out
+    assert "2Janswer\ttwo" in out
+
+
 def test_usage(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "usage")
     assert code == 0

@@ -174,6 +174,20 @@ def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames(make: str) -> 
 
 @pytest.mark.requirement("E76", "E45")
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ph.Options.make().api_key([KEYS["api"]]),  # type: ignore[arg-type]
+        lambda: ph.HttpServer(url="https://x.invalid", header={"A": KEYS["server-header"]}),  # type: ignore[call-arg]
+    ],
+)
+def test_a_wrong_value_is_not_kept_in_our_frames(call: Any) -> None:
+    with pytest.raises((ph.OptionsError, TypeError)) as caught:
+        call()
+    clean(error_text(caught.value), "the error")
+
+
+@pytest.mark.requirement("E76", "E45")
+@pytest.mark.parametrize(
     "wrong",
     [
         {"api_key": [KEYS["api"]]},
@@ -227,6 +241,7 @@ SAYS = {
     "no result": lambda fake: fake.expect("user").stderr(f"{json.dumps({'headers': ECHO})}\n").exit(0),
     "dies at once": lambda fake: fake.stderr(f"error: invalid {ECHO}\n").exit(1),
     "control error": lambda fake: fake.expect("control_request", "initialize").stderr(ECHO).reply(error="no"),
+    "quoted request": lambda fake: fake.expect("control_request", "initialize").reply(error=f"bad value: {ECHO}"),
     "standard output": lambda fake: fake.expect("user").emit(f"bad key: {ECHO}").exit(3),
     "hangs": lambda fake: fake.expect("user").stderr(ECHO).hang(),
 }

@@ -29,7 +29,8 @@ def test_a_session_is_at_the_desk_and_in_the_browser(
     view: Callable[..., Viewer], console: ConsoleProgram, scripted_model: ScriptedModel
 ) -> None:
     touch = [
-        ToolUse("Bash", {"command": f"touch {name}", "description": f"Make {name}"}) for name in ("one", "two", "six")
+        ToolUse("Bash", {"command": f"touch {name}", "description": "Look around"})
+        for name in ("one", "two", "six #\u202e")
     ]
     scripted_model.reply(Steps((touch[0],), "First done.", (touch[1],), "Second done.", (touch[2],), "Third done."))
     url, _, token = console.link.partition("/#token=")
@@ -45,9 +46,10 @@ def test_a_session_is_at_the_desk_and_in_the_browser(
     with subprocess.Popen(command, env=env, **given) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None
-        read_until(chat.stdout, "? Allow Bash: Make one?")
+        read_until(chat.stdout, "? Allow Bash: touch one?")
+        read_until(chat.stdout, "$ touch one")
         page = view().page
-        expect(page.get_by_role("heading", name="Allow Bash: Make one?")).to_be_visible()
+        expect(page.get_by_role("heading", name="Allow Bash: touch one?")).to_be_visible()
         page.keyboard.press("a")
         read_until(chat.stdout, "settled: allow, by host")
         read_until(chat.stdout, "First done.")
@@ -57,13 +59,14 @@ def test_a_session_is_at_the_desk_and_in_the_browser(
         page.get_by_label("Prompt", exact=True).fill("Make two")
         page.keyboard.press("Enter")
         read_until(chat.stdout, "> Make two")
-        read_until(chat.stdout, "? Allow Bash: Make two?")
+        read_until(chat.stdout, "? Allow Bash: touch two?")
         chat.stdin.write("what?\nn Not now\n")
         read_until(chat.stdout, "say y or n REASON")
         expect(page.get_by_text("Second done.")).to_be_visible()
         read_until(chat.stdout, "Second done.")
         chat.stdin.write("Make six\n")
-        read_until(chat.stdout, "? Allow Bash: Make six?")
+        read_until(chat.stdout, r"? Allow Bash: touch six #\u202e?")
+        expect(page.get_by_label("Command")).to_have_text(r"touch six #\u{202e}")
         chat.stdin.write("y\n")
         chat.stdin.close()
         read_until(chat.stdout, "Third done.")

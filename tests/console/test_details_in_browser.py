@@ -85,7 +85,7 @@ def test_a_hidden_tab_notifies_of_what_waits_and_of_the_end(
     page.evaluate(HIDE, True)
     gate.open()
     expect(page.locator("body")).to_have_attribute("data-shown", "1")
-    assert page.evaluate("[shown[0].title, shown[0].body]") == ["Make a file waits", "Allow Bash: Make a file?"]
+    assert page.evaluate("[shown[0].title, shown[0].body]") == ["Make a file waits", "Allow Bash: touch made?"]
     page.evaluate("shown[0].onclick()")
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
     page.keyboard.press("a")

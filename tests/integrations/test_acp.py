@@ -26,7 +26,7 @@ from pilothouse.events import TextDelta, TextRetracted, ToolCallFinished, ToolCa
 from pilothouse.integrations.acp import questions
 from pilothouse.integrations.acp.agent import _read_settings
 from pilothouse.integrations.acp.session import AcpSession, EditorGoneError
-from pilothouse.integrations.acp.updates import UpdateWriter, read_prompt
+from pilothouse.integrations.acp.updates import UpdateWriter, describe_asked_call, read_prompt
 from pilothouse.messages import AssistantBody, AssistantMessage, TextBlock, ToolResultBlock, ToolUseBlock, UserMessage
 from pilothouse.permissions import Allow, Ask, Deny, PermissionRequest, PlanRequest, QuestionRequest, UserQuestion
 from pilothouse.permissions.requests import QuestionOption
@@ -361,6 +361,22 @@ def call(name: str, **given: Any) -> ToolCallStarted:
 
 def result(text: str = "ok", *, is_error: bool = False, call_id: str = "c") -> ToolCallFinished:
     return ToolCallFinished(ToolResultBlock(tool_use_id=call_id, content=text, is_error=is_error))
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("touch a", None),
+        ("ls # tidy\nrm -rf x", "```sh\nls # tidy\nrm -rf x\n```"),
+        (f"ls # {'x' * 200}; rm y", f"```sh\nls # {'x' * 200}; rm y\n```"),
+        ("ls \u202e\x1b[2J", "```sh\nls \\u202e\\x1b[2J\n```"),
+        ("ls ```\nrm y", "````sh\nls ```\nrm y\n````"),
+    ],
+)
+def test_a_question_shows_all_of_a_command(command: str, shown: str | None) -> None:
+    made = describe_asked_call(ToolUseBlock(id="c", name="Bash", input={"command": command, "description": "Look"}))
+    texts = [each["content"]["text"] for each in made.get("content", ())]
+    assert texts == ([] if shown is None else [shown])
 
 
 def test_changes_of_files_are_diffs() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from native_fixtures import Echo, hosted, kind_of, talk
 
@@ -204,6 +206,28 @@ async def test_unreadable_settings_are_reported(scripted_model: ScriptedModel) -
         stderr = (await host.transport.exit_info()).stderr
     assert "settings.json" in stderr
     assert "--plugin-dir has no effect" in stderr
+
+
+@anyio_test
+@pytest.mark.parametrize("kind", ["deep", "long", "pipe", "endless"])
+async def test_settings_of_a_repository_do_no_harm_by_their_size(
+    scripted_model: ScriptedModel, kind: str, tmp_path: Path
+) -> None:
+    scripted_model.reply("Fine.")
+    path = project(scripted_model) / ".claude" / "settings.json"
+    write(path, "[" * 100_000 if kind == "deep" else " " * 2_000_000 + '{"model": "haiku"}')
+    if kind == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.unlink()
+        path.symlink_to(tmp_path / "grows")
+        (tmp_path / "grows").touch()
+        os.truncate(tmp_path / "grows", 1 << 34)
+    with anyio.fail_after(20):
+        _, result = await talk(scripted_model, "Go")
+    assert result["result"] == "Fine."
+    assert scripted_model.requests[0].model == "claude-opus-5-5"
 
 
 @anyio_test

@@ -231,6 +231,8 @@ def test_bypassing_stops_at_what_is_firm(project: Workplace) -> None:
         ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://www.evil.com/", "allow"),
         ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://\uff45vil.com/", "deny"),
         ({"deny": ["WebFetch(domain:*.evil.com)"], "allow": ["WebFetch"]}, "https://www.evil\u3002com/", "deny"),
+        ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "\xa0https://evil.com/", "deny"),
+        ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "\u3000https://evil.com/\x85", "deny"),
         ({"ask": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://evil.com/", "ask"),
         ({}, "https://example.com/", "ask"),
         ({"allow": ["WebFetch(domain:*)"]}, "http://[::1", "ask"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilothouse.native.permissions import decide
 from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, search_tools
 from pilothouse.native.tools.grep_program import Pattern, PatternError, expand_braces, match_segment
+from pilothouse.options.permission_rules import RuleSet
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +122,19 @@ async def test_counts(here: Workplace) -> None:
     assert outcome.result["numMatches"] == 3
     none = await call(here, "Grep", "zzz", output_mode="count")
     assert none.content == "No matches found\n\nFound 0 matching lines in 0 files."
+
+
+async def test_a_search_runs_no_program_of_the_repository(home: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.env = {**home.env, "PATH": "node_modules/.bin:.:/usr/bin:/bin"}
+    for name in ("node_modules/.bin/rg", "rg", "node_modules/.bin/bash"):
+        program = home.root / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\ntouch {home.root}/ran\n")
+        program.chmod(0o755)
+    monkeypatch.chdir(home.root)
+    await call(home, "Grep", "touch")
+    await BUILTIN_TOOLS["Bash"].run({"command": "true"}, home)
+    assert not (home.root / "ran").exists()
 
 
 async def test_hidden_files_stay_hidden(here: Workplace) -> None:
@@ -231,3 +247,51 @@ def test_program_needs_nothing_but_python() -> None:
     assert "import pilothouse" not in source
     assert "from pilothouse" not in source
     assert Path(sys.executable).exists()
+
+
+def needs_permission(tool: str, given: dict[str, Any], place: Workplace) -> bool:
+    found = decide(tool, given, mode="default", rules=RuleSet(), workplace=place, read_only=True)
+    return found.behavior != "allow"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Workplace]:
+    """Work in a home directory, with links into the work and out of it."""
+    work = tmp_path / "home" / "work"
+    (work / "sub" / "low").mkdir(parents=True)
+    (work / "sub" / "low" / "inside").touch()
+    (tmp_path / "home" / "outside").write_text("one\n")
+    (tmp_path / "home" / "in").symlink_to(work / "sub" / "low")
+    (work / "out").symlink_to(tmp_path / "home")
+    place = Workplace(work, env={"PATH": "", "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)})
+    yield place
+    anyio.run(place.close)
+
+
+def test_glob_without_permission_lists_nothing_outside(home: Workplace) -> None:
+    starts = [".", "sub/low", "~/in", "~/in/..", "sub/../sub", "out/in/.."]
+    words = ["..", "~", "in", "out", "sub", "low", "*"]
+    tails = ["/".join(each) for count in (1, 2, 3) for each in itertools.product(words, repeat=count)]
+    listed = 0
+
+    async def search() -> None:
+        nonlocal listed
+        for path, tail in itertools.product(starts, tails):
+            given = {"path": path, "pattern": f"{tail}/*"}
+            if needs_permission("Glob", given, home):
+                continue
+            found = await BUILTIN_TOOLS["Glob"].run(given, home)
+            for name in () if found.is_error else found.result["filenames"]:
+                listed += 1
+                assert (home.root / name).parent.resolve().is_relative_to(home.root), given
+
+    anyio.run(search)
+    assert listed > 100
+
+
+@pytest.mark.parametrize("path", ["~/in/..", "~/in/../outside", "~/in/../../../outside", "out/in/.."])
+async def test_grep_without_permission_finds_nothing_outside(home: Workplace, path: str) -> None:
+    given = {"path": path, "pattern": "one"}
+    if not needs_permission("Grep", given, home):
+        found = await call(home, "Grep", **given)
+        assert found.is_error or not found.result["filenames"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,6 +39,10 @@ SITE: dict[str, tuple[str, bytes, int, str]] = {
     "/round": ("text/html", b"", 307, "/round"),
     "/odd": ("text/html", b"", 302, "file:///etc/passwd"),
 }
+# How many times a page is compressed.
+PACKED = {"/packed": 1, "/packed-twice": 2}
+SITE["/packed"] = ("text/plain", gzip.compress(b"small"), 200, "")
+SITE["/packed-twice"] = ("text/plain", gzip.compress(gzip.compress(bytes(60_000_000))), 200, "")
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -49,6 +55,8 @@ class Answers(BaseHTTPRequestHandler):
         home = ("text/html; charset=utf-8", PAGE.encode(), 200, "")
         kind, body, status, target = SITE.get(self.path, home)
         more = {"Location": target.format(port=self.connection.getsockname()[1])} if target else {}
+        if self.path in PACKED:
+            more["Content-Encoding"] = ", ".join(["gzip"] * PACKED[self.path])
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **more}.items():
             self.send_header(name, value)
@@ -113,6 +121,18 @@ async def test_limits(here: Workplace, port: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(web_fetch, "MAX_CACHED_PAGES", 1)
     await fetch(here, f"{site}/plain")
     assert len(here.page_cache) == 1
+
+
+async def test_page_that_is_compressed_twice_fills_no_memory(here: Workplace, port: int) -> None:
+    assert (await fetch(here, f"http://127.0.0.1:{port}/packed")).content == "small"
+    tracemalloc.start()
+    try:
+        found = await fetch(here, f"http://127.0.0.1:{port}/packed-twice")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "compressed more than once" in str(found.content)
+    assert most < 5_000_000
 
 
 async def test_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

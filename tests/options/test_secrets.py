@@ -119,6 +119,7 @@ def test_addresses(text: str, shown: str) -> None:
         ({"env": KEY, "headers": [KEY]}, {"env": MASK, "headers": MASK}),
         ({"apiKeyHelper": KEY, "maxTokens": 5, "model": "x"}, {"apiKeyHelper": MASK, "maxTokens": 5, "model": "x"}),
         (("--password", KEY), ("--password", MASK)),
+        ({"apiKeys": [KEY, {"a": KEY}], "keys": []}, {"apiKeys": [MASK, {"a": KEY}], "keys": []}),
         (f'{{"env": {{"A": "{KEY}"}}}}', '{"env": {"A": "[redacted]"}}'),
         ([f'--settings={{"env": {{"A": "{KEY}"}}}}'], ['--settings={"env": {"A": "[redacted]"}}']),
         ({"password": {"type": "string"}}, {"password": {"type": "string"}}),
@@ -149,6 +150,9 @@ def test_deep_values_end() -> None:
     value: Any = "x"
     for _ in range(100_000):
         value = [value]
+    assert MASK in str(mask(value))
+    for _ in range(100_000):
+        value = {"key": [value]}
     assert MASK in str(mask(value))
 
 

@@ -129,6 +129,13 @@ def test_secrets_are_never_shown() -> None:
         {"mcp_servers": [servers]},
         {"mcp_servers": {"db": [servers]}},
         {"agents": {"a": {"description": "d", "prompt": "p", "mcpServers": [servers, 5]}}},
+        {"mcp_servers": {"db": {"command": "x", "args": "--token hush"}}},
+        {"mcp_servers": {"db": {"command": "x", "args": ["--token", {"a": "hush"}]}}},
+        {"mcp_servers": {"db": {"type": "http", "url": "me:hush@example.com/x"}}},
+        {"base_url": "me:hush@example.com"},
+        {"env": {"MY_TOKEN=hush": "x"}},
+        {"extra_args": {"--token=hush": None}},
+        {"extra_args": {"api-key": ["hush"]}},
     ]
     for settings in wrong:
         with pytest.raises(OptionsError) as caught:

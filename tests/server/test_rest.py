@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -340,6 +341,22 @@ def test_a_child_that_fails_to_end_keeps_no_slot(serve_host: MakeHost, caplog: p
         assert status == 201
         assert served.request("DELETE", f"/v1/sessions/{other['id']}") == (204, None)
         assert served.request("POST", "/v1/sessions", {})[0] == 201
+
+
+def test_an_upload_that_breaks_off_writes_no_traceback(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve_host(cli="/nowhere")
+    head = (
+        f"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 99\r\n\r\n"
+    )
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", served.port)) as upload:
+            upload.sendall(head.encode() + b"{")
+            time.sleep(0.1)
+    for _ in range(5):
+        assert served.request("GET", "/v1/sessions")[0] == 200
+    served.stop()
+    assert "Traceback" not in caplog.text
+    assert "ClientDisconnect" not in caplog.text
 
 
 def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:

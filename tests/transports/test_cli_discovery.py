@@ -22,6 +22,7 @@ from pilothouse.transports.discovery import (
     cached_version,
     check_version,
     find_cli,
+    find_program,
     may_install,
 )
 
@@ -162,6 +163,20 @@ def test_auto_names_files_that_cannot_be_run(place: Place, tmp_path: Path) -> No
     assert f"{tmp_path / 'bin2/claude'}: it is not a file" in text
     assert ".local/bin/claude: it is not a program for this system" in text
     assert text.index("pilothouse install-cli") < text.index("npm install -g") < text.index("PILOTHOUSE_CLI.")
+
+
+@pytest.mark.parametrize("cli", ["auto", "global"])
+@pytest.mark.parametrize("directory", [".", "node_modules/.bin", "./node_modules/.bin"])
+def test_a_relative_directory_on_path_does_not_count(
+    cli: str, directory: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put(f"repository/{directory}/claude", say("2.1.330"))
+    place.put(f"repository/{directory}/git", "exit 0")
+    monkeypatch.chdir(tmp_path / "repository")
+    with pytest.raises(CLINotFoundError, match="relative directories on PATH do not count"):
+        find_cli(cli, {"PATH": f"{directory}:/usr/bin:/bin"})
+    assert find_program("git", f"{directory}::/usr/bin:/bin") == "/usr/bin/git"
+    assert place.runs() == []
 
 
 def test_links_to_the_same_file_are_asked_once(place: Place, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from pilothouse.cli.failures import describe_failure, explain_failure, report_failure
 from pilothouse.cli.flags import AskRequest, RunRequest
 from pilothouse.cli.progress import TRUNCATED_NOTE, ProgressPrinter, is_truncated
-from pilothouse.cli.screen import Screen
+from pilothouse.cli.screen import ANSWER_CONTROLS, Screen
 from pilothouse.client import Query, QueryResult, default_agent
 from pilothouse.client.query_plan import QueryPlan
 from pilothouse.errors import (
@@ -256,7 +256,9 @@ def _make_error_body(error: Exception) -> dict[str, Any]:
 
 
 def write_line(line: bytes) -> None:
-    """Write a line of JSON to standard output, and flush."""
+    """Write a line of JSON, or a document, to standard output, and flush."""
     sys.stdout.flush()
+    if sys.stdout.isatty():  # the text of others, as in an export, must not control the terminal
+        line = line.decode("utf-8", "replace").translate(ANSWER_CONTROLS).encode()
     sys.stdout.buffer.write(line.rstrip(b"\n") + b"\n")
     sys.stdout.buffer.flush()

@@ -250,6 +250,12 @@ def _command(values: Mapping[str, Any]) -> Iterable[StyledLine]:
         yield f"# {values['description']}", "quiet"
     if values.get("run_in_background"):
         yield "# in the background", "quiet"
+    others = {name: value for name, value in values.items() if name not in _SHOWN_WITH_COMMANDS}
+    for line, _ in _arguments(others):
+        yield f"# {line}", "warning"
+
+
+_SHOWN_WITH_COMMANDS = frozenset({"command", "description", "run_in_background", "timeout"})
 
 
 def _edit(values: Mapping[str, Any]) -> Iterable[StyledLine]:

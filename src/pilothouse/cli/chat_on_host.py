@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from pilothouse.cli.chat_input import preview_call
 from pilothouse.cli.console import find_link
 from pilothouse.cli.flags import ChatRequest
 from pilothouse.cli.progress import ChatProgressPrinter
@@ -25,6 +26,7 @@ from pilothouse.cli.screen import Screen, escape_invisible
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import from_dict
 from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.permissions.requests import read_request
 
 CALL_SECONDS = 30.0
 """Seconds for a request other than a stream."""
@@ -227,9 +229,13 @@ class RemoteChat:
         for question in given.get("questions", ()) if ask["kind"] == "question" else ():
             for number, option in enumerate(question.get("options", ()), 1):
                 self._screen.note(escape_invisible(f"  {number}. {option.get('label')}"))
-        if ask["kind"] != "question":
-            shown = given.get("plan") or given.get("command") or json.dumps(given, ensure_ascii=False)
-            self._screen.note(escape_invisible(f"  {self._redact(str(shown))}"))
+        if ask["kind"] == "plan":
+            self._screen.note(escape_invisible(f"  {self._redact(str(given.get('plan')))}"))
+        elif ask["kind"] == "permission":
+            for line, style in preview_call(read_request(ask["request"])):
+                self._screen.note(f"  {self._redact(line)}", style)
+        elif ask["kind"] != "question":
+            self._screen.note(escape_invisible(f"  {self._redact(json.dumps(given, ensure_ascii=False))}"))
 
     def _notify(self) -> None:
         self._changed.set()

@@ -175,7 +175,7 @@ Progress = Callable[[str, int, int | None], object]
 # Text of others must not control the terminal: control characters are removed, except newline and tab, and so are
 # characters that move the cursor or reorder displayed text.
 CONTROL_CHARACTERS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
-_ANSWER_CONTROLS = {key: None for key in CONTROL_CHARACTERS if chr(key) not in "\n\t"}
+ANSWER_CONTROLS = {key: None for key in CONTROL_CHARACTERS if chr(key) not in "\n\t"}
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 STAGE_LABELS = {
@@ -225,7 +225,7 @@ class Screen:
         """Print a piece of the answer at once."""
         if self._thinking:
             self.end_text()
-        piece = piece.translate(_ANSWER_CONTROLS) if self._to_terminal else piece
+        piece = piece.translate(ANSWER_CONTROLS) if self._to_terminal else piece
         shown = piece if self._formatter is None else self._formatter.feed(piece)
         if shown:
             self.idle()
@@ -239,7 +239,7 @@ class Screen:
             self.end_text()
             self._thinking = True
             piece = "thinking: " + piece
-        self._write(self._notes, self.styled(piece.translate(_ANSWER_CONTROLS), "thought"))
+        self._write(self._notes, self.styled(piece.translate(ANSWER_CONTROLS), "thought"))
         self._open = self._notes if not piece.endswith("\n") else None
 
     def end_text(self) -> None:

@@ -23,7 +23,8 @@ from pilothouse.client.config_file import (
     printable,
 )
 from pilothouse.errors import UsageError
-from pilothouse.options import Options
+from pilothouse.options import TABLE, Options
+from pilothouse.options.secrets import mask
 
 YES_WORDS = frozenset({"y", "yes"})
 
@@ -73,4 +74,6 @@ def _format_value(options: Options, name: str) -> str:
     value: Any = options.as_dict()[name]
     if name == "env" and isinstance(value, Mapping):  # the values may contain a key; the names are enough
         return ", ".join(str(variable) for variable in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, str) and value.lstrip().startswith("{") and not TABLE[name].secret:
+        return mask(value)  # `explain` leaves JSON text out, and a command may stand in it
     return options.explain()[name].value

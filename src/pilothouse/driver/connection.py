@@ -494,7 +494,8 @@ class ControlChannel:
                         pending.resolve(payload)
                 case ErrorReceived(request_id=key, subtype=subtype, error=text, code=code):
                     if pending := self._pending.pop(key, None):
-                        message = f"the CLI refused the control request {subtype!r}: {text}"
+                        # The CLI may quote the request, and the request may hold keys.
+                        message = f"the CLI refused the control request {subtype!r}: {self._redact(text)}"
                         pending.resolve(error=ControlError(message, subtype=subtype, code=code))
                 case RequestCancelled(request_id=key):
                     self.incoming.cancel(key)

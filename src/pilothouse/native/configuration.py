@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import textwrap
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -389,6 +390,8 @@ def _read_mcp_servers(values: Sequence[str | bytes], cwd: Path) -> JsonObject:
 _GRANTING_KEYS: Final = ("allow", "additionalDirectories", "defaultMode")
 MEMORY_BYTES: Final = 256 * 1024
 """Size limit of one CLAUDE.md; the rest is cut off."""
+SETTINGS_BYTES: Final = 1024 * 1024
+"""Size limit of a settings file; a larger one is not read."""
 
 
 # Variables that decide what programs run, load or connect to: never taken from settings.
@@ -482,10 +485,10 @@ def read_settings(arguments: EngineArguments, cwd: Path, config_dir: Path) -> En
         if source in arguments.setting_sources and not arguments.bare:
             trusted = path == files["user"] or is_trusted_directory(cwd) or is_trusted_in_process(str(path))
             try:
-                found.add_source(as_object(json.loads(path.read_text("utf-8"))), str(path), trusted=trusted)
+                found.add_source(as_object(json.loads(_read_settings_file(path))), str(path), trusted=trusted)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 found.problems.append(f"{path}: {error}")
     found.add_source(arguments.settings, "--settings")
     found.allow += arguments.allowed_tools
@@ -493,6 +496,14 @@ def read_settings(arguments: EngineArguments, cwd: Path, config_dir: Path) -> En
     found.directories += arguments.add_dir
     found.permission_mode = arguments.mode or found.permission_mode
     return found
+
+
+def _read_settings_file(path: Path) -> str:
+    """Read a settings file. A repository may hold a link to a device that never ends."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > SETTINGS_BYTES:
+        raise ValueError(f"not a file of at most {SETTINGS_BYTES:,} bytes")
+    return path.read_text("utf-8")
 
 
 def read_memory(sources: Sequence[str], cwd: Path, config_dir: Path) -> list[tuple[Path, str]]:

@@ -302,11 +302,13 @@ def _explain_outside(resolved: ResolvedPath, context: RuleContext) -> str:
 NAME_FIELDS = {"Agent": "subagent_type", "Skill": "skill"}
 # Characters without a special meaning to a shell, except the blank, which separates words.
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:@+ -]+")
+MAX_PLAIN_CHARS = 8000
+"""A longer command is not plain: resolving all paths that may be in it would take too long."""
 
 
 def _is_plain_command(command: str) -> bool:
     """Whether a shell only splits a command at blanks: one program, and its arguments as written."""
-    return _PLAIN.fullmatch(command) is not None
+    return len(command) <= MAX_PLAIN_CHARS and _PLAIN.fullmatch(command) is not None
 
 
 def _get_prefix(content: str) -> str | None:
@@ -390,6 +392,8 @@ OUTSIDE_PATH = "{} leads out of the working directories, or to a guarded file: a
 DANGEROUS_REMOVAL = "This may remove the root, the home directory or the work"
 MAX_SUGGESTION_CHARS = 2000
 """Length limit, in characters, of commands for which a rule is suggested."""
+MAX_BUNDLE_CHARS = 32
+"""Characters at the start of an option after each of which a path may follow, as in `-xzfNAME`."""
 MAX_PATHS = 200
 """Words of a command whose links are resolved. With path rules, a longer command needs permission."""
 
@@ -455,8 +459,9 @@ def _find_paths(word: str) -> Iterator[str]:
     parts = _PATH_SEPARATOR.split(word)
     yield from filter(None, parts)
     for part in parts:
-        if part.startswith("-"):  # a path may directly follow an option
+        if part.startswith("-"):  # a path may directly follow an option, or several of one letter
             yield from (part[at:] for at in map(part.find, "/.") if at > 0)
+            yield from (part[at:] for at in range(2, min(len(part), MAX_BUNDLE_CHARS)))
 
 
 def _format_rule(rule: PermissionRule) -> str:
@@ -644,7 +649,7 @@ def _literal_prefix(pattern: str) -> str:
 
 
 def _judge_fetch_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> Decision:
-    host = urlsplit(_get_text(tool_input, "url")).hostname or ""
+    host = urlsplit(_get_text(tool_input, "url").strip()).hostname or ""  # WebFetch strips it, too
     decision = _apply_content_rules(
         tool, context, lambda content, behavior: matches_host(content, host), read_only=True
     )

@@ -135,11 +135,19 @@ class _Masker:
                 fields = cast("dict[Any, Any]", item).items()
                 return {name: self._mask_field(str(name), inner) for name, inner in fields}
             return self._mask_field("", item)
-        if isinstance(item, str) and item and is_secret_name(key):
-            self._on_secret(item)
-            return MASK
+        if item and isinstance(item, str | list | tuple) and is_secret_name(key):
+            return self._mask_named(cast("str | list[Any]", item), depth)
         masked = self.mask(item, depth + 1)
         return self._mask_command(masked) if key in _COMMAND_FIELDS else masked
+
+    def _mask_named(self, value: str | list[Any], depth: int) -> Any:
+        """Mask a text with the name of a key, or a list of them."""
+        if not isinstance(value, str):
+            return [
+                self._mask_named(each, depth) if isinstance(each, str) else self.mask(each, depth + 1) for each in value
+            ]
+        self._on_secret(value)
+        return MASK
 
     def _mask_command(self, value: Any) -> Any:
         """Mask what is named anywhere inside of a command line, or of its arguments."""

@@ -50,6 +50,7 @@ class _OptionStructMeta(StructMeta):
             unknown = next((name for name in values if name not in names), "")
             advice = suggest_name(unknown, names) or f"; its fields, all keywords, are {', '.join(names)}"
             text = f"{cls.__name__}: {str(error)[:1].lower()}{str(error)[1:]}{advice}"
+            args, values = (), {}  # a crash report shows the variables of this frame, which may hold keys
             raise TypeError(text) from None
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from pilothouse.messages.json_lines import to_plain_scalar
-from pilothouse.options.secrets import SECRET_FIELDS, is_secret_name, mask
+from pilothouse.options.secrets import MASK, SECRET_FIELDS, is_secret_name, mask
 
 MAX_SHOWN_CHARS = 80  # of a value that an error repeats
 _MAX_PARSED_CHARS = 60  # of a text that an error repeats
@@ -49,8 +49,9 @@ class InvalidValueError(ValueError):
             return where + self.message
         steps = [step.partition("[")[0] for step in self.path.split(".")]
         hidden = secret or any(step in SECRET_FIELDS or is_secret_name(step) for step in steps)
+        hidden = hidden or ("args" in steps and not isinstance(self.value, int))  # maybe "--token x" in place of a list
         kind = type(self.value).__name__
-        text = "" if hidden else ascii(mask(self.value))
+        text = "" if hidden else re.sub(r":[^\s/@:]+@", f":{MASK}@", ascii(mask(self.value)))  # also without ://
         text = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
         found = "an empty text" if self.value == "" else f"a value of type {kind}" if hidden else f"{text} ({kind})"
         return f"{where}expected {self.expected}, got {found}{self.hint}"
@@ -335,8 +336,9 @@ def _read_timeout(value: Any) -> Any:
 def _read_env(value: Any) -> dict[str, Any]:
     for key, item in value.items():
         if not is_text(key) or not key or "=" in key:
+            shown = f"{key.partition('=')[0]}=…" if isinstance(key, str) and "=" in key else key
             raise InvalidValueError(
-                value, message=f"{key!a:.80} cannot be the name of a variable: names are text without '='"
+                value, message=f"{shown!r:.80} cannot be the name of a variable: names are text without '='"
             )
         if item is not None and not is_text(item):
             is_str = isinstance(item, str)
@@ -351,8 +353,11 @@ def _is_flag_name(value: Any) -> bool:
 
 def _read_extra_args(value: Any) -> dict[str, str | None]:
     flags = dict(value.items())
-    if not all(_is_flag_name(key) and (item is None or is_text(item)) for key, item in flags.items()):
-        raise TypeError
+    for flag, item in flags.items():
+        if not _is_flag_name(flag):
+            raise InvalidValueError(flag.partition("=")[0])  # what follows may be a key
+        if item is not None and not is_text(item):
+            raise TypeError
     for flag in sorted(RESERVED_FLAGS & flags.keys()):
         raise InvalidValueError(value, path=flag, message="pilothouse sets this flag itself; its value is not free")
     return flags

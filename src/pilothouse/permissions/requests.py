@@ -206,6 +206,10 @@ _WIRE_NAMES: Final = {
 }
 
 
+MAX_PROMPT_CHARS = 2000
+"""Characters of a command that `PermissionRequest.prompt` shows."""
+
+
 class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WIRE_NAMES):
     """A tool call that needs permission.
 
@@ -219,7 +223,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
         agent_id: the sub-agent that makes the call; None: the main one.
         title: a complete question for a person; `prompt` makes one if there is none.
         display_name: the name of the tool to show.
-        description: one line about the call to show.
+        description: one line about the call to show; the model writes that of a command. May hold terminal escapes.
         mcp_server: the MCP server of the tool.
         requires_user_interaction: a plain yes or no is not enough, as for questions and plans.
         default_to_no: a user interface should make "no" the default.
@@ -267,9 +271,18 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
 
     @property
     def prompt(self) -> str:
-        """A question for a person: the `title` of the CLI, if there is one."""
-        about = self.description or self.blocked_path
-        return self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
+        """A question for a person, in one line: the `title` of the CLI, if there is one.
+
+        It shows a command itself, because the description of a command is the model's. Control characters are escaped.
+        """
+        command = self.tool_input.get("command")
+        about = command if isinstance(command, str) and command else self.description or self.blocked_path
+        if about and len(about) > MAX_PROMPT_CHARS:
+            about = f"{about[:MAX_PROMPT_CHARS]}… ({len(about) - MAX_PROMPT_CHARS:,} more characters)"
+        text = self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class QuestionOption(Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -427,11 +427,14 @@ async def _read_body(host: Host, request: Request, kind: type[Any]) -> Any:
     limit = host.settings.max_body
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise RefusedRequestError("too_large", f"the body is longer than {limit:,} bytes")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise RefusedRequestError("too_large", f"the body is longer than {limit:,} bytes")
+            parts.append(part)
+    except ClientDisconnect:  # else each broken upload would write a traceback into the log
+        raise RefusedRequestError("bad_request", "the body: the connection ended before it did") from None
     try:
         return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from pilothouse.options import Invocation
 from pilothouse.transports.base import ExitInfo, Health
 from pilothouse.transports.child import ChildProcess, ExitStatus, signal_name, spawn
 from pilothouse.transports.cli import CliTransport, make_redactor
+from pilothouse.transports.discovery import find_program
 from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.supervisor import (
     LOADER,
@@ -121,7 +121,7 @@ class CommandTransport(CliTransport):
         cwd = os.path.abspath(cwd)  # noqa: PTH100
         if ":" in cwd and any("{cwd}:" in word for word in self.prefix):
             raise UsageError(f"cwd: {cwd!r} has a colon, so it cannot be mounted; rename the directory")
-        command = shutil.which(self.prefix[0])
+        command = find_program(self.prefix[0])
         if command is None:
             raise CLINotFoundError(f"there is no command {self.prefix[0]!r} on this machine; install it")
         shell = ["sh", "-c", LOADER, "pilothouse"]

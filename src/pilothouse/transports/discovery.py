@@ -119,6 +119,19 @@ def check_version(path: str, env: Mapping[str, str]) -> str:
     return found.version
 
 
+def list_path_directories(path: str) -> list[str]:
+    """Return the absolute directories of a PATH. In a relative one stands what the author of a repository put there."""
+    return [place for place in path.split(os.pathsep) if os.path.isabs(place)]
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """Return the path of a program in the absolute directories of a PATH, by default that of this process."""
+    import shutil  # not needed on the way to a first answer
+
+    places = list_path_directories(os.environ.get("PATH", os.defpath) if path is None else path)
+    return shutil.which(name, path=os.pathsep.join(places))
+
+
 # -- the cache -----------------------------------------------------------------------------------------------------
 #
 # A small file: `versions.json`. It is only a hint: an unreadable entry is determined again, a failed write is ignored.
@@ -476,7 +489,9 @@ def _find_managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | N
 def _list_path_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:
     value = _read_variable("PATH", env)
     tried.append(f"PATH ({value or 'empty'})")
-    return [os.path.join(place, "claude") for place in value.split(os.pathsep) if place]
+    relative = [place for place in value.split(os.pathsep) if place and not os.path.isabs(place)]
+    tried.extend(f"{os.path.join(place, 'claude')}: relative directories on PATH do not count" for place in relative)
+    return [os.path.join(place, "claude") for place in list_path_directories(value)]
 
 
 def _list_usual_candidates(env: Mapping[str, str], tried: list[str]) -> list[str]:

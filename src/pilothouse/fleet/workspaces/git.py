@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, acquire_lock
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.discovery import find_program
 
 MAX_ERROR_CHARS = 500
 """Maximum length of git's error text in an error."""
@@ -42,7 +43,7 @@ _MAX_EXCLUDE_BYTES = 16 * 1024 * 1024
 
 def find_git() -> str:
     """Return the path of git."""
-    found = shutil.which("git")
+    found = find_program("git")
     if found is None:
         raise UsageError("there is no git to run: install it, or put it on PATH")
     return found

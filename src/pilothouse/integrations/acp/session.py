@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from pilothouse.client import Agent, Query, QueryResult, Session
 from pilothouse.errors import MaxTurnsError, PilothouseError, UsageError
 from pilothouse.integrations.acp import questions
-from pilothouse.integrations.acp.updates import Update, UpdateWriter, describe_call
+from pilothouse.integrations.acp.updates import Update, UpdateWriter, describe_asked_call, describe_call
 from pilothouse.messages import InitMessage, Message, ResultMessage, StatusMessage
 from pilothouse.messages.system_subtypes import CommandsChangedMessage
 from pilothouse.permissions import Ask, ElicitationRequest, QuestionRequest
@@ -372,7 +372,7 @@ class AcpSession:
                 await self._ask_questions(ask, ask.request)
             else:
                 choice = await self._editor.choose(
-                    self.id, describe_call(call, self.settings["cwd"]), questions.list_choices(ask)
+                    self.id, describe_asked_call(call, self.settings["cwd"]), questions.list_choices(ask)
                 )
                 questions.settle(ask, choice)
         except EditorGoneError:

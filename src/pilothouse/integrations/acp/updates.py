@@ -211,6 +211,21 @@ def describe_call(call: ToolUseBlock, cwd: str = "") -> Update:
     return made
 
 
+def describe_asked_call(call: ToolUseBlock, cwd: str = "") -> Update:
+    """Return how a call looks in the question whether it may run: a command is there in full.
+
+    A title is one line and may be cut: the second line of a command would look like the comment in the first one.
+    """
+    made, command = describe_call(call, cwd), call.input.get("command")
+    if isinstance(command, str) and (command != made["title"] or not command.isprintable()):
+        shown = "".join(
+            char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in command
+        )
+        fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", command))])
+        made["content"] = [*made.get("content", ()), _make_content(f"{fence}sh\n{shown}\n{fence}")]
+    return made
+
+
 def _list_diffs(call: ToolUseBlock, details: Any) -> list[Update]:
     """Return the changes that a call makes to files; `details` of its result know what a new file has replaced."""
     given, path = call.input, call.input.get("file_path")

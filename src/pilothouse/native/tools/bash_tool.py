@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -32,6 +31,7 @@ from pilothouse.native.tools.base import (
     make_property,
     make_schema,
 )
+from pilothouse.transports.discovery import find_program
 
 MAX_OUTPUT_BYTES = 1 << 30
 """Limit of a command's output, in bytes, so that it does not fill the disk."""
@@ -200,7 +200,7 @@ def _start_command(command: str, workplace: Workplace, key: str, limit: float, d
     if not workplace.cwd.is_dir():
         workplace.cwd = workplace.root
     path = workplace.env.get("PATH", os.defpath)
-    shell = shutil.which("bash", path=path) or shutil.which("sh", path=path) or "/bin/sh"
+    shell = find_program("bash", path) or find_program("sh", path) or "/bin/sh"
     env = {**workplace.env, "GIT_EDITOR": "true", "PWD": str(workplace.cwd)}
     argv = [shell, "-c", SCRIPT, shell, command, str(workplace.make_scratch_path(f"{key}.directory"))]
     output = workplace.make_scratch_path(f"{key}.output")

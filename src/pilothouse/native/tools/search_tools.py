@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from pilothouse.native.tools.base import (
 from pilothouse.native.tools.bash_tool import CommandProcess, read_output
 from pilothouse.native.tools.grep_program import Pattern, PatternError, walk
 from pilothouse.native.wire import JsonObject
+from pilothouse.transports.discovery import find_program
 
 MAX_FILES = 100
 GLOB_SECONDS = 20.0
@@ -76,13 +76,14 @@ def _find_files(tool_input: Mapping[str, Any], workplace: Workplace, stopped: th
 
 def _resolve_start(pattern: str, path: str, workplace: Workplace) -> tuple[Path, Pattern]:
     """Return the directory to walk and the pattern; leading directories of an absolute pattern go to the directory."""
-    root = Path(os.path.normpath(workplace.resolve_path(path)))
+    root = _resolve_root(workplace.resolve_path(path))
     parts = pattern.split("/")
     fixed = 0
     while fixed < len(parts) - 1 and not any(character in parts[fixed] for character in "*?[{"):
         fixed += 1
     if pattern.startswith(("/", "~/")) or ".." in parts[:fixed]:
-        root = Path(os.path.normpath(root / workplace.resolve_path("/".join(parts[:fixed]) or "/")))
+        lead = "/".join(parts[:fixed]) or "/"
+        root = _resolve_root(workplace.resolve_path(lead) if lead.startswith(("/", "~")) else root / lead)
         pattern = "/".join(parts[fixed:])
         if "/" not in pattern:
             pattern = f"./{pattern}"
@@ -92,6 +93,11 @@ def _resolve_start(pattern: str, path: str, workplace: Workplace) -> tuple[Path,
         return root, Pattern(pattern)
     except PatternError as error:
         raise BuiltinToolError(str(error)) from error
+
+
+def _resolve_root(path: Path) -> Path:
+    """Resolve `..` as the permission check and the system do: after the links before it."""
+    return Path(os.path.realpath(path) if ".." in path.parts else os.path.normpath(path))
 
 
 def display_path(path: Path, workplace: Workplace) -> str:
@@ -139,12 +145,12 @@ async def _run_grep(tool_input: Mapping[str, Any], workplace: Workplace) -> Tool
 
 
 def _start_search(tool_input: Mapping[str, Any], workplace: Workplace) -> tuple[CommandProcess, Path]:
-    path = Path(os.path.normpath(workplace.resolve_path(str(tool_input.get("path") or "."))))
+    path = _resolve_root(workplace.resolve_path(str(tool_input.get("path") or ".")))
     if not path.exists():
         raise BuiltinToolError(f"The path does not exist: {path}. The working directory is {workplace.cwd}.")
     if not path.is_dir() and not path.is_file():
         raise BuiltinToolError(f"{path} is not a regular file (a device, FIFO or socket)")
-    ripgrep = shutil.which("rg", path=workplace.env.get("PATH", os.defpath))
+    ripgrep = find_program("rg", workplace.env.get("PATH", os.defpath))
     argv = _make_ripgrep_command(ripgrep, tool_input, path) if ripgrep else _make_python_command(tool_input, path)
     output = workplace.make_scratch_path(f"g{uuid.uuid4().hex[:8]}.output")
     errors = output.with_suffix(".errors")

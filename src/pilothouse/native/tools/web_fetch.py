@@ -168,6 +168,9 @@ async def _request_once(session: httpx2.AsyncClient, address: str, workplace: Wo
             return response.headers["location"]
         if response.status_code >= 400:
             raise BuiltinToolError(f"{address} answered with HTTP {response.status_code}")
+        # Each encoding multiplies the size by up to a thousand, and the client decodes the inner ones without a limit.
+        if "," in response.headers.get("content-encoding", ""):
+            raise BuiltinToolError(f"{address} is compressed more than once")
         kind = response.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
         if not kind.startswith(TEXT_TYPES) and not kind.endswith(("+json", "+xml")):
             raise BuiltinToolError(f"{address} is of type {kind}, which cannot be shown as text")

@@ -4,7 +4,7 @@ import { Diff, countLines, listHunks } from "./diff.js";
 import { AGENT_TOOLS, EDIT_TOOLS } from "./fold.js";
 import { Markdown } from "./markdown.js";
 import { useStore } from "./store.js";
-import { Copy, Icon, shortPath } from "./ui.js";
+import { Copy, Icon, reveal, shortPath } from "./ui.js";
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 
 /** @type {Record<string, string>} */
@@ -44,17 +44,25 @@ export function ToolInput({ name, input, outcome }) {
   if (EDIT_TOOLS.has(name)) {
     const path = String(input?.file_path ?? input?.notebook_path ?? "");
     const { added, removed } = countLines(hunks);
-    return html`<div class="path-line"><${Icon} name="file" /><code>${path}</code><span class="counts"><b class="plus">+${added}</b> <b class="minus">−${removed}</b></span></div>
+    return html`<div class="path-line"><${Icon} name="file" /><code>${reveal(path)}</code><span class="counts"><b class="plus">+${added}</b> <b class="minus">−${removed}</b></span></div>
       <${Diff} hunks=${hunks} label=${`Changes of ${path}`} />`;
   }
-  if (typeof input?.command === "string") return html`<${Code} text=${input.command} label="Command" />`;
+  if (typeof input?.command === "string") {
+    const { command, description, timeout, ...others } = input;
+    return html`<${Code} text=${reveal(command)} label="Command" /><${Fields} input=${others} />`;
+  }
   if (AGENT_TOOLS.has(name)) return html`<${Markdown} text=${String(input?.prompt ?? "")} />`;
   if (name === "ExitPlanMode" && typeof input?.plan === "string") return html`<${Markdown} text=${input.plan} />`;
-  const fields = Object.entries(input ?? {});
+  return html`<${Fields} input=${input ?? {}} />`;
+}
+
+/** @param {{input: any}} props */
+function Fields({ input }) {
+  const fields = Object.entries(input);
   if (!fields.length) return null;
-  return html`<dl class="fields">${fields.map(([field, value]) => html`<dt>${field}</dt>
-    <dd>${typeof value === "string" && value.length < 200 && !value.includes("\n") ? html`<code>${value}</code>`
-      : html`<${Code} text=${typeof value === "string" ? value : JSON.stringify(value, null, 2)} label=${field} />`}</dd>`)}</dl>`;
+  return html`<dl class="fields">${fields.map(([field, value]) => html`<dt>${reveal(field)}</dt>
+    <dd>${typeof value === "string" && value.length < 200 && !value.includes("\n") ? html`<code>${reveal(value)}</code>`
+      : html`<${Code} text=${reveal(typeof value === "string" ? value : JSON.stringify(value, null, 2))} label=${field} />`}</dd>`)}</dl>`;
 }
 
 /** @param {import("./fold.js").Item} item @returns {"running" | "failed" | "done"} */

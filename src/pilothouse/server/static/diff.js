@@ -1,6 +1,7 @@
 /** Differences of two texts, as rows with the numbers of lines. */
 
 import "./vendor/diff.js";
+import { reveal } from "./ui.js";
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 
 /** @type {any} */
@@ -65,7 +66,7 @@ export function Diff({ hunks, label }) {
   return html`<div class="diff" role="region" tabindex="0" aria-label=${label}><table><tbody>
       ${shown.map((row) => html`<tr class=${row.sign === "+" ? "added" : row.sign === "-" ? "removed" : row.sign === "@" ? "gap" : ""}>
         <td class="number">${row.before || ""}</td><td class="number">${row.after || ""}</td>
-        <td class="sign">${row.sign === "@" ? "⋯" : row.sign}</td><td class="code">${row.text}</td></tr>`)}
+        <td class="sign">${row.sign === "@" ? "⋯" : row.sign}</td><td class="code">${reveal(row.text)}</td></tr>`)}
     </tbody></table></div>
     ${rows.length > shown.length && html`<button class="small" onClick=${() => setAll(true)}>Show ${rows.length - shown.length} more lines</button>`}`;
 }

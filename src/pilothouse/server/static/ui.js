@@ -2,6 +2,11 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 
+/** Escapes what is not seen, or reorders what is: with it a command could look like another one. @param {string} text */
+export function reveal(text) {
+  return text.replace(/[\p{Cf}\p{Co}\p{Cn}\u2028\u2029]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`);
+}
+
 /** @type {Record<string, string>} paths of icons in a square of 16 */
 const ICONS = {
   archive: "M2 3h12v3H2zM3 6v7h10V6M6.5 9h3",
