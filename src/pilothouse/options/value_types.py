@@ -476,7 +476,7 @@ INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
     "Instrumentation | Sequence[Instrumentation]",
     _read_if(lambda v: all(callable(getattr(one, "query_started", None)) for one in as_list(v)), as_list),
     "list[Instrumentation]")
-MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
+MIDDLEWARE = python_object("a list of Middleware classes, or of functions that make one", "Sequence[Callable[[], Any]]",
     _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
     "list[Callable[[], Any]]")
 ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park") and not isinstance(v, type)))
