@@ -60,8 +60,8 @@ class Player:
         speed: float | None = None,
         patience: float | None = PATIENCE_SECONDS,
     ) -> None:
-        given: tuple[tuple[str, Any], ...] = (("speed", speed), ("patience", patience))
-        for name, value in given:
+        given: dict[str, Any] = {"speed": speed, "patience": patience}
+        for name, value in given.items():
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise UsageError(f"{name}: expected a number greater than 0, got {value!r}")
         self.speed = speed
