@@ -57,6 +57,7 @@ SLIPS = {
     "sync.StoredSessions": (AttributeError, "here it is `from pilothouse.sync.stores import StoredSessions`$"),
     "from pilothouse import HookEvent": (ImportError, "here it is `from pilothouse.hooks import HookEvent`"),
     "ph.HookEvnt": (AttributeError, "did you mean 'HookEvent' of pilothouse.hooks?"),
+    "wait(ph.LanguageModel().stream('Hi'))": (TypeError, r"use `async for`, or await its result\(\)"),
     "ph.benchmark_of_nothing": (AttributeError, "has no attribute 'benchmark_of_nothing'$"),
     "sync.stores": (AttributeError, "write `import pilothouse.sync.stores` first"),
     "ph.Sesion": (AttributeError, "did you mean 'Session'?"),
