@@ -178,7 +178,8 @@ def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameT
     names = list(known)
     close = difflib.get_close_matches(name, [*names, *homes], n=1, cutoff=0.75)
     if not close:
-        return AttributeError(text)
+        is_package = not name.startswith("_") and find_spec(f"{module}.{name}") is not None
+        return AttributeError(f"{text}: write `import {module}.{name}` first" if is_package else text)
     home = "" if close[0] in names else f" of {homes[close[0]]}"
     return AttributeError(f"{text}; did you mean {close[0]!r}{home}?")
 

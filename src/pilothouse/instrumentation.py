@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import iscoroutine
 from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from msgspec import Struct
@@ -243,13 +244,17 @@ _reported: set[type] = set()
 
 
 def call_safely(owner: object, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns; None if it raises, which is logged the first time for each class.
+    """Return what `call` returns; None if it raises, or is async, which is logged the first time for each class.
 
     Cancellation errors of asyncio and trio are caught as well: nothing waits in there, so they are a mistake of the
     callee.
     """
     try:
-        return call()
+        answer = call()
+        if answer is not None and iscoroutine(answer):
+            answer.close()
+            raise TypeError("the method is called, not awaited: write `def` in place of `async def`")
+        return answer
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:
@@ -262,8 +267,14 @@ def call_safely(owner: object, call: Callable[[], Any]) -> Any:
 
 def collect_observers(given: Iterable[T], ask: Callable[[T], W | None]) -> list[W]:
     """Collect the observers; without those that are None or failed."""
-    found = [call_safely(one, lambda one=one: ask(one)) for one in given]
+    found = [call_safely(one, lambda one=one: _require_instance(ask(one))) for one in given]
     return [watcher for watcher in found if watcher is not None]
+
+
+def _require_instance(watcher: W) -> W:
+    if isinstance(watcher, type):
+        raise TypeError(f"the class {watcher.__name__} is no observer: return an instance")
+    return watcher
 
 
 def notify_all(observers: Sequence[T], call: Callable[[T], object], *, reverse: bool = False) -> None:

@@ -28,6 +28,7 @@ _ASYNC_FORMS = (
     ("__enter__", "__aenter__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__iter__", "__aiter__", "use `async for`, or `for` on what pilothouse.sync has"),
+    ("__await__", "result", "use `async for`, or await its result(), as in `await stream.result()`"),
 )
 """The method that Python looks up for the wrong kind of loop or block, the method of the right kind, and a hint."""
 _SYNC_FORMS = (
@@ -86,7 +87,7 @@ def user_class(cls: C) -> C:
         if isinstance(value, FunctionType) and (name in _ENTRY_METHODS or not name.startswith("_")):
             setattr(cls, name, user_function(value))
     for name, other, use in _SYNC_FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
-        if name not in names and (other in names or name == "__await__"):
+        if name not in names and (other in names or not other):
             setattr(cls, name, _make_refusal(f"{cls.__name__}: {use}"))
     if "__getattr__" not in names:
         setattr(cls, "__getattr__", explain_missing_attribute)  # noqa: B010 - type checkers should not know it

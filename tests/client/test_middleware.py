@@ -265,9 +265,20 @@ class FailingLater(Middleware):
         raise LookupError("mine")
 
 
+class Hasty(Middleware):
+    def after_result(self, result: ResultMessage) -> Any:
+        return None
+
+
+class Sleepy(Middleware):
+    async def on_start(self, run: QueryRun) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ...
+
+
 @pytest.mark.parametrize(
     ("kind", "error", "text"),
     [
+        (Hasty, ph.UsageError, "returned NoneType; return a NextPrompt, or None, from `async def`"),
         (Failing, LookupError, "mine"),
         (FailingLater, LookupError, "mine"),
         (Forgetful, ph.UsageError, "on_messages of the middleware Forgetful returned NoneType; return a list of"),
@@ -283,11 +294,24 @@ async def test_a_mistake_is_the_failure_of_the_query(
     await ended(fake)
 
 
+@pytest.mark.parametrize("returned", [None, "Hello", ["Hello"], 5])
+async def test_prompts_that_are_none_are_refused_before_anything_starts(fake: FakeCLI, returned: Any) -> None:
+    class Preparing(Middleware):
+        def prepare_prompts(self, prompts: Prompts) -> Any:
+            return returned
+
+    text = f"Preparing returned {type(returned).__name__}; return .*self.make_next_prompt"
+    with pytest.raises(ph.UsageError, match=text):
+        await ph.query("go", cli=fake.path, middleware=[Preparing])
+    assert fake.calls == []
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"middleware": [Middleware()]}, "expected Middleware classes, or functions that make one"),
-        ({"middleware": Middleware}, "expected Middleware classes, or functions that make one"),
+        ({"middleware": [Middleware()]}, "expected a list of Middleware classes, or of functions that make"),
+        ({"middleware": Middleware}, "expected a list of Middleware classes, or of functions that make one"),
+        ({"middleware": [Sleepy]}, "Sleepy.on_start is called, not awaited: write `def`"),
         ({"middleware": [dict]}, "<class 'dict'> made dict; derive it from pilothouse.client.Middleware"),
         ({"middleware": [Middleware], "prompt_via": "argv"}, "the argv form sends one prompt"),
     ],

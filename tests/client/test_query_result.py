@@ -277,3 +277,9 @@ def test_timeouts_and_usage_errors_are_also_the_builtin_ones() -> None:
     assert issubclass(errors.QueryTimeout, TimeoutError)
     assert issubclass(errors.ControlTimeout, TimeoutError)
     assert issubclass(errors.OptionsError, ValueError)
+
+
+def test_dictionaries_are_not_messages() -> None:
+    given: Any = frames.sample_messages()
+    with pytest.raises(errors.UsageError, match=r"expected messages, got dictionaries; from_dict of pilothouse\.mess"):
+        QueryResult(given)

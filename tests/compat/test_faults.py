@@ -21,8 +21,11 @@ from process_checks import find_processes
 
 from pilothouse.compat import claude_agent_sdk as sdk
 from pilothouse.compat.claude_agent_sdk._internal import client, message_parser
+from pilothouse.compat.claude_agent_sdk._internal.query import UserTransport
 from pilothouse.compat.claude_agent_sdk._internal.transport import subprocess_cli
 from pilothouse.compat.claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
+from pilothouse.driver.child_run import CLOSE_SECONDS
+from pilothouse.options import Invocation
 
 pytestmark = [
     pytest.mark.anyio,
@@ -210,8 +213,9 @@ async def test_garbage_does_not_end_the_answer(faulty: FaultyCli, use: str, mome
 class OwnTransport(sdk.Transport):
     """Answers the handshake, and then does what the test wants."""
 
-    def __init__(self, failure: Exception | None) -> None:
+    def __init__(self, failure: Exception | None, *, ends: bool = True) -> None:
         self.failure = failure
+        self.ends = ends
         self.closed = self.ended = 0
         self.sent: list[str] = []
         self._answers, self._lines = anyio.create_memory_object_stream[dict[str, Any]](10)
@@ -228,10 +232,12 @@ class OwnTransport(sdk.Transport):
             ask = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "ls"}}
             await self._answers.send({"type": "control_request", "request_id": "1", "request": ask})
         else:
+            await self._answers.send({"type": "stream_event", "uuid": "u", "session_id": "s", "event": {}})
             body = {"role": "assistant", "model": "m", "content": [{"type": "text", "text": "Hi"}]}
             await self._answers.send({"type": "assistant", "message": body})
             await self._answers.send({"type": "result", "subtype": "success", "session_id": "s"})
-            await self._answers.send({"type": "end"})
+            if self.ends:
+                await self._answers.send({"type": "end"})
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
         async for message in self._lines:
@@ -275,13 +281,63 @@ async def test_a_transport_of_the_program(failure: Exception | None) -> None:
                 async for message in stream:
                     found.append(message)
             assert caught.value is failure
-    assert [type(each) for each in found] == [sdk.AssistantMessage, sdk.ResultMessage]  # nothing of pilothouse's own
+    kinds = [type(each) for each in found]
+    assert kinds == [sdk.StreamEvent, sdk.AssistantMessage, sdk.ResultMessage]  # nothing of pilothouse's own
     assert contexts == [sdk.ToolPermissionContext()]
     assert transport.closed == 1
     assert transport.ended == 1
     assert '"agents": {"a"' in transport.sent[0]
     assert '"systemPromptSnapshot": true' in transport.sent[0]  # a child gets it as a flag
     assert '"type": "user"' in transport.sent[1]
+
+
+async def test_a_client_does_not_wait_for_the_end_of_such_a_transport() -> None:
+    transport = OwnTransport(None, ends=False)
+    client = sdk.ClaudeSDKClient(transport=transport)
+
+    async def read() -> None:
+        async for _ in client.receive_messages():
+            pass
+
+    with anyio.fail_after(SOON):
+        async with anyio.create_task_group() as tasks:
+            await client.connect("go")
+            tasks.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            began = anyio.current_time()
+            await client.disconnect()
+            seconds = anyio.current_time() - began
+            assert seconds < CLOSE_SECONDS  # that long a child may take to exit
+    assert (transport.closed, transport.ended) == (1, 0)
+
+
+async def test_such_a_transport_is_not_read_after_the_client_has_left() -> None:
+    given = OwnTransport(None)
+    transport = UserTransport(given, {})
+    await transport.start(Invocation("claude", (), {}))
+    transport.leave()
+    with anyio.fail_after(SOON):
+        assert await transport.receive() == b""
+    await transport.close()
+
+
+@pytest.mark.parametrize("with_iterable", [False, True])
+async def test_a_transport_that_cannot_end_its_input(with_iterable: bool) -> None:
+    class NoEnd(OwnTransport):
+        async def end_input(self) -> None:
+            raise RuntimeError("cannot end")
+
+    async def prompts() -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "user", "message": {"role": "user", "content": "go"}}
+
+    async def allow(*_: Any) -> sdk.PermissionResult:
+        return sdk.PermissionResultAllow()
+
+    options = sdk.ClaudeAgentOptions(can_use_tool=allow)
+    prompt: Any = prompts() if with_iterable else "go"
+    with anyio.fail_after(SOON):
+        found = [each async for each in sdk.query(prompt=prompt, options=options, transport=NoEnd(None))]
+    assert isinstance(found[-1], sdk.ResultMessage)
 
 
 async def test_a_refused_control_request_has_the_text_of_the_cli() -> None:

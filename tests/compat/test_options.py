@@ -81,12 +81,32 @@ def test_options_that_are_harmless_there_are_harmless_here(tmp_path: Path) -> No
     made = make_options(sdk.ClaudeAgentOptions(max_buffer_size=10, fork_session=True, max_turns=-1))
     assert (made.max_line_bytes, made.fork_session, made.max_turns) == (1024 * 1024, False, None)
     assert make_options(sdk.ClaudeAgentOptions(fork_session=True, resume=UUID)).fork_session
+    made = make_options(sdk.ClaudeAgentOptions(continue_conversation=True, resume=UUID))
+    assert (made.continue_conversation, made.resume) == (True, None)  # the CLI lets the first one win
+    assert made.env is not None
+    assert "PWD" not in made.env
+    made = make_options(sdk.ClaudeAgentOptions(cwd=tmp_path))
+    assert made.env is not None
+    assert made.env["PWD"] == str(tmp_path)
     (tmp_path / "settings.json").write_text('{"env": {"A": "b"}}')
     sandbox: Any = {"enabled": True}
     for settings in ("settings.json", str(tmp_path / "settings.json"), '{"env": {"A": "b"}}'):
         made = make_options(sdk.ClaudeAgentOptions(settings=settings, sandbox=sandbox, cwd=tmp_path))
         assert made.settings == {"env": {"A": "b"}}
         assert made.sandbox is not None
+
+
+def test_flags_of_the_program() -> None:
+    flags: Any = {"max-turns": 3, "flag": True, "print": None, "verbose": None, "output-format": "stream-json"}
+    made = make_options(sdk.ClaudeAgentOptions(extra_args=flags))
+    assert made.extra_args == {"max-turns": "3", "flag": "True"}
+    made = make_options(sdk.ClaudeAgentOptions(extra_args={"continue": None, "include-partial-messages": None}))
+    assert (made.continue_conversation, made.partial_messages, made.extra_args) == (True, True, None)
+    made = make_options(sdk.ClaudeAgentOptions(extra_args={"resume": UUID, "fork-session": None}))
+    assert (made.resume, made.fork_session) == (UUID, True)
+    assert make_options(sdk.ClaudeAgentOptions(extra_args={"session-id": UUID})).session_id == UUID
+    with pytest.raises(sdk.CLIConnectionError, match="output-format"):
+        make_options(sdk.ClaudeAgentOptions(extra_args={"output-format": "json"}))
 
 
 def test_the_handshake_of_a_transport_of_the_program() -> None:
@@ -118,6 +138,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such CLI": ({"cli_path": "/no/such/claude"}, sdk.CLINotFoundError, "Claude Code not found"),
     "no such mode": ({"permission_mode": "strange"}, ValueError, "permission_mode"),
     "no such mode, as their error": ({"permission_mode": "strange"}, sdk.CLIConnectionError, "permission_mode"),
+    "a hook that is a dictionary": ({"hooks": {"Stop": [{"hooks": [decide]}]}}, TypeError, "HookMatcher, got dict"),
+    "a hook without time": (
+        {"hooks": {"Stop": [sdk.HookMatcher(hooks=[decide], timeout=-1)]}}, sdk.CLIConnectionError, "more than 0",
+    ),
     "no such settings": ({"settings": "/no", "sandbox": {"enabled": True}}, sdk.CLIConnectionError, "load settings"),
 }  # fmt: skip
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from recording_instrumentation import Notebook
 
 from pilothouse import instrumentation
-from pilothouse.instrumentation import Observers, call_safely
+from pilothouse.errors import OptionsError
+from pilothouse.instrumentation import Observers, call_safely, collect_observers
+from pilothouse.options import Options
 
 USUAL = Lived(("re: one", "by myself", "re: two", "re: three", "re: three"), 1, ("CLIExitedError",), True)
 
@@ -93,3 +95,24 @@ def test_only_ends_of_calls_come_after_the_end() -> None:
     observers.retry_scheduled(instrumentation.ScheduledRetry(way="hold", reason="rate_limit", delay=1.0))
     observers.ended(instrumentation.QueryEnd(result=None, error=None, interrupted=True))
     assert book.only.log == ["hook Stop", "end", "hook cancelled"]
+
+
+class Asynchronous:
+    async def on_end(self) -> None: ...
+
+
+def test_an_async_method_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """It would never run. The coroutine is closed, or Python would warn."""
+    one = Asynchronous()
+    assert call_safely(one, one.on_end) is None
+    assert "called, not awaited: write `def` in place of `async def`" in caplog.text
+
+
+def test_a_class_in_the_place_of_an_observer_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    assert collect_observers([object()], lambda _: Notebook) == []
+    assert "the class Notebook is no observer: return an instance" in caplog.text
+
+
+def test_a_class_in_the_place_of_an_instrumentation_is_refused() -> None:
+    with pytest.raises(OptionsError, match="expected an Instrumentation, or a list of them, got <class"):
+        Options(instrumentation=Notebook)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

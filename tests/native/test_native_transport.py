@@ -279,3 +279,32 @@ def test_what_reaches_the_api_shows_no_key() -> None:
     shown = repr(NativeTransport("https://user:planted-password@gateway.example/", "planted-key")._api)
     assert "gateway.example" in shown
     assert "planted" not in shown
+
+
+class SyncAPIClient:  # as in the package `anthropic`
+    messages = None
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"base_url": "127.0.0.1:8080"}, "base_url: expected an address such as 'https://.*', got '127.0.0.1:8080'"),
+        ({"base_url": 5}, "base_url: expected an address"),
+        ({"client": "key"}, "client: expected an asynchronous client, such as anthropic.AsyncAnthropic, got str"),
+        (
+            {"client": type("Anthropic", (SyncAPIClient,), {})()},
+            "client: expected an asynchronous client.*got Anthropic",
+        ),
+        ({"tools": ["Bash"]}, "tools: expected a mapping of names to tools, got list; the option `tools` chooses some"),
+    ],
+)
+def test_arguments_that_cannot_work(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ph.UsageError, match=text):
+        NativeTransport(**given)
+
+
+async def test_an_environment_without_an_address_fails_at_once() -> None:
+    env = {"ANTHROPIC_BASE_URL": "localhost:8080", "ANTHROPIC_API_KEY": "key"}
+    with anyio.fail_after(60):
+        result = await ph.query("Hi", transport=NativeTransport, env=env)
+    assert "ANTHROPIC_BASE_URL: expected an address such as" in str(result.error)

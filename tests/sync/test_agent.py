@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,9 @@ def test_an_agent_has_a_blocking_counterpart(clean: FakeCLI) -> None:
     counterpart = ph.Agent.wrap(other)
     assert counterpart.async_agent is other
     assert counterpart.query("go").result().text == "Hello"
+
+
+@pytest.mark.parametrize("wrong", ["haiku", pilothouse.Options(), ph.Agent()])
+def test_only_an_agent_of_pilothouse_is_wrapped(wrong: Any) -> None:
+    with pytest.raises(ph.UsageError, match=f"agent: expected an Agent of pilothouse, got {type(wrong).__name__}"):
+        ph.Agent.wrap(wrong)

@@ -10,7 +10,7 @@ import pytest
 from process_checks import eventually
 from sync_fixtures import DEADLINE, Program, ended, running
 
-from pilothouse.sync.portal import INTERRUPT_WAIT
+from pilothouse.sync.portal import INTERRUPT_WAIT, WAIT_SLICE
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -305,6 +305,29 @@ def test_a_thread_may_outlive_the_main_thread(fake: FakeCLI) -> None:
         fake,
     )
     assert program.end() == (0, "Hello\n", "")
+
+
+def test_a_thread_that_reads_messages_does_not_keep_the_program(fake: FakeCLI) -> None:
+    """It reads on while another thread works, and then its loop ends."""
+    fake.text("Hello").forever()
+    program = Program(
+        f"""
+        session = ph.session(cli=fake)
+        session.query("go").result()
+        def read(messages):
+            results = [message for message in messages if isinstance(message, ph.ResultMessage)]
+            print("read", len(results))
+        def work():
+            threading.main_thread().join()
+            time.sleep({2.5 * WAIT_SLICE})
+            session.query("more").result()
+        threading.Thread(target=read, args=(session.messages(),)).start()
+        threading.Thread(target=work).start()
+        """,
+        fake,
+    )
+    assert program.end() == (0, "read 1\n", "")
+    eventually(lambda: not running(fake))
 
 
 def test_at_exit_a_query_works_or_says_why_not(fake: FakeCLI) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from datetime import date
+from datetime import UTC, date, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -228,3 +228,11 @@ def test_text_of_the_cli_itself_costs_nothing(disk: Disk) -> None:
     file.row("assistant", message=body)
     assert usage_report().total.messages == 0
     assert usage_report().sessions == []
+
+
+@pytest.mark.parametrize("wrong", ["2026-11-01", 1.0, datetime(2026, 11, 1, tzinfo=UTC)])
+def test_a_day_is_a_date(disk: Disk, wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"since: expected a datetime.date, such as .*, got"):
+        usage_report(since=wrong)
+    with pytest.raises(UsageError, match=r"until: expected a datetime.date"):
+        usage_report(until=wrong)

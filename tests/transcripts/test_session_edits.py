@@ -135,6 +135,16 @@ def test_what_is_empty_is_refused(disk: Disk) -> None:
     assert file.path.read_bytes() == before
 
 
+@pytest.mark.parametrize("wrong", [None, 5, b"text"])
+def test_a_title_is_text(disk: Disk, wrong: Any) -> None:
+    file = disk.talk("hello")
+    with pytest.raises(UsageError, match=f"a title is text, not {type(wrong).__name__}"):
+        rename_session(file.id, wrong)
+    if wrong is not None:  # removes the tag
+        with pytest.raises(UsageError, match="a tag is text, not"):
+            tag_session(file.id, wrong)
+
+
 def test_a_row_never_lands_on_half_a_line(disk: Disk) -> None:
     file = disk.talk("hello")
     file.part(b'{"parentUuid":"half a ro')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handmade_transcripts import Disk
@@ -120,11 +121,22 @@ def test_working_trees_of_a_repository_belong_together(disk: Disk, tmp_path: Pat
     assert get_session_info(there.id, tmp_path) is None
 
 
-BAD_IDS = ["", "..", "../../etc/passwd", "a/b", "x" * 36, "1" * 36, "0f0e0d0c-0000-4000-8000-00000000000g", "\0"]
+BAD_IDS: list[Any] = [
+    None,
+    5,
+    "",
+    "..",
+    "../../etc/passwd",
+    "a/b",
+    "x" * 36,
+    "1" * 36,
+    "0f0e0d0c-0000-4000-8000-00000000000g",
+    "\0",
+]
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_an_id_never_leads_out_of_the_folder(disk: Disk, bad: str) -> None:
+def test_an_id_never_leads_out_of_the_folder(disk: Disk, bad: Any) -> None:
     assert get_session_info(bad) is None
     assert get_session_messages(bad) == []
     with pytest.raises(UsageError, match="not a session id"):

@@ -20,7 +20,7 @@ from pilothouse import sync
 from pilothouse.errors import CassetteError, CLINotFoundError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.testing import FakeCLI, frames, mock_transport
-from pilothouse.transports import Cassette, MemoryPeer, MemoryTransport, Recorder, RecordingTransport
+from pilothouse.transports import Cassette, CliTransport, MemoryPeer, MemoryTransport, Recorder, RecordingTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -357,3 +357,22 @@ async def test_a_fake_child_plays_a_cassette_too(path: Path) -> None:
     path.write_text("what\n")
     with pytest.raises(CassetteError, match="line 1: not a line of a cassette"):
         FakeCLI.from_transcript(path)
+
+
+@pytest.mark.parametrize("wrong", ["open sesame", ["open sesame", None]])
+async def test_secrets_are_a_list_of_texts(path: Path, wrong: Any) -> None:
+    """A single text would be taken for its letters, and stay in the file."""
+    for first in ((path,), (CliTransport(), path)):
+        make: Any = Recorder if len(first) == 1 else RecordingTransport
+        with pytest.raises(UsageError, match="secrets: expected a list of texts, got") as caught:
+            make(*first, secrets=wrong)
+        assert "sesame" not in str(caught.value)
+
+
+async def test_what_is_recorded_has_to_be_a_transport(path: Path) -> None:
+    inner: Any = CliTransport()
+    with pytest.raises(UsageError, match="inner: expected a class or a function that makes a transport, got Cli"):
+        Recorder(path, inner)
+    swapped: tuple[Any, Any] = (path, inner)
+    with pytest.raises(UsageError, match="inner: expected a transport, got PosixPath, which has no "):
+        RecordingTransport(*swapped)

@@ -297,8 +297,14 @@ async def test_bad_files_are_reported_where_they_are_used(path: Path, tmp_path: 
         await ph.query("Hi", transport=ReplayTransport(tmp_path))
 
 
+@pytest.mark.parametrize("wrong", ["content", ["content", None], 5])
+async def test_ignored_fields_are_a_list_of_names(path: Path, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="ignore: expected a list of texts, got"):
+        Player(path, ignore=wrong)
+
+
 async def test_settings_that_cannot_work(path: Path) -> None:
-    for wrong in ({"speed": 0}, {"speed": -1.0}, {"patience": 0.0}, {"speed": float("nan")}):
+    for wrong in ({"speed": 0}, {"speed": -1.0}, {"patience": 0.0}, {"speed": float("nan")}, {"speed": "1"}):
         with pytest.raises(UsageError, match="expected a number greater than 0"):
             ReplayTransport(path, **wrong)
     with pytest.raises(UsageError, match="a Player has its own settings"):

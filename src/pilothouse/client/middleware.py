@@ -6,12 +6,14 @@ Retries, typed output, tool bridges, budgets and observers are middlewares too, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pilothouse.client.prompt import make_prompt
 from pilothouse.driver import NextPrompt, Prompts, QueryRun
-from pilothouse.errors import OptionsError, PilothouseError
+from pilothouse.driver.pending_work import PromptMessage
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, ResultMessage
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 ReadEvents: TypeAlias = "Callable[[Message], Iterator[QueryEvent]]"
 """Turns a message into events."""
+_PLAIN_METHODS: Final = (
+    "prepare_prompts", "on_start", "on_messages", "complete_result", "explain", "wrap_events",
+)  # fmt: skip
 
 
 class Middleware:
@@ -104,11 +109,32 @@ def make_custom(make: Callable[[], Any]) -> Middleware:
         OptionsError: `make` made something else.
     """
     middleware = make()
-    if isinstance(middleware, Middleware):
-        return middleware
-    raise OptionsError(
-        f"option 'middleware': {make!r} made {type(middleware).__name__}; derive it from pilothouse.client.Middleware",
-        option="middleware",
+    kind = type(middleware).__name__
+    if not isinstance(middleware, Middleware):
+        raise OptionsError(
+            f"option 'middleware': {make!r} made {kind}; derive it from pilothouse.client.Middleware",
+            option="middleware",
+        )
+    if wrong := [name for name in _PLAIN_METHODS if iscoroutinefunction(getattr(middleware, name))]:
+        raise OptionsError(
+            f"option 'middleware': {kind}.{wrong[0]} is called, not awaited: write `def`; after_result may wait",
+            option="middleware",
+        )
+    return middleware
+
+
+def change_prompts(middleware: Any, prompts: Prompts) -> Prompts:
+    """Return the prompts as the middleware wants them. Raises UsageError if it returns something else."""
+    changed: Any = middleware.prepare_prompts(prompts)
+    if isinstance(changed, AsyncGenerator):
+        return cast("AsyncGenerator[PromptMessage, None]", changed)
+    items = cast("Sequence[Any]", changed) if isinstance(changed, Sequence) else (None,)
+    if all(isinstance(each, PromptMessage) for each in items):
+        return items
+    kind = type(cast("object", changed)).__name__
+    raise UsageError(
+        f"prepare_prompts of the middleware {type(middleware).__name__} returned {kind}; return "
+        "a list of prompts or an async generator, of those that it gets and of self.make_next_prompt(…).prompt"
     )
 
 

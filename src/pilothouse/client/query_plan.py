@@ -166,8 +166,11 @@ class QueryPlan:
         if observation is not None:
             middlewares, start = [observation, *middlewares], observation.spawn
         prompts = self._prompts
-        for middleware in middlewares:
-            prompts = middleware.prepare_prompts(prompts)
+        if middlewares:
+            from pilothouse.client.middleware import change_prompts  # most queries have none
+
+            for middleware in middlewares:
+                prompts = change_prompts(middleware, prompts)
         try:
             run = make(options, prompts, middlewares)
         except BaseException as error:

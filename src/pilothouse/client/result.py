@@ -243,6 +243,10 @@ class QueryResult(Generic[OutputT]):
     ) -> None:
         self._is_continuation = is_continuation
         self._messages = list(messages)
+        if self._messages and type(self._messages[0]) is dict:  # pyright: ignore[reportUnnecessaryComparison]
+            raise UsageError(
+                "messages: expected messages, got dictionaries; from_dict of pilothouse.messages makes them"
+            )
         self._incomplete = incomplete
         results = [message for message in self._messages if isinstance(message, ResultMessage)]
         self._answers = results if until_idle else _prompt_results(results)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any, Protocol
 
 import anyio
@@ -125,7 +126,10 @@ class MiddlewareRunner:
 
     async def _after_result(self, result: ResultMessage) -> NextPrompt:
         for at, middleware in enumerate(self._inner_first, 1):
-            following = await middleware.after_result(result)
+            waits: Any = middleware.after_result(result)
+            if not isawaitable(waits):
+                raise _wrong_answer(middleware, "after_result", waits, "a NextPrompt, or None, from `async def`")
+            following: Any = await waits
             if isinstance(following, NextPrompt):
                 if not following.messages:
                     return following

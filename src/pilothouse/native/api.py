@@ -66,7 +66,7 @@ class ApiError(Exception):
     request_id: str | None = None
     retry_after: float | None = None
     is_local: bool = False
-    """Whether no request was sent, because there is no key."""
+    """Whether no request was sent, because there is no key or no address."""
 
     @property
     def is_retryable(self) -> bool:
@@ -110,11 +110,29 @@ class ApiError(Exception):
         return _FAILURES.get(self.status, _SERVER if (self.status or 0) >= 500 else _OTHER)
 
 
+_NO_ADDRESS: Final = "expected an address such as 'https://api.anthropic.com'"
+
+
+def _is_address(given: object) -> bool:
+    return isinstance(given, str) and given.startswith(("http://", "https://"))
+
+
+def _is_blocking(client: object) -> bool:
+    """Whether a client is one of the package `anthropic` that blocks. Without an import, which takes seconds."""
+    return any(base.__name__ == "SyncAPIClient" for base in type(client).__mro__)
+
+
 class MessagesApi:
     """The Messages API, through a client of the package `anthropic`, or one that is given: that one is never closed."""
 
     def __init__(self, base_url: str | None = None, api_key: str | None = None, client: Any = None) -> None:
-        self._base_url, self._api_key, self._client = base_url, api_key, client
+        if base_url is not None and not _is_address(base_url):
+            raise UsageError(f"base_url: {_NO_ADDRESS}, got {mask(base_url)!r}")
+        if client is not None and (not hasattr(client, "messages") or _is_blocking(client)):
+            kind = type(client).__name__
+            raise UsageError(f"client: expected an asynchronous client, such as anthropic.AsyncAnthropic, got {kind}")
+        self._base_url, self._api_key = base_url, api_key
+        self._client: Any = client
         self.has_own_client = client is None
         self._failure: ApiError | None = None
         self._ready = anyio.Event()
@@ -132,7 +150,10 @@ class MessagesApi:
                 raise UsageError(MISSING_PACKAGE) from error
             key = self._api_key or env.get("ANTHROPIC_API_KEY") or None
             token = None if key else env.get("ANTHROPIC_AUTH_TOKEN") or None
-            if key is None and token is None:
+            address = self._base_url or env.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+            if not _is_address(address):
+                self._failure = ApiError(f"ANTHROPIC_BASE_URL: {_NO_ADDRESS}, got {mask(address)!r}", is_local=True)
+            elif key is None and token is None:
                 self._failure = ApiError(
                     "no API key: set ANTHROPIC_API_KEY", 401, "authentication_error", is_local=True
                 )
@@ -140,7 +161,7 @@ class MessagesApi:
                 self._client = library.AsyncAnthropic(
                     api_key=key,
                     auth_token=token,
-                    base_url=self._base_url or env.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
+                    base_url=address,
                     max_retries=0,
                     timeout=TIMEOUT_SECONDS,
                     default_headers=_read_custom_headers(env),
@@ -149,7 +170,7 @@ class MessagesApi:
         self._ready.set()
 
     async def wait(self) -> None:
-        """Wait for the client. Raises ApiError if there is no key."""
+        """Wait for the client. Raises ApiError if there is no key, or no address."""
         await self._ready.wait()
         if self._failure is not None:
             raise replace(self._failure)

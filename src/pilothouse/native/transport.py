@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from msgspec.structs import replace
@@ -57,6 +57,11 @@ class NativeTransport(InProcessTransport):
         tools: Mapping[str, BuiltinTool] | None = None,
     ) -> None:
         super().__init__()
+        if tools is not None and not isinstance(tools, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(cast("object", tools)).__name__
+            raise UsageError(
+                f"tools: expected a mapping of names to tools, got {kind}; the option `tools` chooses some"
+            )
         self._api = MessagesApi(base_url, api_key, client)
         self._tools = tools
         self._home: TemporaryDirectory[str] | None = None

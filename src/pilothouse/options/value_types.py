@@ -347,6 +347,10 @@ def _read_env(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _is_instrumentation(value: object) -> bool:
+    return callable(getattr(value, "query_started", None)) and not isinstance(value, type)
+
+
 def _is_flag_name(value: Any) -> bool:
     return is_text(value) and re.fullmatch(r"[^-= \t\n][^= \t\n]*", value) is not None
 
@@ -479,9 +483,9 @@ FUNCTIONS = python_object("a list of functions, or of what @tool made of them", 
     _read_if(lambda v: isinstance(v, list | tuple), list), "list[Callable[..., Any]]")
 INSTRUMENTATION = python_object("an Instrumentation, or a list of them",
     "Instrumentation | Sequence[Instrumentation]",
-    _read_if(lambda v: all(callable(getattr(one, "query_started", None)) for one in as_list(v)), as_list),
+    _read_if(lambda v: all(map(_is_instrumentation, as_list(v))), as_list),
     "list[Instrumentation]")
-MIDDLEWARE = python_object("Middleware classes, or functions that make one", "Sequence[Callable[[], Any]]",
+MIDDLEWARE = python_object("a list of Middleware classes, or of functions that make one", "Sequence[Callable[[], Any]]",
     _read_if(lambda v: isinstance(v, list | tuple) and all(map(callable, cast("list[Any]", v))), list),
     "list[Callable[[], Any]]")
 ASKS = python_object("an Asks", "Asks", _read_if(lambda v: hasattr(v, "park") and not isinstance(v, type)))

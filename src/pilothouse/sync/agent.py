@@ -7,7 +7,7 @@ program share them.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from pilothouse import client
 from pilothouse.client.prompt import Prompt
@@ -48,7 +48,9 @@ class Agent:
 
     @classmethod
     def wrap(cls, agent: client.Agent) -> Self:
-        """Wrap an asynchronous agent with its settings and backend."""
+        """Wrap an asynchronous agent with its settings and backend. Raises UsageError if it is none."""
+        if not isinstance(agent, client.Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"agent: expected an Agent of pilothouse, got {type(cast('object', agent)).__name__}")
         made = cls.__new__(cls)
         made._agent = agent  # noqa: SLF001 - of this class
         return made

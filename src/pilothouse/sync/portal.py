@@ -89,16 +89,18 @@ class PendingCall(Generic[T]):
 
     # In the caller's thread.
 
-    def run(self, serve: Callable[[Any], object] | None, *, finish: bool) -> T:
+    def run(self, serve: Callable[[Any], object] | None, *, finish: bool, ends_with_program: bool = False) -> T:
         """Do the work; return or raise its result.
 
         Args:
             serve: called in this thread with each item.
             finish: whether the work continues to its end when the wait is interrupted; otherwise it is cancelled.
+            ends_with_program: see `Portal.call`.
         """
+        take = _take_until_the_end if ends_with_program else _take_item
         try:
             self._post(self._start)
-            while (item := _take_item(self._mailbox)) is not _DONE:
+            while (item := take(self._mailbox)) is not _DONE:
                 if isinstance(item, asyncio.Future):  # see `send_item`; the items before it were served
                     self._post(partial(_release, cast("asyncio.Future[None]", item)))
                 elif serve is not None:
@@ -203,6 +205,28 @@ def _take_item(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
                 raise
 
 
+_last_readers: set[int] = set()
+"""Threads whose wait does not keep the program from ending."""
+
+
+def _take_until_the_end(mailbox: SimpleQueue[Any]) -> Any:
+    """Return the next item. Raises SessionClosedError once Python waits only for threads that wait here."""
+    ident = threading.get_ident()
+    _last_readers.add(ident)
+    try:
+        while True:
+            with contextlib.suppress(Empty):
+                return _take_item(mailbox, WAIT_SLICE)
+            if not threading.main_thread().is_alive() and not any(map(_keeps_running, threading.enumerate())):
+                raise _make_shutdown_error()
+    finally:
+        _last_readers.discard(ident)
+
+
+def _keeps_running(thread: threading.Thread) -> bool:
+    return not thread.daemon and thread is not threading.main_thread() and thread.ident not in _last_readers
+
+
 # Not the user's event loop policy, which is for the user's loops. On Windows only the proactor supports processes.
 _BaseLoop = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
 
@@ -275,11 +299,12 @@ class Portal:
         *,
         serve: Callable[[Any], object] | None = None,
         finish: bool = False,
+        ends_with_program: bool = False,
     ) -> T:
         """Run `work` on the loop and wait for it, from any other thread; see `PendingCall.run`.
 
         The work has the context variables of the caller. After an interrupt, the wait ends when the work has ended,
-        or after `INTERRUPT_WAIT` seconds.
+        or after `INTERRUPT_WAIT` seconds. A wait that `ends_with_program` does not keep Python from exiting.
 
         Raises:
             UsageError: on the thread of the loop, which would wait for itself; in the child of a fork.
@@ -293,7 +318,7 @@ class Portal:
             )
         if self._loop.is_closed():
             raise _make_shutdown_error()
-        return PendingCall(self._loop, work).run(serve, finish=finish)
+        return PendingCall(self._loop, work).run(serve, finish=finish, ends_with_program=ends_with_program)
 
     def post(self, callback: Callable[[], object]) -> None:
         """Schedule `callback` on the loop, from any thread or finalizer; do nothing if the loop is gone."""

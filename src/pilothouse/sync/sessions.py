@@ -390,7 +390,7 @@ class MessageSubscription:
 
     def _wait(self) -> bool:
         try:
-            return self._portal.call(self._fill)
+            return self._portal.call(self._fill, ends_with_program=True)
         except SessionClosedError:  # Python shuts down, which ends the session: not an error for this thread
             return False
 

@@ -52,11 +52,11 @@ def rename_session(
         config_dir: another configuration directory of the CLI than that of this process.
 
     Raises:
-        UsageError: the title is empty, or the id is not valid.
+        UsageError: the title is empty or no text, or the id is not valid.
         SessionNotFoundError: there is no such session.
         OSError: the file cannot be written.
     """
-    text = _clean_line(title, ("Cc", "Cs"))
+    text = _clean_line(_require_text("title", title), ("Cc", "Cs"))
     if not text:
         raise UsageError("a title must not be empty")
     path = require_file(session_id, directory, config_dir)
@@ -77,11 +77,13 @@ def tag_session(
         config_dir: another configuration directory of the CLI than that of this process.
 
     Raises:
-        UsageError: the tag is empty, or the id is not valid.
+        UsageError: the tag is empty or no text, or the id is not valid.
         SessionNotFoundError: there is no such session.
         OSError: the file cannot be written.
     """
-    text = "" if tag is None else _clean_line(unicodedata.normalize("NFKC", tag), _HIDDEN_CATEGORIES)
+    text = (
+        "" if tag is None else _clean_line(unicodedata.normalize("NFKC", _require_text("tag", tag)), _HIDDEN_CATEGORIES)
+    )
     if tag is not None and not text:
         raise UsageError("a tag must not be empty; None takes it away")
     path = require_file(session_id, directory, config_dir)
@@ -182,6 +184,12 @@ def _write_sidecar(path: Path, value: dict[str, Any]) -> None:
         with suppress(OSError):
             fresh.unlink()
         raise
+
+
+def _require_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"a {name} is text, not {type(value).__name__}")
+    return value
 
 
 def _clean_line(text: str, removed: Container[str]) -> str:

@@ -86,9 +86,9 @@ def _explicit_project_key(given: StrPath | None) -> str | None:
     return key if _EXPLICIT_KEY.fullmatch(key) and not _DEVICE_NAME.fullmatch(key) else None
 
 
-def is_session_id(text: str) -> bool:
-    """Whether a text has the form of a session id; no other text becomes part of a path."""
-    return _ID.fullmatch(text) is not None
+def is_session_id(text: object) -> bool:
+    """Whether a value has the form of a session id; nothing else becomes part of a path."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def is_agent_id(text: str) -> bool:
@@ -271,7 +271,7 @@ def require_file(session_id: str, directory: StrPath | None, config_dir: StrPath
         SessionNotFoundError: there is no such session.
     """
     if not is_session_id(session_id):
-        raise UsageError(f"not a session id: {session_id[:80]!r}")
+        raise UsageError(f"not a session id: {session_id!r:.80}")
     path = find_file(session_id, directory, config_dir)
     if path is None:
         where = get_projects_directory(config_dir) if directory is None else f"the project {os.fspath(directory)}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from pilothouse.errors import UsageError
 from pilothouse.messages import ModelUsage, Usage
 from pilothouse.transcripts.conversation import list_agent_files
 from pilothouse.transcripts.paths import StrPath, require_file
@@ -101,6 +102,12 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     models: dict[str, UsageTotals]
 
 
+def _check_day(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, date) or isinstance(value, datetime)):
+        kind = type(value).__name__
+        raise UsageError(f"{name}: expected a datetime.date, such as date(2026, 11, 1), got {kind}")
+
+
 def usage_report(
     directory: StrPath | None = None,
     *,
@@ -127,9 +134,11 @@ def usage_report(
         on_problem: called with each line and file that cannot be read.
 
     Raises:
-        UsageError: the session id is not valid.
+        UsageError: the session id is not valid, or a day is no `date`.
         SessionNotFoundError: there is no such session.
     """
+    _check_day("since", since)
+    _check_day("until", until)
     if session_id is not None:
         path = require_file(session_id, directory, config_dir)
         files = [(path, path.lstat().st_size)]

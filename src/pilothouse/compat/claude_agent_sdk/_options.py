@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,16 +18,32 @@ from pilothouse.compat.claude_agent_sdk.types import ClaudeAgentOptions
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 
+log = logging.getLogger("pilothouse.compat")
+
 _SAME: Final = (
     "allowed_tools", "strict_mcp_config", "permission_mode", "continue_conversation", "resume", "session_id",
     "max_turns", "max_budget_usd", "disallowed_tools", "model", "fallback_model", "betas", "cwd",
-    "permission_prompt_tool_name", "settings", "add_dirs", "extra_args", "stderr", "user", "include_hook_events",
+    "permission_prompt_tool_name", "settings", "add_dirs", "stderr", "user", "include_hook_events",
     "forward_subagent_text",
     "fork_session", "resume_session_at", "resume_drops_turn", "skills", "sandbox", "max_thinking_tokens", "thinking",
     "effort", "enable_file_checkpointing", "session_store", "task_budget",
 )  # fmt: skip
 """Options with one name and meaning. An empty value is as good as none."""
 _RENAMED: Final = {"cli_path": "cli", "max_buffer_size": "max_line_bytes"}
+_FLAG_OPTIONS: Final = {
+    "continue": "continue_conversation",
+    "resume": "resume",
+    "session-id": "session_id",
+    "fork-session": "fork_session",
+    "include-partial-messages": "partial_messages",
+}
+"""Flags that pilothouse has to know: with them it generates no session id, or passes other messages on."""
+_OWN_FLAGS: Final = (
+    ("print", None),
+    ("verbose", None),
+    ("input-format", "stream-json"),
+    ("output-format", "stream-json"),
+)
 READS_STATE: Final = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 _MIN_SECONDS: Final = 0.001  # pilothouse has no limit of zero
 _MIN_LINE_BYTES: Final = 1024 * 1024  # a longer line is skipped here, and the response to the handshake is a line
@@ -34,6 +51,13 @@ _MIN_LINE_BYTES: Final = 1024 * 1024  # a longer line is skipped here, and the r
 
 def make_options(given: ClaudeAgentOptions) -> Options:
     """Return the options as pilothouse takes them. Raises ValueError, TypeError if a value cannot work."""
+    try:
+        return Options(**_make_settings(given))
+    except UsageError as error:
+        raise convert_error(error) from error
+
+
+def _make_settings(given: ClaudeAgentOptions) -> dict[str, Any]:
     check_store(given)
     skills: Any = given.skills
     if skills not in (None, "all") and not isinstance(skills, list | tuple):
@@ -66,10 +90,19 @@ def make_options(given: ClaudeAgentOptions) -> Options:
         settings["plugins"] = [_get_plugin(each) for each in given.plugins]
     settings |= _make_rest(given)
     settings["env"] = make_environ(given)
-    try:
-        return Options(**settings)
-    except UsageError as error:
-        raise convert_error(error) from error
+    settings |= _read_extra_args(given.extra_args)
+    if settings.get("continue_conversation") and settings.pop("resume", None):
+        log.warning("resume has no effect: the CLI continues the latest conversation, as continue_conversation says")
+    return settings
+
+
+def _read_extra_args(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of the program: as text, without those that are set anyway, and the rest as options."""
+    flags = {name: None if value is None else str(value) for name, value in given.items()}
+    flags = {name: value for name, value in flags.items() if (name, value) not in _OWN_FLAGS}
+    options = {_FLAG_OPTIONS[name]: flags.pop(name) for name in (*flags,) if name in _FLAG_OPTIONS}
+    values = {name: value or True for name, value in options.items()}
+    return {**values, "extra_args": flags} if flags else values
 
 
 def _load_settings(given: str, directory: str | Path | None) -> dict[str, Any]:
@@ -116,6 +149,8 @@ def make_environ(given: ClaudeAgentOptions) -> dict[str, str]:
     made = {**given.env, "CLAUDE_AGENT_SDK_VERSION": __version__}
     if not any(name.upper() == READS_STATE for name in (*os.environ, *given.env)):
         made[READS_STATE] = "1"
+    if given.cwd:
+        made["PWD"] = str(given.cwd)
     if given.client_app is not None:
         made["CLAUDE_AGENT_SDK_CLIENT_APP"] = given.client_app
     return made

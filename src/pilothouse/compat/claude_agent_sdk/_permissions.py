@@ -97,6 +97,8 @@ def make_hooks(hooks: Mapping[Any, Any]) -> dict[str, list[HookMatcher]]:
     made: dict[str, list[HookMatcher]] = {}
     for event, matchers in hooks.items():
         for matcher in matchers:
+            if not hasattr(matcher, "hooks"):  # such as a dictionary, whose hooks would never be called
+                raise TypeError(f"hooks[{event!r}]: expected a list of HookMatcher, got {type(matcher).__name__}")
             if matcher.hooks:
                 made.setdefault(event, []).append(
                     HookMatcher(

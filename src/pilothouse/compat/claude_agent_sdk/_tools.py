@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, cast
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from pilothouse.compat.claude_agent_sdk._errors import as_mapping
 from pilothouse.compat.claude_agent_sdk.types import McpSdkServerConfig
+from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools import SdkServer, Tool, create_tool, mount, sdk_server
+
+log = logging.getLogger("pilothouse.compat")
 
 T = TypeVar("T")
 
 RESULT_SIZE: Final = "maxResultSizeChars"
+_BLOCKS: Final = ("text", "image", "audio", "resource", "resource_link")
 _SIZE_KEY: Final = "anthropic/maxResultSizeChars"
 _HINTS: Final = {
     "read_only_hint": "readOnlyHint",
@@ -114,19 +134,69 @@ def make_tool(given: SdkMcpTool[Any]) -> Tool[..., Any]:
 
 def _make_schema(given: Any) -> dict[str, Any]:
     """Return the JSON Schema; with it, pilothouse checks arguments and does not convert them."""
-    if isinstance(given, dict) and "type" in given and ("properties" in given or given["type"] == "object"):
-        return cast("dict[str, Any]", given)
+    if isinstance(given, dict):
+        named = cast("dict[str, Any]", given)
+        if isinstance(named.get("type"), str) and ("properties" in named or named["type"] == "object"):
+            return named
+        return _make_object_schema({name: _describe_type(kind) for name, kind in named.items()}, list(named))
+    if is_typeddict(given):
+        return _describe_type(given)
+    return _read_type(given) or {"type": "object", "properties": {}}
+
+
+def _make_object_schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """Return a schema that allows other properties too, as programs for `claude_agent_sdk` expect."""
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def _describe_type(kind: Any) -> dict[str, Any]:
+    """Return the schema of a type; a text for what has none."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (NotRequired, Required):
+        return _describe_type(inner[0])
+    if origin is Annotated:
+        texts = [{"description": note} for note in inner[1:] if isinstance(note, str)]
+        return {**_describe_type(inner[0]), **(texts[0] if texts else {})}
+    if is_typeddict(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        properties = {name: _describe_type(each) for name, each in hints.items()}
+        optional = {name for name, each in hints.items() if get_origin(each) is NotRequired}
+        return _make_object_schema(properties, sorted(kind.__required_keys__ - optional))
+    if origin in (Union, UnionType):
+        return {"anyOf": [_describe_type(each) for each in inner]}
+    if origin is list:
+        return {"type": "array", "items": _describe_type(inner[0])}
+    schema = (_read_type({"value": kind}) or {}).get("properties", {}).get("value")
+    return {"type": "string"} if schema is None or "$ref" in schema else schema
+
+
+def _read_type(given: Any) -> dict[str, Any] | None:
+    """Return the schema as pilothouse makes it; None if it cannot."""
 
     def reader(arguments: Any) -> None: ...
 
-    return create_tool("reader", "", given, reader).input_schema if given else {"type": "object", "properties": {}}
+    try:
+        return create_tool("reader", "", given, reader).input_schema if given else None
+    except ToolDefinitionError:
+        return None
 
 
 def _read_result(answer: Any) -> Any:
     given = as_mapping(answer)
     if "content" not in given:
-        return answer
-    return {"content": given["content"], "isError": bool(given.get("is_error", given.get("isError", False)))}
+        return answer or None
+    content: Any = given["content"]
+    if isinstance(content, list):
+        content = [each for each in cast("list[Any]", content) if _is_known_block(each)]
+    return {"content": content, "isError": bool(given.get("is_error", given.get("isError", False)))}
+
+
+def _is_known_block(block: Any) -> bool:
+    kind = as_mapping(block).get("type")
+    if kind in _BLOCKS:
+        return True
+    log.warning("content of the type %r in the result of a tool is not sent", kind)
+    return False
 
 
 def _read_hints(annotations: Any) -> dict[str, Any]:

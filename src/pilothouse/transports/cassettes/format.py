@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError
+from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError, UsageError
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.options.secrets import MASK, Redactor
 from pilothouse.transports.base import ExitInfo
@@ -372,3 +372,16 @@ def _redact_values(value: Any, redactor: Redactor) -> Any:
         return value
     hidden = redactor.redact(str(value))
     return value if hidden == str(value) else hidden
+
+
+def read_names(setting: str, given: object) -> tuple[str, ...]:
+    """Return the texts of a setting, which may be secret.
+
+    Raises UsageError for a single text, each letter of which would count, and for a list with other values.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{setting}: expected a list of texts, got {type(given).__name__}")
+    items = tuple(cast("Iterable[Any]", given))
+    if wrong := [type(item).__name__ for item in items if not isinstance(item, str)]:
+        raise UsageError(f"{setting}: expected a list of texts, got one with {wrong[0]}")
+    return items

@@ -17,17 +17,17 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from msgspec.structs import replace
 
 from pilothouse._version import __version__
-from pilothouse.errors import CassetteError, PilothouseError
+from pilothouse.errors import CassetteError, PilothouseError, UsageError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import ExitInfo, Health, Transport, TransportWrapper
+from pilothouse.transports.base import ExitInfo, Health, Transport, TransportWrapper, missing_methods
 from pilothouse.transports.cassettes.format import (
     HEADER_START,
     MAX_LINE_BYTES,
@@ -37,6 +37,7 @@ from pilothouse.transports.cassettes.format import (
     encode_event,
     encode_header,
     encode_wire_line,
+    read_names,
     redact_line,
 )
 from pilothouse.transports.cli import CliTransport
@@ -82,8 +83,12 @@ class Recorder:
         *,
         secrets: Iterable[str] = (),
     ) -> None:
+        if not callable(inner):
+            raise UsageError(
+                f"inner: expected a class or a function that makes a transport, got {type(inner).__name__}"
+            )
         self.path = Path(path)
-        self.secrets = tuple(secrets)
+        self.secrets = read_names("secrets", secrets)
         self.connections = 0
         self.failure: CassetteError | None = None
         self._inner = inner
@@ -206,9 +211,12 @@ class RecordingTransport(TransportWrapper):
     def __init__(
         self, inner: Transport, path: str | os.PathLike[str] | Recorder, *, secrets: Iterable[str] = ()
     ) -> None:
+        if missing := missing_methods(inner):
+            kind = type(cast("object", inner)).__name__
+            raise UsageError(f"inner: expected a transport, got {kind}, which has no {missing[0]}")
         super().__init__(inner)
         self._recorder = path if isinstance(path, Recorder) else Recorder(path)
-        self._extra = (*self._recorder.secrets, *secrets)
+        self._extra = (*self._recorder.secrets, *read_names("secrets", secrets))
         self._invocation: Invocation | None = None  # None while nothing is recorded
         self._number = 0
         self._began = 0.0

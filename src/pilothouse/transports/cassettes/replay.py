@@ -19,7 +19,7 @@ from pilothouse.errors import ReplayMismatch, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import ExitInfo, Health, Transport
-from pilothouse.transports.cassettes.format import Cassette, RecordedConnection, redact_line
+from pilothouse.transports.cassettes.format import Cassette, RecordedConnection, read_names, redact_line
 from pilothouse.transports.cassettes.playback import Emit, PlaybackState, make_mismatch
 from pilothouse.transports.concurrency import LoopCondition, run_blocking
 from pilothouse.transports.stderr import StderrLog
@@ -60,14 +60,15 @@ class Player:
         speed: float | None = None,
         patience: float | None = PATIENCE_SECONDS,
     ) -> None:
-        for name, value in (("speed", speed), ("patience", patience)):
-            if value is not None and not value > 0:
+        given: dict[str, Any] = {"speed": speed, "patience": patience}
+        for name, value in given.items():
+            if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise UsageError(f"{name}: expected a number greater than 0, got {value!r}")
         self.speed = speed
         self.patience = patience
         self._source = cassette
         self._strict = strict
-        self._ignore = tuple(ignore)
+        self._ignore = read_names("ignore", ignore)
         self._cassette = cassette if isinstance(cassette, Cassette) else None
         self._lock = threading.Lock()
         self._next = 0

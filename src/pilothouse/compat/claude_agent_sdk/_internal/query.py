@@ -105,7 +105,8 @@ class UserTransport(ByteTransport):
         self._given = given
         self._initialize_fields = initialize_fields
         self._messages: Any = None
-        self._is_input_ended = False
+        self._is_left = False
+        self._reading = anyio.CancelScope()
         self.failure: Exception | None = None
 
     async def start(self, invocation: Invocation) -> None:
@@ -127,19 +128,30 @@ class UserTransport(ByteTransport):
                 await self._given.write(json.dumps(frame) + "\n")
 
     async def receive(self) -> bytes:
-        """Return the next dictionary as a line; its error ends the output."""
+        """Return the next dictionary as a line; its error ends the output, and so does `leave`."""
+        message: Any = None
         try:
-            message = await anext(self._messages, None)
+            with anyio.CancelScope() as self._reading:
+                if self._is_left:
+                    return b""
+                message = await anext(self._messages, None)
         except Exception as error:  # noqa: BLE001 - raised by the reader, after the messages before it
             self.failure = error
-            return b""
         return b"" if message is None else json.dumps(message).encode() + b"\n"
 
+    def leave(self) -> None:
+        """End the output now: a transport of a program need not end it when its input ends, as a child does."""
+        if not isinstance(self._given, SubprocessCLITransport):
+            self._is_left = True
+            self._reading.cancel()
+
     async def end_input(self) -> None:
-        """End the input, once."""
-        if not self._is_input_ended:
-            self._is_input_ended = True
-            await self._given.end_input()
+        """End the input, unless the program leaves. If the program cannot, the messages go on."""
+        if not self._is_left:
+            try:
+                await self._given.end_input()
+            except Exception:
+                log.exception("the transport of the program failed to end its input")
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -258,6 +270,8 @@ class Query:
         check_can_use_tool(options)
         self._directory = None if transport is not None else options.cwd
         settings = make_options(options)
+        if transport is not None:
+            settings = settings.with_(partial_messages=True)  # what the other side sends is for the program
         has_callbacks = any(name in settings for name in ("can_use_tool", "hooks")) or _has_own_server(options)
         run_end = RunEnd(_get_ceiling(options.env)) if has_callbacks else None
         self._user = None if transport is None else UserTransport(transport, make_initialize_fields(options))
@@ -382,6 +396,8 @@ class Query:
         """End the CLI, and wait until it is gone. Bounded, and safe to repeat."""
         self._is_closing = True
         self.wire.is_open.set()
+        if self._user is not None:
+            self._user.leave()
         try:
             await self._session.close()
         except Exception as error:  # noqa: BLE001 - the store has reported it as a message
