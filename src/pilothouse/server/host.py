@@ -424,17 +424,22 @@ class Host:
             UsageError: the prompt cannot be sent.
             SessionClosedError: the session cannot continue.
         """
-        if session.waiting_count >= self.settings.max_prompts:
-            raise RefusedRequestError("limit", f"{session.waiting_count} prompts of this session are already waiting")
-        if self.is_draining:
-            raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
-        if not session.has_child:
-            self._check_capacity()
         title = make_title(prompt)
-        if not session.record.start.get("title"):
-            session.record.start = {**session.record.start, "title": title}
-            self.journal.update_later(session.id, start=session.record.start)
-        query = await session.send_prompt(prompt, title)
+
+        def accept() -> None:
+            if session.waiting_count >= self.settings.max_prompts:
+                raise RefusedRequestError(
+                    "limit", f"{session.waiting_count} prompts of this session are already waiting"
+                )
+            if self.is_draining:
+                raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
+            if not session.has_child:
+                self._check_capacity()
+            if not session.record.start.get("title"):
+                session.record.start = {**session.record.start, "title": title}
+                self.journal.update_later(session.id, start=session.record.start)
+
+        query = await session.send_prompt(prompt, title, accept)
         assert self._tasks is not None
         self._tasks.start_soon(session.run_query, query)
         return query

@@ -24,6 +24,7 @@ from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.sessions import Session
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote.link import CompleteLines, Link, ReceiveWindow, SendBuffer
@@ -380,23 +381,25 @@ class RestSession(ServerSession):
             raise RefusedRequestError("busy", "the prompt is being answered: interrupt the session to stop it")
         prompt.scope.cancel()
 
-    async def send_prompt(self, prompt: Prompt, title: str) -> Query:
+    async def send_prompt(self, prompt: Prompt, title: str, accept: Callable[[], None]) -> Query:
         """Accept a prompt. The caller must pass the returned query to `run_query`.
 
         Args:
             prompt: the prompt.
             title: what the queue shows of it.
+            accept: called when nothing else can happen before the prompt is accepted; raises if it cannot be.
 
         Raises:
             UsageError: the prompt cannot be sent.
             SessionClosedError: see `prepare`.
         """
+        self.mark_used()  # at once: from here on, the child is not idle
         async with self._lock:  # if the child is just being ended, wait; then another one starts
+            accept()
             self.prepare()
             assert self._session is not None
             query = self._session.query(prompt)
         self._prompts[query.id] = AcceptedPrompt(query, title, anyio.CancelScope())
-        self.mark_used()
         self.tell_state()
         return query
 
@@ -459,7 +462,7 @@ class RestSession(ServerSession):
         self.last_error = str(error) if isinstance(error, PilothouseError) else kind
         line = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error, "error_type": kind}
         try:
-            await self.record_own_line(msgspec.json.encode(line) + b"\n")
+            await self.record_own_line(encode_json(line) + b"\n")
         except PilothouseError as full:
             _log.error("session %s: %s", self.id, full)
 
