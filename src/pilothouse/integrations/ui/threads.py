@@ -17,7 +17,14 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.client import Agent, Query, Session
-from pilothouse.errors import AskSettledError, PilothouseError, ProcessError, SessionNotFoundError, UsageError
+from pilothouse.errors import (
+    AskSettledError,
+    PilothouseError,
+    ProcessError,
+    SessionExistsError,
+    SessionNotFoundError,
+    UsageError,
+)
 from pilothouse.events import Finished, PermissionAsked, PermissionSettled, QueryEvent
 from pilothouse.permissions import Ask, Asks
 from pilothouse.tools import Tool, ToolContext, ToolError
@@ -238,8 +245,7 @@ class Thread:
                 return await session.start()
             except (SessionNotFoundError, ProcessError) as error:
                 await session.close()
-                expected = isinstance(error, SessionNotFoundError) or "already in use" in f"{error}"
-                if is_last or not expected:
+                if is_last or not isinstance(error, SessionNotFoundError | SessionExistsError):
                     raise
         raise AssertionError
 

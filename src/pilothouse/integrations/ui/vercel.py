@@ -29,7 +29,7 @@ from pilothouse.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from pilothouse.integrations.ui.http import EventStream, GetOwner, find_owner, get_text, make_refusal, read_body
+from pilothouse.integrations.ui.http import GetOwner, find_owner, get_text, make_refusal, open_stream, read_body
 from pilothouse.integrations.ui.threads import FrontEndError, Thread, Threads, Turn, settle
 from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask
@@ -168,10 +168,10 @@ def vercel_route(
             thread = threads.open(get_text(body, "id"), owner)
             async with thread.lock:
                 turn, message_id = await _begin(thread, body)
+                stream = streams[turn] = _Stream(thread, message_id, turn.shown, resumable)
+                return await open_stream(stream.read(turn), STREAM_HEADERS)
         except PilothouseError as error:
             return make_refusal(error)
-        stream = streams[turn] = _Stream(thread, message_id, turn.shown, resumable)
-        return EventStream(stream.read(turn), STREAM_HEADERS)
 
     async def endpoint(request: Request) -> Response:
         rest = request.path_params.get("rest", "")
@@ -186,7 +186,7 @@ def vercel_route(
         if request.method == "DELETE":
             await turn.stop()
             return Response(status_code=204)
-        return EventStream(stream.read(turn), STREAM_HEADERS)
+        return await open_stream(stream.read(turn), STREAM_HEADERS)
 
     if not resumable:
         return Route(path, endpoint, methods=["POST"])
@@ -291,6 +291,6 @@ class _Stream:
             yield "[DONE]"
         finally:
             turn.readers -= 1
-            if not writer.is_finished:  # the client left
+            if not writer.is_finished and not turn.readers:  # the last client left
                 turn.read_on() if self._resumable else await turn.stop()
             await self._thread.leave()
