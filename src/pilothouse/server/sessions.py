@@ -553,6 +553,7 @@ class WebSocketSession(ServerSession):
         self._input_filter = input_filter
         self._lines = CompleteLines()
         self._written_bytes = record.input_end  # handed to the child, or held in `_lines`
+        self._is_sending = False
         self._is_input_broken = False
         if record.state == "ended":
             self._ended.set()
@@ -705,11 +706,19 @@ class WebSocketSession(ServerSession):
         whole = [line + b"\n" for line in lines.split(b"\n")]
         whole[-1] = whole[-1][:-1]  # the last one may have no newline
         data = b"".join([await self._filter_line(line) for line in whole if line])
+        if data:
+            await self._send(transport, data)
+
+    async def _send(self, transport: Transport, data: bytes) -> None:
+        """Send the child some input; once it reads no more and will end, do nothing."""
+        self._is_sending = True
         try:
-            if data and not self._is_input_broken:
+            if not self._is_input_broken:
                 await transport.send(data)
         except anyio.BrokenResourceError:
-            self._is_input_broken = True  # the child reads no more, and will end: drop the rest
+            self._is_input_broken = True
+        finally:
+            self._is_sending = False
 
     async def _filter_line(self, line: bytes) -> bytes:
         """Return the line as the child gets it; b"" if the host responds itself.
@@ -728,14 +737,14 @@ class WebSocketSession(ServerSession):
         """Send the child an interrupt request, between two lines of the client's.
 
         Raises:
-            ValueError: the client is in the middle of a line.
+            ValueError: the client is in the middle of a line, or the child has not read what came before.
         """
         if self._transport is None or self.record.input_ended:
             return
-        if self._input or self._lines.held_bytes:
+        if self._input or self._lines.held_bytes or self._is_sending:
             raise ValueError("the client is in the middle of a line; try again")
         request = {"type": "control_request", "request_id": f"host-{self.id}", "request": {"subtype": "interrupt"}}
-        await self._transport.send(json.dumps(request).encode() + b"\n")
+        await self._send(self._transport, json.dumps(request).encode() + b"\n")
 
     # State.
 
