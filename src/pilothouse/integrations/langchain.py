@@ -5,6 +5,7 @@ Owns the translation between LangChain's messages and `LanguageModel`; the tools
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, Field, PrivateAttr
 
-from pilothouse.errors import ExecutionError
+from pilothouse.errors import ExecutionError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
 from pilothouse.integrations.endpoints.exchange import MAX_ATTEMPTS, StopTextFilter
 from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
@@ -65,7 +66,7 @@ class ChatPilothouse(BaseChatModel):
         stop: texts at which an answer is cut.
 
     Raises:
-        UsageError: the model or a setting is not valid.
+        UsageError: the model or a setting is not valid, or there is no such argument.
         PilothouseError: a request failed, as with `LanguageModel.generate`.
     """
 
@@ -80,6 +81,11 @@ class ChatPilothouse(BaseChatModel):
     _instance_id: bytes = PrivateAttr(default_factory=lambda: uuid.uuid4().bytes)
 
     def __init__(self, model: str | None = None, **fields: Any) -> None:
+        known = type(self).model_fields
+        for name in fields.keys() - known.keys():  # pydantic would ignore it
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"an option of Claude Code is settings={{{name!r}: …}}"
+            raise UsageError(f"{type(self).__name__} has no argument {name!r}; {hint}")
         named: dict[str, Any] = {} if model is None else {"model": model}
         super().__init__(**named, **fields)
         LanguageModel(self.model, **self._settings)  # an error here, and not with the first request
