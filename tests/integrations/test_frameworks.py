@@ -155,6 +155,13 @@ def test_langchain_fails_with_our_errors() -> None:
         ChatPilothouse("gpt-4")
 
 
+def test_langchain_uses_the_key_that_it_gets() -> None:
+    model, told = chat("Fine.", api_key="sk-ant-hidden")
+    assert model.invoke("?").text == "Fine."
+    assert told.invocations[0].env["ANTHROPIC_API_KEY"] == "sk-ant-hidden"
+    assert "hidden" not in f"{model!r} {model._identifying_params} {model.model_dump_json()}"
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("timeot", "did you mean 'timeout'"), ("cli", "settings={'cli': …}"), ("callback", "'callbacks'")],
