@@ -434,6 +434,8 @@ def test_paths_and_methods_that_are_not_there_are_refused_in_the_form_of_each_ve
         "type": "error",
         "error": {"type": "not_found_error", "message": "there is no GET /v1/messages/batches here"},
     }
+    with pytest.raises(anthropic.NotFoundError, match="the base URL of this client has no /v1"):
+        clients.anthropic.with_options(base_url=f"{clients.server.url}/v1").models.list()
     with pytest.raises(openai.APIStatusError) as refused:
         clients.openai.chat.completions.list()
     assert (refused.value.status_code, refused.value.code) == (405, "method_not_supported")

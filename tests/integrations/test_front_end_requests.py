@@ -211,6 +211,11 @@ async def test_a_child_that_cannot_be_started_is_no_fault_of_the_request(path: s
         assert (call.status, json.loads(call.data)["error"]["code"]) == (502, "start_failed")
 
 
+def test_a_limit_that_allows_no_session_is_refused() -> None:
+    with pytest.raises(ph.UsageError, match="max_sessions: expected a number above 0"):
+        Threads(ph.Agent(), max_sessions=0)
+
+
 @pytest.mark.parametrize("path", ["/agui", "/chat"])
 async def test_a_client_that_leaves_at_any_time_leaves_a_thread_that_goes_on(path: str) -> None:
     cli = Cli()

@@ -295,6 +295,20 @@ def test_paths(serve_host: MakeHost, method: str, path: str, status: int) -> Non
         assert ("allow" in response.headers) == (status == 405)
 
 
+def test_a_path_of_an_endpoint_that_is_not_there_says_what_it_needs(serve_host: MakeHost) -> None:
+    served = serve_host(cli="/nowhere")
+    for path in ("/v1/chat/completions", "/chat/completions", "/v1/messages", "/v1/v1/messages"):
+        status, answer = served.request("POST", path, {})
+        assert (
+            status,
+            f"there is no POST {path} here; clients of OpenAI need --openai" in answer["error"]["message"],
+        ) == (
+            404,
+            True,
+        )
+    assert served.request("GET", "/v2")[1]["error"]["message"] == "there is no GET /v2 here"
+
+
 def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path)

@@ -47,6 +47,9 @@ _USER_REQUESTS = ("can_use_tool", "elicitation", "request_user_dialog")
 """Control requests that wait for a person. Programs respond to the others, such as hooks and tools."""
 
 
+_ENDPOINT_PATHS = ("/chat/completions", "/responses", "/messages")
+
+
 class _TypedFrame(msgspec.Struct):
     type: str = ""
     request: Any = None
@@ -288,7 +291,12 @@ def _make_endpoint(host: Host, handler: RouteHandler) -> Callable[[Request], Awa
 async def handle_not_found(request: Request, error: Exception) -> Response:
     """Respond to a path or method that does not exist."""
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
-    refusal = RefusedRequestError("bad_request", "there is no such path, or not this method of it")
+    text = f"there is no {request.method} {request.url.path[:200]} here"
+    if request.url.path.endswith(_ENDPOINT_PATHS):
+        text += (
+            "; clients of OpenAI need --openai and a base URL with /v1, those of Anthropic --anthropic and one without"
+        )
+    refusal = RefusedRequestError("bad_request", text)
     return HostResponse(make_error_body(refusal), status, headers)
 
 

@@ -189,6 +189,8 @@ class EndpointRoutes:
 
     def _refuse(self, request: Request, allowed: Collection[str]) -> Response:
         text = f"there is no {request.method} {request.url.path} here"
+        if request.url.path.startswith("/v1/v1/"):
+            text += "; the base URL of this client has no /v1"
         error = EndpointError(404, "not_found_error", text, code="unknown_url")
         if allowed:
             error = EndpointError(405, "invalid_request_error", text, code="method_not_supported")

@@ -295,7 +295,7 @@ class Threads:
         **settings: options that win over those of the agent.
 
     Raises:
-        OptionsError: settings that cannot work.
+        UsageError: settings that cannot work, or no sessions at all.
     """
 
     def __init__(
@@ -307,6 +307,8 @@ class Threads:
         ask_seconds: float = 3600.0,
         **settings: Any,
     ) -> None:
+        if max_sessions < 1:
+            raise UsageError(f"max_sessions: expected a number above 0, got {max_sessions}")
         self.agent = agent.with_options(**settings) if settings else agent
         self._max_sessions = max_sessions
         self._idle_seconds = idle_seconds
