@@ -143,12 +143,11 @@ async def test_a_prompt_that_waits_while_its_session_is_closed_starts_no_child(t
     async with serve(Cli()) as served:
         session_id = (await served.new_session(str(tmp_path))).session_id
         await served._sessions[session_id].close()
-        async with anyio.create_task_group() as group:
-            async with served._opening:  # another session is being opened
-                group.start_soon(served.close_session, session_id)
-                await anyio.wait_all_tasks_blocked()
-                group.start_soon(send)
-                await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as group, served._opening:  # another session is being opened
+            group.start_soon(served.close_session, session_id)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
 
 
 async def test_a_session_that_loses_its_child_while_it_is_opened_is_described(tmp_path: Path) -> None:
