@@ -127,10 +127,19 @@ class Turn:
         self.log.append(event)
         return event
 
-    def read_on(self) -> None:
-        """Read in the background until the turn is finished or waits, so that it goes on without a request."""
+    def read_on(self) -> bool:
+        """Read in the background until the turn is finished or waits, so that it goes on without a request.
+
+        Returns:
+            Whether it does: trio has no tasks without a parent.
+        """
         if self._reader is None or self._reader.done():
-            self._reader = asyncio.get_running_loop().create_task(self._read_all())
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return False
+            self._reader = loop.create_task(self._read_all())
+        return True
 
     async def _read_all(self) -> None:
         while await self.read(len(self.log)) is not None or not (self.is_finished or self.is_waiting):

@@ -154,9 +154,9 @@ def vercel_route(
         agent: the agent; or `Threads`, for limits, or to share conversations between routes.
         get_owner: `f(request)` returns who asks, sync or async; an owner sees only their own chats. It may raise
             `HTTPException`. Default: nobody tells owners apart.
-        resumable: whether an answer goes on without its client. `GET path/ID/stream` gives the stream again from its
-            start (`useChat({resume: true})`), and `DELETE path/ID/stream` stops the answer, for a stop button. Default:
-            a client that leaves, or calls `stop()`, stops the answer.
+        resumable: whether an answer goes on without its client, on asyncio. `GET path/ID/stream` gives the stream
+            again from its start (`useChat({resume: true})`), and `DELETE path/ID/stream` stops the answer, for a stop
+            button. Default: a client that leaves, or calls `stop()`, stops the answer.
     """
     threads = agent if isinstance(agent, Threads) else Threads(agent)
     streams: WeakKeyDictionary[Turn, _Stream] = WeakKeyDictionary()
@@ -291,6 +291,6 @@ class _Stream:
             yield "[DONE]"
         finally:
             turn.readers -= 1
-            if not writer.is_finished and not turn.readers:  # the last client left
-                turn.read_on() if self._resumable else await turn.stop()
+            if not writer.is_finished and not turn.readers and not (self._resumable and turn.read_on()):
+                await turn.stop()  # the last client left
             await self._thread.leave()
