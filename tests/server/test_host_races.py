@@ -63,6 +63,32 @@ async def test_no_prompt_starts_a_child_of_a_session_that_is_being_removed(tmp_p
         assert (len(cli.children), cli.running, host.sessions) == (1, set(), [])
 
 
+async def test_a_session_that_is_removed_twice_at_a_time_is_closed_once(tmp_path: Path) -> None:
+    cli = Cli()
+    async with opened(tmp_path, cli) as host:
+        session = await host.start_rest_session({})
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(host.close, session)
+        assert (cli.running, host.sessions) == (set(), [])
+        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        assert (events.count("closed"), events[-1]) == (1, "closed")
+
+
+async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(tmp_path: Path) -> None:
+    cli = Cli()
+    cli.acts["hang"] = hang
+    async with opened(tmp_path, cli) as host:
+        session = await host.start_rest_session({})
+        for text in ("hang", "next"):
+            await host.send_prompt(session, text)
+        await until(lambda: bool(cli.uuids))
+        await host.close(session)
+        await finish(session)
+        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        assert (events.count("closed"), events[-1]) == (1, "closed")
+
+
 async def test_a_session_that_gets_a_prompt_while_it_is_swept_leaves_no_child(tmp_path: Path) -> None:
     cli = Cli()
     async with opened(tmp_path, cli, keep_seconds=0.0) as host:

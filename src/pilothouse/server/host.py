@@ -446,10 +446,12 @@ class Host:
 
     async def close(self, session: ServerSession) -> None:
         """End a session's child and forget the session. Idempotent."""
+        is_first = not session.is_removed
         self._drop(session)
         with anyio.CancelScope(shield=True):  # a client may go away before the child has ended
             await session.stop("closed")
-            self.journal.add_event(session.record, "closed", {"session": session.id})
+            if is_first:
+                self.journal.add_event(session.record, "closed", {"session": session.id})
             session.output.finish()
             await self.journal.forget(session.id)
 

@@ -129,8 +129,9 @@ class ServerSession(ABC):
         self.last_used = anyio.current_time()
 
     def tell_state(self) -> None:
-        """Publish the description of the session as an event of the host."""
-        self.journal.add_event(self.record, "session", self.describe())
+        """Publish the description of the session as an event of the host; nothing once it is removed."""
+        if not self.is_removed:  # else a viewer would show it again
+            self.journal.add_event(self.record, "session", self.describe())
 
     @abstractmethod
     async def interrupt(self) -> None:
