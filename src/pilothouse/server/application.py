@@ -95,12 +95,8 @@ def make_app(
     from pilothouse.server.websocket import serve_websocket
 
     owners = dict(tokens or {})
-    given = [*owners.values(), *([] if token is None else [token])]
-    for one in given:
-        check_token(one)
+    _check_tokens(token, owners)
     _check_origins_and_names(origins, names)
-    if len(set(given)) < len(given) or not all(owners):
-        raise UsageError("the tokens: expected each once, each with the name of its owner")
 
     async def wire(websocket: WebSocket) -> None:
         await serve_websocket(host, websocket)
@@ -115,6 +111,14 @@ def make_app(
         )
     paths = [*make_routes(host), *make_console_routes(), WebSocketRoute("/v1/wire", wire), *routes]
     return Starlette(routes=paths, middleware=layers, exception_handlers={404: handle_not_found, 405: handle_not_found})
+
+
+def _check_tokens(token: str | None, owners: Mapping[str, str]) -> None:
+    given = [*owners.values(), *([] if token is None else [token])]
+    for one in given:
+        check_token(one)
+    if len(set(given)) < len(given) or not all(owners):
+        raise UsageError("the tokens: expected each once, each with the name of its owner")
 
 
 def _check_origins_and_names(origins: Sequence[str], names: Sequence[str]) -> None:
