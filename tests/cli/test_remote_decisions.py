@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
 import pytest
 
-from pilothouse.cli.chat_on_host import HostClient, make_decision
+from pilothouse.cli.chat_on_host import HostClient, RemoteChat, make_decision
 from pilothouse.cli.console import find_link
 from pilothouse.errors import UsageError
 
+LIMIT = 10
 PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"input": {}}}
 PLAN = {"kind": "plan", "can_always_allow": False, "request": {"input": {"plan": "p"}}}
 QUESTIONS = [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]
@@ -56,3 +61,36 @@ def test_a_host_needs_an_address_and_a_token(monkeypatch: pytest.MonkeyPatch, tm
         find_link("", {"PILOTHOUSE_HOST_TOKEN": "t"})
     with pytest.raises(UsageError, match="expected an address"):
         HostClient("h:1", "t")
+
+
+@pytest.mark.anyio
+async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
+    """The stream begins where the list has ended; without a number it would begin when it is connected."""
+    followed: dict[str, str | None] = {}
+    shown: list[str] = []
+
+    class Client:
+        def call(self, method: str, path: str, body: Any = None) -> Any:
+            return {"asks": [], "events_from": 7} if path == "/v1/asks" else {"id": "s1"}
+
+        def stream(self, path: str, last: str | None) -> Iterator[tuple[str, str, Any]]:
+            followed[path] = last
+            if path == "/v1/events":
+                yield "8", "asked", {**PERMISSION, "id": "a1", "session": "s1", "title": "Allow Bash?"}
+            connected.wait(LIMIT)
+
+    class Chat(RemoteChat):
+        async def _read_line(self) -> str | None:
+            while not self._asks:
+                await anyio.sleep(0.01)
+            return None
+
+    connected = threading.Event()
+    screen: Any = SimpleNamespace(note=lambda text, *_: shown.append(text), end_text=lambda: None, idle=lambda: None)
+    request: Any = SimpleNamespace(thinking=False, settings={}, prompt=None)
+    with anyio.fail_after(LIMIT):
+        try:
+            assert await Chat(cast("Any", Client()), request, screen).run() == 0
+        finally:
+            connected.set()
+    assert (followed["/v1/events"], shown[1]) == ("7", "? Allow Bash?")

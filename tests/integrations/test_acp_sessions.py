@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from acp import RequestError, schema
 from session_cli import Cli, Say
 
 import pilothouse as ph
+from pilothouse.errors import SessionClosedError
 from pilothouse.integrations.acp import session as session_module
+from pilothouse.integrations.acp.agent import AcpAgent
 from pilothouse.integrations.acp.session import AcpSession
 from pilothouse.messages import Message
 from pilothouse.testing import frames
@@ -94,3 +99,71 @@ async def test_what_cannot_be_shown_ends_nothing(tmp_path: Path) -> None:
     editor = Editor(refused="b")
     assert await prompt(editor, tmp_path) == "end_turn"
     assert editor.texts == ["a", "c", "d"]
+
+
+@asynccontextmanager
+async def serve(cli: Cli) -> AsyncGenerator[AcpAgent]:
+    """The agent of an editor that ignores all updates."""
+
+    async def ignore(session_id: str, update: Any) -> None:
+        pass
+
+    cli.answers["get_settings"] = {"applied": {}}
+    async with anyio.create_task_group() as tasks:
+        served = AcpAgent(ph.Agent(transport=cli.transport), NoConversations(), tasks)
+        served.on_connect(SimpleNamespace(session_update=ignore))
+        yield served
+        await served.aclose()
+        assert cli.running == set()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5, 20])
+async def test_a_session_that_is_closed_while_its_child_starts_leaves_none(tmp_path: Path, turns: int) -> None:
+    async def send() -> None:
+        with suppress(RequestError, SessionClosedError):
+            await served.prompt(session_id, [schema.TextContentBlock(type="text", text="hi")])
+
+    async with serve(Cli()) as served:
+        session_id = (await served.new_session(str(tmp_path))).session_id
+        await served._sessions[session_id].close()  # another one needed the child
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            for _ in range(turns):
+                await anyio.sleep(0)
+            group.start_soon(served.close_session, session_id)
+        assert served._sessions == {}
+
+
+async def test_a_prompt_that_waits_while_its_session_is_closed_starts_no_child(tmp_path: Path) -> None:
+    async def send() -> None:
+        with pytest.raises(RequestError, match="there is no session"):
+            await served.prompt(session_id, [schema.TextContentBlock(type="text", text="hi")])
+
+    async with serve(Cli()) as served:
+        session_id = (await served.new_session(str(tmp_path))).session_id
+        await served._sessions[session_id].close()
+        async with anyio.create_task_group() as group, served._opening:  # another session is being opened
+            group.start_soon(served.close_session, session_id)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+
+
+async def test_a_session_that_loses_its_child_while_it_is_opened_is_described(tmp_path: Path) -> None:
+    async with serve(Cli()) as served:
+        session_id = (await served.new_session(str(tmp_path))).session_id
+        await served._sessions[session_id].close()
+        described = served._sessions[session_id].describe()
+        assert [option["id"] for option in described["configOptions"]] == ["mode", "model"]
+
+
+async def test_a_session_whose_mode_is_changed_keeps_its_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.integrations.acp.agent.MAX_CHILDREN", 2)
+    async with serve(Cli()) as served:
+        first, second = [(await served.new_session(str(tmp_path))).session_id for _ in range(2)]
+        async with anyio.create_task_group() as group:
+            group.start_soon(served.set_session_mode, first, "plan")
+            await anyio.sleep(0)
+            await served.new_session(str(tmp_path))
+        assert [served._sessions[each].session is None for each in (first, second)] == [False, True]

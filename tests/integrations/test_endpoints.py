@@ -143,6 +143,39 @@ def test_calls_of_a_chat_completion_and_their_results(connect: Connect, stream: 
     assert "Be brief." in clients.told.system()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_half_of_a_surrogate_pair_in_an_answer(connect: Connect, stream: bool) -> None:
+    half = "\ud83d"
+    clients = connect(*[f"Cut: {half}{call_text('weather', city=half)}"] * 3)
+    chat = clients.chat(stream=stream, tools=[{"type": "function", "function": FUNCTION}])
+    tools: Any = [{"name": "weather", "input_schema": PARAMETERS}]
+    message = clients.message(stream=stream, tools=tools)
+    tools = [{"type": "function", **FUNCTION}]
+    response = clients.openai.responses.create(model="sonnet", input="Hi", stream=stream, tools=tools)
+    if stream:
+        found = [str([event.model_dump() for event in events]) for events in (chat, message, response)]
+        assert [ascii(half)[1:-1] in each and "weather" in each for each in found] == [True] * 3
+    else:
+        [call] = chat.choices[0].message.tool_calls
+        assert (chat.choices[0].message.content, json.loads(call.function.arguments)) == (
+            f"Cut: {half}",
+            {"city": half},
+        )
+        assert (message.content[0].text, message.content[1].input) == (f"Cut: {half}", {"city": half})
+        assert clients.openai.responses.retrieve(response.id).output_text == f"Cut: {half}"
+
+
+def test_arguments_that_are_nested_too_deeply_are_a_text(connect: Connect) -> None:
+    clients = connect("Fine.")
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "[" * 5000}}
+    asked = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
+    answer = clients.openai.chat.completions.create(
+        model="sonnet", messages=[*asked, {"role": "tool", "tool_call_id": "c1", "content": "18"}]
+    )
+    assert answer.choices[0].message.content == "Fine."
+    assert "[[[[" in clients.told.prompt()
+
+
 def test_one_call_at_most(connect: Connect) -> None:
     clients = connect(call_text("weather", city="Oslo") + call_text("weather", city="Rome"))
     answer = clients.chat(tools=[{"type": "function", "function": FUNCTION}], parallel_tool_calls=False)
@@ -401,6 +434,8 @@ def test_paths_and_methods_that_are_not_there_are_refused_in_the_form_of_each_ve
         "type": "error",
         "error": {"type": "not_found_error", "message": "there is no GET /v1/messages/batches here"},
     }
+    with pytest.raises(anthropic.NotFoundError, match="the base URL of this client has no /v1"):
+        clients.anthropic.with_options(base_url=f"{clients.server.url}/v1").models.list()
     with pytest.raises(openai.APIStatusError) as refused:
         clients.openai.chat.completions.list()
     assert (refused.value.status_code, refused.value.code) == (405, "method_not_supported")

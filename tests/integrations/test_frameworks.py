@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -152,6 +153,22 @@ def test_langchain_fails_with_our_errors() -> None:
         list(model.stream("?"))
     with pytest.raises(ph.UsageError, match="'gpt-4' is not known"):
         ChatPilothouse("gpt-4")
+
+
+def test_langchain_uses_the_key_that_it_gets() -> None:
+    model, told = chat("Fine.", api_key="sk-ant-hidden")
+    assert model.invoke("?").text == "Fine."
+    assert told.invocations[0].env["ANTHROPIC_API_KEY"] == "sk-ant-hidden"
+    assert "hidden" not in f"{model!r} {model._identifying_params} {model.model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("timeot", "did you mean 'timeout'"), ("cli", "settings={'cli': …}"), ("callback", "'callbacks'")],
+)
+def test_langchain_refuses_arguments_that_it_does_not_have(name: str, words: str) -> None:
+    with pytest.raises(ph.UsageError, match=re.escape(words)):
+        ChatPilothouse("sonnet", **{name: "x"})
 
 
 async def test_pydantic_ai_runs_an_agent() -> None:

@@ -54,6 +54,12 @@ def test_what_is_no_frame_is_no_control_frame(line: bytes) -> None:
     assert not is_control(line)
 
 
+def test_a_control_frame_with_unusual_text_is_one() -> None:
+    assert is_control(b'{"type":"control_request","request":{"input":"\\ud83d"}}')
+    assert not is_control(b'{"type":"assistant","text":"control_\\ud83d"}')
+    assert not is_control(b'{"type":"control_request","request":' + b"[" * 5000 + b"]" * 5000 + b"}")
+
+
 def test_delays_double_are_spread_and_bounded() -> None:
     backoff = Backoff(first=0.1, longest=2.0)
     assert backoff.delay(0, 0.5) == 0.0

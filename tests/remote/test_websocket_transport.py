@@ -279,6 +279,13 @@ async def test_a_refusal_is_reported_with_its_code(code: str, monkeypatch: pytes
         assert caught.value.code == code
 
 
+async def test_an_address_with_another_path_is_named_as_the_cause() -> None:
+    async with host_with_proxy() as (host, _):
+        with pytest.raises(RemoteError, match="or not its path") as caught:
+            await WebSocketTransport(f"{host.url}/v1").start(PLAIN)
+        assert caught.value.code == "forbidden"
+
+
 async def test_a_child_that_cannot_be_started_is_an_error_of_its_own() -> None:
     async with host_with_proxy(make_transport=CliTransport, cli="/nowhere/claude") as (host, _):
         with pytest.raises(CLIStartError, match="/nowhere/claude"):

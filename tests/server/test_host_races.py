@@ -13,10 +13,10 @@ import anyio
 import anyio.to_thread
 import pytest
 from served_host import LIMIT, Served, settings
-from session_cli import Cli, Say, bash_request, start_task
+from session_cli import Cli, Say, bash_request, hang, start_task
 
 from pilothouse.permissions import Ask
-from pilothouse.server import Host
+from pilothouse.server import Host, journal, rest
 from pilothouse.server.policy import RefusedRequestError
 from pilothouse.server.sessions import RestSession
 from pilothouse.testing import frames
@@ -61,6 +61,32 @@ async def test_no_prompt_starts_a_child_of_a_session_that_is_being_removed(tmp_p
             with pytest.raises(RefusedRequestError, match="was removed"):
                 await host.send_prompt(session, "late")
         assert (len(cli.children), cli.running, host.sessions) == (1, set(), [])
+
+
+async def test_a_session_that_is_removed_twice_at_a_time_is_closed_once(tmp_path: Path) -> None:
+    cli = Cli()
+    async with opened(tmp_path, cli) as host:
+        session = await host.start_rest_session({})
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(host.close, session)
+        assert (cli.running, host.sessions) == (set(), [])
+        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        assert (events.count("closed"), events[-1]) == (1, "closed")
+
+
+async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(tmp_path: Path) -> None:
+    cli = Cli()
+    cli.acts["hang"] = hang
+    async with opened(tmp_path, cli) as host:
+        session = await host.start_rest_session({})
+        for text in ("hang", "next"):
+            await host.send_prompt(session, text)
+        await until(lambda: bool(cli.uuids))
+        await host.close(session)
+        await finish(session)
+        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        assert (events.count("closed"), events[-1]) == (1, "closed")
 
 
 async def test_a_session_that_gets_a_prompt_while_it_is_swept_leaves_no_child(tmp_path: Path) -> None:
@@ -226,3 +252,67 @@ async def test_a_session_whose_first_prompt_is_refused_is_not_left_behind(
     status, refusal = await anyio.to_thread.run_sync(served.request, "POST", "/v1/sessions", {"prompt": ""})
     assert (status, refusal["error"]["message"]) == (400, "the prompt is empty")
     assert (cli.running, served.host.sessions) == (set(), [])
+
+
+async def test_prompts_at_the_same_time_keep_the_limits(tmp_path: Path) -> None:
+    cli, found = Cli(), list[str]()
+
+    async def send(host: Host, session: RestSession, text: str) -> None:
+        try:
+            await host.send_prompt(session, text)
+        except RefusedRequestError as refusal:
+            found.append(str(refusal))
+
+    async with opened(tmp_path, cli, max_sessions=1, max_prompts=2) as host:
+        sessions: list[RestSession] = []
+        for _ in range(3):
+            sessions.append(await host.start_rest_session({}))
+            await sessions[-1].stop("idle")
+        async with anyio.create_task_group() as group:
+            for session in sessions:
+                group.start_soon(send, host, session, "hi")
+        assert (len(found), sum(session.has_child for session in sessions)) == (2, 1)
+        assert found[0].startswith("this host runs 1 sessions")
+        [session] = [session for session in sessions if session.has_child]
+        await finish(session)
+        cli.acts["hang"] = hang
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(send, host, session, "hang")
+        assert (session.waiting_count, len(found)) == (2, 5)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_prompt_at_the_end_of_the_idle_time_is_answered(tmp_path: Path, turns: int) -> None:
+    async def send() -> None:
+        for _ in range(turns):
+            await anyio.sleep(0)
+        await host.send_prompt(session, "hi")
+
+    async with opened(tmp_path, Cli(), idle_seconds=5.0) as host:
+        session = await host.start_rest_session({})
+        session.last_used -= 10
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            group.start_soon(host.end_idle)
+        await finish(session)
+        assert (session.last_error, session.last_result and session.last_result["text"]) == (None, "re: hi")
+
+
+async def test_a_viewer_that_was_too_slow_learns_that_it_has_missed_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEPT_EVENTS", 10)
+    monkeypatch.setattr(rest, "KEPT_EVENTS", 10)
+    async with opened(tmp_path, Cli()) as host:
+        session = await host.start_rest_session({})
+        await until(lambda: host.journal.last_event > 0)
+        slow, quick = rest.stream_host_events(host, "", 0), rest.stream_host_events(host, "", 0)
+        assert [(await anext(slow))[:6], (await anext(quick))[:6]] == [b"id: 1\n"] * 2
+        for number in range(2, 13):
+            await until(lambda: host.journal.last_event >= number)  # noqa: B023
+            assert (await anext(quick)).startswith(b"id: %d\nevent: session" % number)
+            session.tell_state()
+        seen = [event async for event in slow]
+        assert (seen[-1][:19], len(seen)) == (b"id: 2\nevent: error\n", 2)  # what it had read before
+        await quick.aclose()

@@ -170,6 +170,31 @@ def test_events_of_a_session_over_the_wire_and_its_end(serve_host: MakeHost) -> 
         assert fake.calls[0].control("interrupt")
 
 
+@pytest.mark.parametrize(
+    ("script", "sent", "status"),
+    [
+        ("exec 0<&-; echo hi; sleep 30", "", 204),  # it will end, and then there is nothing to interrupt
+        ("echo hi; sleep 30", "x" * 100_000, 409),  # more than a pipe holds, so the child is in the middle of it
+    ],
+)
+def test_an_interrupt_of_a_child_that_does_not_read_is_answered(
+    serve_host: MakeHost, script: str, sent: str, status: int
+) -> None:
+    with FakeCLI.shell(script) as fake:
+        served = serve_host(cli=fake.path)
+        with served.dial() as client:
+            client.start()
+            client.until_output(b"hi")
+            if sent:
+                client.send(0, prompt(sent))
+                deadline = time.monotonic() + LIMIT
+                while not served.session.is_busy:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            assert served.request("POST", f"/v1/sessions/{client.session}/interrupt")[0] == status
+            served.request("DELETE", f"/v1/sessions/{client.session}")
+
+
 def test_an_event_reader_sees_that_a_session_waits(serve_host: MakeHost) -> None:
     script = FakeCLI().expect("user").emit(frames.init()).ask("hook_callback", callback_id="h", input={})
     with script.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}).emit(frames.result("done")) as fake:
@@ -269,6 +294,20 @@ def test_paths(serve_host: MakeHost, method: str, path: str, status: int) -> Non
     assert (got, answer is None or set(answer["error"]) == {"code", "message"}) == (status, True)
     with served.response(method, path) as response:
         assert ("allow" in response.headers) == (status == 405)
+
+
+def test_a_path_of_an_endpoint_that_is_not_there_says_what_it_needs(serve_host: MakeHost) -> None:
+    served = serve_host(cli="/nowhere")
+    for path in ("/v1/chat/completions", "/chat/completions", "/v1/messages", "/v1/v1/messages"):
+        status, answer = served.request("POST", path, {})
+        assert (
+            status,
+            f"there is no POST {path} here; clients of OpenAI need --openai" in answer["error"]["message"],
+        ) == (
+            404,
+            True,
+        )
+    assert served.request("GET", "/v2")[1]["error"]["message"] == "there is no GET /v2 here"
 
 
 def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:

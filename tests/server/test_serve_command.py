@@ -165,6 +165,11 @@ def test_settings_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (("--openai", "--map", "a=gpt"), "leads to 'gpt'"),
         (("--client", "ann"), "expected NAME=FILE"),
         (("--client", "ann=/no/where"), "cannot be read"),
+        (("--origin", "console.example.com"), "scheme and host"),
+        (("--origin", "https://console.example.com/"), "without a path"),
+        (("--origin", "*"), "scheme and host"),
+        (("--name", "https://host.example.com"), "without scheme and port"),
+        (("--name", "host.example.com:8750"), "without scheme and port"),
     ],
 )
 def test_starts_that_fail(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -138,11 +138,12 @@ class RemoteChat:
         self._session = await self._open_session()
         path = f"/v1/sessions/{self._session['id']}"
         self._screen.note(f"session {self._session['id']}: {HELP}", "quiet")
-        for ask in (await self._call("GET", "/v1/asks"))["asks"]:
+        waiting = await self._call("GET", "/v1/asks")
+        for ask in waiting["asks"]:
             self._note_ask(ask)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._print_messages, f"{path}/events", tasks.cancel_scope)
-            tasks.start_soon(self._note_events)
+            tasks.start_soon(self._note_events, str(waiting["events_from"]))
             await self._read_lines()
             tasks.cancel_scope.cancel()
         return 0
@@ -208,8 +209,8 @@ class RemoteChat:
                 )
             self._printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
 
-    async def _note_events(self) -> None:
-        async for _, name, data in self._follow("/v1/events", None):
+    async def _note_events(self, last: str) -> None:
+        async for _, name, data in self._follow("/v1/events", last):
             if name == "asked":
                 self._note_ask(data)
             elif name == "settled" and self._asks.pop(data["id"], None) is not None:

@@ -5,6 +5,7 @@ Owns the translation between LangChain's messages and `LanguageModel`; the tools
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -30,9 +31,9 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
-from pilothouse.errors import ExecutionError
+from pilothouse.errors import ExecutionError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
 from pilothouse.integrations.endpoints.exchange import MAX_ATTEMPTS, StopTextFilter
 from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
@@ -58,28 +59,37 @@ class ChatPilothouse(BaseChatModel):
     Args:
         model: an alias ("sonnet", "opus" …) or a full id (`claude-…`). Default "sonnet".
         settings: settings of `pilothouse.Options`, such as `cli`, `env`, `max_thinking_tokens`, `transport`.
+        api_key: of the API; without one, the login or key of Claude Code.
         temperature: accepted, and without effect: Claude Code has no such setting.
         max_tokens: limit of one answer, in tokens.
         timeout: seconds for a request. Default: no limit.
         max_retries: how often a request is repeated after a passing failure, besides the retries of the CLI.
         stop: texts at which an answer is cut.
+        streaming: whether `invoke` streams, too, for callbacks.
 
     Raises:
-        UsageError: the model or a setting is not valid.
+        UsageError: the model or a setting is not valid, or there is no such argument.
         PilothouseError: a request failed, as with `LanguageModel.generate`.
     """
 
     model: str = DEFAULT_MODEL
     # They may contain keys, and LangChain sends the `repr` of a model to its tracers.
     settings: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True, repr=False)
+    api_key: SecretStr | None = Field(default=None, exclude=True, repr=False)
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
     max_retries: int | None = None
     stop: list[str] | None = None
+    streaming: bool = False
     _instance_id: bytes = PrivateAttr(default_factory=lambda: uuid.uuid4().bytes)
 
     def __init__(self, model: str | None = None, **fields: Any) -> None:
+        known = type(self).model_fields
+        for name in fields.keys() - known.keys():  # pydantic would ignore it
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"an option of Claude Code is settings={{{name!r}: …}}"
+            raise UsageError(f"{type(self).__name__} has no argument {name!r}; {hint}")
         named: dict[str, Any] = {} if model is None else {"model": model}
         super().__init__(**named, **fields)
         LanguageModel(self.model, **self._settings)  # an error here, and not with the first request
@@ -104,7 +114,9 @@ class ChatPilothouse(BaseChatModel):
     @property
     def _settings(self) -> dict[str, Any]:
         limits = {"max_output_tokens": self.max_tokens, "timeout": self.timeout, "retry": self.max_retries}
-        return {**self.settings, **{name: value for name, value in limits.items() if value is not None}}
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        given = {**limits, "api_key": key}
+        return {**self.settings, **{name: value for name, value in given.items() if value is not None}}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)

@@ -7,12 +7,13 @@ delays of reconnecting. Pure: the time and the random number are arguments.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
-import msgspec
 from msgspec import Struct
 
-from pilothouse.errors import ProtocolError, UsageError
+from pilothouse.errors import LineDecodeError, ProtocolError, UsageError
+from pilothouse.messages.json_lines import decode_line
 from pilothouse.options import RetryPolicy
 from pilothouse.remote.messages import Ack, DataChunk, Ended, EndInput, LinkItem, Ping, Pong
 
@@ -359,12 +360,7 @@ class ReplayFilter:
         return b"" if is_control(rest) else rest
 
 
-class _LineType(Struct):
-    type: msgspec.Raw = msgspec.Raw(b"")
-
-
-_type_decoder: Final = msgspec.json.Decoder(_LineType)
-_CONTROL_TYPES: Final = frozenset({"control_request", "control_response", "control_cancel_request"})
+_CONTROL_TYPES: Final = ("control_request", "control_response", "control_cancel_request")
 
 
 def is_control(line: bytes) -> bool:
@@ -372,9 +368,10 @@ def is_control(line: bytes) -> bool:
     if b"control_" not in line:
         return False
     try:
-        return msgspec.json.decode(_type_decoder.decode(line).type or b'""') in _CONTROL_TYPES
-    except (msgspec.DecodeError, TypeError):
+        frame = decode_line(line)
+    except LineDecodeError:
         return False
+    return isinstance(frame, dict) and cast("Mapping[str, Any]", frame).get("type") in _CONTROL_TYPES
 
 
 class Backoff(Struct, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ class WebSocketStream:
 
 _STATUS_ERRORS: Final = {
     401: ("unauthorized", "the token is missing or wrong"),
-    403: ("forbidden", "it accepts no clients from this address"),
+    403: ("forbidden", "it does not have the host name of this address (`--name` adds one), or not its path"),
 }
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Of a host, or a proxy before it, that may recover."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -48,6 +49,7 @@ RESERVED_DESCRIPTORS = 64
 """Descriptors for the journal, the listening socket and files."""
 DESCRIPTORS_PER_CHILD = 8
 """Descriptors for the pipes of one child."""
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@A-Z*]+")
 MISSING_EXTRA = "a host needs an extra: pip install 'pilothouse[server]'"
 
 
@@ -75,7 +77,8 @@ def make_app(
         routes: further routes behind the same guard, such as those of endpoints.
 
     Raises:
-        UsageError: a token is too short, can be guessed, or is there twice; or the extra is not installed.
+        UsageError: a token is too short, can be guessed, or is there twice; an origin or a name has a form that no
+            browser sends; or the extra is not installed.
     """
     try:
         from starlette.applications import Starlette
@@ -92,11 +95,8 @@ def make_app(
     from pilothouse.server.websocket import serve_websocket
 
     owners = dict(tokens or {})
-    given = [*owners.values(), *([] if token is None else [token])]
-    for one in given:
-        check_token(one)
-    if len(set(given)) < len(given) or not all(owners):
-        raise UsageError("the tokens: expected each once, each with the name of its owner")
+    _check_tokens(token, owners)
+    _check_origins_and_names(origins, names)
 
     async def wire(websocket: WebSocket) -> None:
         await serve_websocket(host, websocket)
@@ -111,6 +111,33 @@ def make_app(
         )
     paths = [*make_routes(host), *make_console_routes(), WebSocketRoute("/v1/wire", wire), *routes]
     return Starlette(routes=paths, middleware=layers, exception_handlers={404: handle_not_found, 405: handle_not_found})
+
+
+def _check_tokens(token: str | None, owners: Mapping[str, str]) -> None:
+    given = [*owners.values(), *([] if token is None else [token])]
+    for one in given:
+        check_token(one)
+    if len(set(given)) < len(given) or not all(owners):
+        raise UsageError("the tokens: expected each once, each with the name of its owner")
+
+
+def _check_origins_and_names(origins: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse what no request can have: it would allow nothing, without a word.
+
+    Raises:
+        UsageError: an origin or a name is not in the form in which browsers send it.
+    """
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"the origin {origin!r}: expected scheme and host in lower case, without a path, such as "
+                "https://console.example.com"
+            )
+    for name in names:
+        if not name or not name.isascii() or set(name) & set(":/@* "):
+            raise UsageError(
+                f"the name {name!r}: expected a host name without scheme and port, such as host.example.com"
+            )
 
 
 def check_token(token: str) -> None:

@@ -424,27 +424,34 @@ class Host:
             UsageError: the prompt cannot be sent.
             SessionClosedError: the session cannot continue.
         """
-        if session.waiting_count >= self.settings.max_prompts:
-            raise RefusedRequestError("limit", f"{session.waiting_count} prompts of this session are already waiting")
-        if self.is_draining:
-            raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
-        if not session.has_child:
-            self._check_capacity()
         title = make_title(prompt)
-        if not session.record.start.get("title"):
-            session.record.start = {**session.record.start, "title": title}
-            self.journal.update_later(session.id, start=session.record.start)
-        query = await session.send_prompt(prompt, title)
+
+        def accept() -> None:
+            if session.waiting_count >= self.settings.max_prompts:
+                raise RefusedRequestError(
+                    "limit", f"{session.waiting_count} prompts of this session are already waiting"
+                )
+            if self.is_draining:
+                raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
+            if not session.has_child:
+                self._check_capacity()
+            if not session.record.start.get("title"):
+                session.record.start = {**session.record.start, "title": title}
+                self.journal.update_later(session.id, start=session.record.start)
+
+        query = await session.send_prompt(prompt, title, accept)
         assert self._tasks is not None
         self._tasks.start_soon(session.run_query, query)
         return query
 
     async def close(self, session: ServerSession) -> None:
         """End a session's child and forget the session. Idempotent."""
+        is_first = not session.is_removed
         self._drop(session)
         with anyio.CancelScope(shield=True):  # a client may go away before the child has ended
             await session.stop("closed")
-            self.journal.add_event(session.record, "closed", {"session": session.id})
+            if is_first:
+                self.journal.add_event(session.record, "closed", {"session": session.id})
             session.output.finish()
             await self.journal.forget(session.id)
 

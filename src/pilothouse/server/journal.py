@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse.transports import ExitInfo
 from pilothouse.transports.concurrency import LoopCondition, run_blocking
@@ -346,7 +347,7 @@ class OutputJournal:
 
     def add_ask(self, session: str, ask: str, description: Mapping[str, Any]) -> asyncio.Future[None]:
         """Store an ask that waits."""
-        values = (ask, session, msgspec.json.encode(description))
+        values = (ask, session, encode_json(description))
         return self._run("INSERT OR REPLACE INTO ask (id, session, description) VALUES (?, ?, ?)", values)
 
     def remove_ask(self, ask: str) -> asyncio.Future[None]:
@@ -362,13 +363,13 @@ class OutputJournal:
 
         def work(connection: sqlite3.Connection) -> list[tuple[str, str, Mapping[str, Any]]]:
             rows = connection.execute("SELECT session, id, description FROM ask ORDER BY number").fetchall()
-            return [(session, ask, msgspec.json.decode(description)) for session, ask, description in rows]
+            return [(session, ask, decode_line(description)) for session, ask, description in rows]
 
         return self._database.call(work)
 
     def add_event(self, record: JournaledSession, kind: str, data: Mapping[str, Any]) -> None:
         """Store an event of a session, and wake who waits for it; a failure will show with the next write."""
-        row = (record.id, record.owner, kind, msgspec.json.encode(data))
+        row = (record.id, record.owner, kind, encode_json(data))
 
         def work(connection: sqlite3.Connection) -> int:
             statement = "INSERT INTO event (session, owner, kind, data) VALUES (?, ?, ?, ?)"

@@ -23,6 +23,7 @@ from pilothouse.fleet.results import run_row
 from pilothouse.fleet.run import STATES, Run
 from pilothouse.fleet.submission import open_journal_for_reading
 from pilothouse.messages.base import to_json_values
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.options.policy import effective_policy
 from pilothouse.permissions import Asks
 from pilothouse.server.auth import find_request_owner
@@ -55,6 +56,14 @@ MAX_TEXT_CHARS = 2000
 """Characters of the answer of a run."""
 
 
+class HostResponse(JSONResponse):
+    """A response in JSON, whatever text a model or a tool has written: half of a surrogate pair, too."""
+
+    def render(self, content: Any) -> bytes:
+        """Encode the content; called by Starlette."""
+        return encode_json(content)
+
+
 class TranscriptBody(Struct, forbid_unknown_fields=True):
     """Body of a request that changes a conversation on disk."""
 
@@ -76,7 +85,7 @@ async def handle_transcripts(host: Host, request: Request) -> Response:
         hits = (hit for hit in search_sessions(text, config_dir=config_dir) if hit.session_id in known)
         return {"hits": to_json_values(list(islice(hits, offset, offset + limit)))}
 
-    return JSONResponse(await run_blocking(find))
+    return HostResponse(await run_blocking(find))
 
 
 async def handle_transcript(host: Host, request: Request) -> Response:
@@ -92,7 +101,7 @@ async def handle_transcript(host: Host, request: Request) -> Response:
         messages = get_session_messages(session, limit=limit, offset=offset, config_dir=config_dir)
         return {"transcript": to_json_values(info), "messages": [message.raw for message in messages]}
 
-    return JSONResponse(await run_blocking(read))
+    return HostResponse(await run_blocking(read))
 
 
 async def change_transcript(host: Host, request: Request, asked: TranscriptBody) -> Response:
@@ -108,7 +117,7 @@ async def change_transcript(host: Host, request: Request, asked: TranscriptBody)
             (archive_session if asked.archived else unarchive_session)(session, config_dir=config_dir)
         return {"transcript": to_json_values(_find_info(session, config_dir, host.policy.roots))}
 
-    return JSONResponse(await run_blocking(change))
+    return HostResponse(await run_blocking(change))
 
 
 async def handle_transcript_removal(host: Host, request: Request) -> Response:
@@ -135,7 +144,7 @@ async def handle_usage(host: Host, request: Request) -> Response:
     def count() -> Mapping[str, Any]:
         return to_json_values(usage_report(since=since, until=until, config_dir=config_dir))
 
-    return JSONResponse(await run_blocking(count))
+    return HostResponse(await run_blocking(count))
 
 
 async def handle_policy(host: Host, request: Request) -> Response:
@@ -157,7 +166,7 @@ async def handle_policy(host: Host, request: Request) -> Response:
             raise RefusedRequestError("bad_request", "the host does not know the options of this session")
         body["policy"] = to_json_values(effective_policy(session.complete_options().with_(can_use_tool=None)))
         body |= await session.describe_health()
-    return JSONResponse(body)
+    return HostResponse(body)
 
 
 async def handle_fleet(host: Host, request: Request) -> Response:
@@ -181,7 +190,7 @@ async def handle_fleet(host: Host, request: Request) -> Response:
                     found[-1]["runs"] = [_describe_run(run) for run in runs]
         except PilothouseError as error:
             found[-1]["error"] = str(error)
-    return JSONResponse({"fleets": found})
+    return HostResponse({"fleets": found})
 
 
 def name_journal(address: str) -> str:

@@ -7,17 +7,26 @@ The id of an event is the position in the output after it, so that a stream can 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Literal, cast
 
 import anyio
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from pilothouse.errors import AskSettledError, PilothouseError, ProcessError, SessionClosedError, UsageError
+from pilothouse.errors import (
+    AskSettledError,
+    LineDecodeError,
+    MessageParseError,
+    PilothouseError,
+    ProcessError,
+    SessionClosedError,
+    UsageError,
+)
+from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.permissions import Ask
 from pilothouse.server import reports
 from pilothouse.server.asks import check_permanent_changes
@@ -25,6 +34,7 @@ from pilothouse.server.auth import HEALTH_PATH, HTTP_STATUSES, find_request_owne
 from pilothouse.server.host import Host
 from pilothouse.server.journal import KEPT_EVENTS, JournalError, OutputPrunedError
 from pilothouse.server.policy import RefusedRequestError
+from pilothouse.server.reports import HostResponse
 from pilothouse.server.sessions import RestSession, ServerSession, SharedEvents
 
 READ_BYTES = 256 * 1024
@@ -33,17 +43,16 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 """Maximum bytes of a message; a longer one becomes an event "oversize" that says where it is."""
 HEARTBEAT_COMMENT = b": still here\n\n"
 _HIDDEN_TYPES = frozenset({"", "control_request", "control_response", "control_cancel_request", "keep_alive"})
-_USER_REQUESTS = frozenset({"can_use_tool", "elicitation", "request_user_dialog"})
+_USER_REQUESTS = ("can_use_tool", "elicitation", "request_user_dialog")
 """Control requests that wait for a person. Programs respond to the others, such as hooks and tools."""
 
 
-class _RequestBody(msgspec.Struct):
-    subtype: str = ""
+_ENDPOINT_PATHS = ("/chat/completions", "/responses", "/messages")
 
 
 class _TypedFrame(msgspec.Struct):
     type: str = ""
-    request: msgspec.Raw = msgspec.Raw(b"{}")
+    request: Any = None
 
 
 _frame_decoder = msgspec.json.Decoder(_TypedFrame)
@@ -146,6 +155,11 @@ async def stream_host_events(host: Host, owner: str, place: int) -> AsyncGenerat
         while True:
             last = journal.last_event
             rows = await journal.read_events(place, owner)
+            if place < journal.last_event - KEPT_EVENTS:  # the client was slow; its next request gets 410
+                yield _encode_named_event(
+                    "error", place, {"message": "the client has missed events: read the lists again"}
+                )
+                return
             for number, kind, data in rows:
                 place = number
                 yield b"id: %d\nevent: %s\ndata: %s\n\n" % (number, kind.encode(), data)
@@ -167,8 +181,12 @@ def _encode_event(end: int, line: bytes | None) -> bytes:
         return _encode_named_event("oversize", end, {"message": f"a message is longer than {MAX_LINE_BYTES:,} bytes"})
     try:
         frame = _frame_decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return b""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:  # the line may have half of a surrogate pair, which msgspec refuses
+            found = decode_line(line)
+            frame, line = msgspec.convert(found, _TypedFrame), encode_json(found)
+        except (LineDecodeError, MessageParseError, ValueError):
+            return b""
     kind = frame.type
     if kind == "control_request" and _asks_user(frame.request):
         return b"id: %d\nevent: asked\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
@@ -177,11 +195,8 @@ def _encode_event(end: int, line: bytes | None) -> bytes:
     return b"id: %d\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
 
 
-def _asks_user(request: msgspec.Raw) -> bool:
-    try:
-        return msgspec.json.decode(request, type=_RequestBody).subtype in _USER_REQUESTS
-    except msgspec.DecodeError:
-        return False
+def _asks_user(request: Any) -> bool:
+    return isinstance(request, dict) and cast("Mapping[str, Any]", request).get("subtype") in _USER_REQUESTS
 
 
 def _encode_named_event(name: str, place: int, body: dict[str, str]) -> bytes:
@@ -276,12 +291,17 @@ def _make_endpoint(host: Host, handler: RouteHandler) -> Callable[[Request], Awa
 async def handle_not_found(request: Request, error: Exception) -> Response:
     """Respond to a path or method that does not exist."""
     status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
-    refusal = RefusedRequestError("bad_request", "there is no such path, or not this method of it")
-    return JSONResponse(make_error_body(refusal), status, headers)
+    text = f"there is no {request.method} {request.url.path[:200]} here"
+    if request.url.path.endswith(_ENDPOINT_PATHS):
+        text += (
+            "; clients of OpenAI need --openai and a base URL with /v1, those of Anthropic --anthropic and one without"
+        )
+    refusal = RefusedRequestError("bad_request", text)
+    return HostResponse(make_error_body(refusal), status, headers)
 
 
 def _make_refusal_response(refusal: RefusedRequestError) -> Response:
-    return JSONResponse(make_error_body(refusal), HTTP_STATUSES.get(refusal.code, 500))
+    return HostResponse(make_error_body(refusal), HTTP_STATUSES.get(refusal.code, 500))
 
 
 async def _health(host: Host, request: Request) -> Response:
@@ -291,7 +311,7 @@ async def _health(host: Host, request: Request) -> Response:
 async def _list(host: Host, request: Request) -> Response:
     owner = find_request_owner(request)
     seen = [session.describe() for session in host.sessions if owner in ("", session.record.owner)]
-    return JSONResponse({"sessions": seen, "draining": host.is_draining, "events_from": host.journal.last_event})
+    return HostResponse({"sessions": seen, "draining": host.is_draining, "events_from": host.journal.last_event})
 
 
 async def _start(host: Host, request: Request) -> Response:
@@ -303,11 +323,11 @@ async def _start(host: Host, request: Request) -> Response:
         except PilothouseError:  # the client would not know of the session
             await host.close(session)
             raise
-    return JSONResponse(session.describe(), 201, {"location": f"/v1/sessions/{session.id}"})
+    return HostResponse(session.describe(), 201, {"location": f"/v1/sessions/{session.id}"})
 
 
 async def _get(host: Host, request: Request) -> Response:
-    return JSONResponse(_find_session(host, request).describe())
+    return HostResponse(_find_session(host, request).describe())
 
 
 async def _close(host: Host, request: Request) -> Response:
@@ -321,7 +341,7 @@ async def _prompt(host: Host, request: Request) -> Response:
     place = session.output.end
     query = await host.send_prompt(session, asked.prompt)
     body = {"session": session.id, "prompt": query.id, "events_from": place, "waiting": session.waiting_count}
-    return JSONResponse(body, 202)
+    return HostResponse(body, 202)
 
 
 async def _withdraw_prompt(host: Host, request: Request) -> Response:
@@ -345,7 +365,7 @@ async def _change_settings(host: Host, request: Request) -> Response:
     if asked.permission_mode is not None:
         host.policy.limits.check_mode(asked.permission_mode, "permission_mode")
     await session.change_settings(asked.model, asked.permission_mode)
-    return JSONResponse(session.describe())
+    return HostResponse(session.describe())
 
 
 async def _change_transcript(host: Host, request: Request) -> Response:
@@ -366,7 +386,7 @@ async def _list_asks(host: Host, request: Request) -> Response:
     owner = find_request_owner(request)
     seen = [each for each in host.sessions if isinstance(each, RestSession) and owner in ("", each.record.owner)]
     found = sorted((ask for session in seen for ask in session.asks.describe()), key=lambda ask: ask["asked_at"])
-    return JSONResponse({"asks": found, "events_from": host.journal.last_event})
+    return HostResponse({"asks": found, "events_from": host.journal.last_event})
 
 
 async def _host_events(host: Host, request: Request) -> Response:
@@ -404,7 +424,7 @@ async def _settle_ask(host: Host, request: Request) -> Response:
 
     ask_id = request.path_params["ask"]
     await session.asks.settle(ask_id, decide, lambda prompt: host.send_prompt(session, prompt))
-    return JSONResponse({"ask": ask_id, "session": session.id, "by": by})
+    return HostResponse({"ask": ask_id, "session": session.id, "by": by})
 
 
 def _find_session(host: Host, request: Request) -> ServerSession:

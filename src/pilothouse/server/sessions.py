@@ -24,6 +24,7 @@ from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.sessions import Session
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote.link import CompleteLines, Link, ReceiveWindow, SendBuffer
@@ -128,8 +129,9 @@ class ServerSession(ABC):
         self.last_used = anyio.current_time()
 
     def tell_state(self) -> None:
-        """Publish the description of the session as an event of the host."""
-        self.journal.add_event(self.record, "session", self.describe())
+        """Publish the description of the session as an event of the host; nothing once it is removed."""
+        if not self.is_removed:  # else a viewer would show it again
+            self.journal.add_event(self.record, "session", self.describe())
 
     @abstractmethod
     async def interrupt(self) -> None:
@@ -380,23 +382,25 @@ class RestSession(ServerSession):
             raise RefusedRequestError("busy", "the prompt is being answered: interrupt the session to stop it")
         prompt.scope.cancel()
 
-    async def send_prompt(self, prompt: Prompt, title: str) -> Query:
+    async def send_prompt(self, prompt: Prompt, title: str, accept: Callable[[], None]) -> Query:
         """Accept a prompt. The caller must pass the returned query to `run_query`.
 
         Args:
             prompt: the prompt.
             title: what the queue shows of it.
+            accept: called when nothing else can happen before the prompt is accepted; raises if it cannot be.
 
         Raises:
             UsageError: the prompt cannot be sent.
             SessionClosedError: see `prepare`.
         """
+        self.mark_used()  # at once: from here on, the child is not idle
         async with self._lock:  # if the child is just being ended, wait; then another one starts
+            accept()
             self.prepare()
             assert self._session is not None
             query = self._session.query(prompt)
         self._prompts[query.id] = AcceptedPrompt(query, title, anyio.CancelScope())
-        self.mark_used()
         self.tell_state()
         return query
 
@@ -459,7 +463,7 @@ class RestSession(ServerSession):
         self.last_error = str(error) if isinstance(error, PilothouseError) else kind
         line = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error, "error_type": kind}
         try:
-            await self.record_own_line(msgspec.json.encode(line) + b"\n")
+            await self.record_own_line(encode_json(line) + b"\n")
         except PilothouseError as full:
             _log.error("session %s: %s", self.id, full)
 
@@ -550,6 +554,7 @@ class WebSocketSession(ServerSession):
         self._input_filter = input_filter
         self._lines = CompleteLines()
         self._written_bytes = record.input_end  # handed to the child, or held in `_lines`
+        self._is_sending = False
         self._is_input_broken = False
         if record.state == "ended":
             self._ended.set()
@@ -702,11 +707,19 @@ class WebSocketSession(ServerSession):
         whole = [line + b"\n" for line in lines.split(b"\n")]
         whole[-1] = whole[-1][:-1]  # the last one may have no newline
         data = b"".join([await self._filter_line(line) for line in whole if line])
+        if data:
+            await self._send(transport, data)
+
+    async def _send(self, transport: Transport, data: bytes) -> None:
+        """Send the child some input; once it reads no more and will end, do nothing."""
+        self._is_sending = True
         try:
-            if data and not self._is_input_broken:
+            if not self._is_input_broken:
                 await transport.send(data)
         except anyio.BrokenResourceError:
-            self._is_input_broken = True  # the child reads no more, and will end: drop the rest
+            self._is_input_broken = True
+        finally:
+            self._is_sending = False
 
     async def _filter_line(self, line: bytes) -> bytes:
         """Return the line as the child gets it; b"" if the host responds itself.
@@ -725,14 +738,14 @@ class WebSocketSession(ServerSession):
         """Send the child an interrupt request, between two lines of the client's.
 
         Raises:
-            ValueError: the client is in the middle of a line.
+            ValueError: the client is in the middle of a line, or the child has not read what came before.
         """
         if self._transport is None or self.record.input_ended:
             return
-        if self._input or self._lines.held_bytes:
+        if self._input or self._lines.held_bytes or self._is_sending:
             raise ValueError("the client is in the middle of a line; try again")
         request = {"type": "control_request", "request_id": f"host-{self.id}", "request": {"subtype": "interrupt"}}
-        await self._transport.send(json.dumps(request).encode() + b"\n")
+        await self._send(self._transport, json.dumps(request).encode() + b"\n")
 
     # State.
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -290,8 +291,10 @@ class AcpAgent:
         """End the child of a session; the conversation is kept."""
         session = self._get(session_id)
         await session.cancel()
-        self._sessions.pop(session_id, None)
-        await session.close()
+        async with self._opening:  # else a child that is being started would be left
+            if self._sessions.get(session_id) is session:
+                del self._sessions[session_id]
+            await session.close()
 
     async def prompt(self, session_id: str, prompt: Sequence[Any], **_: Any) -> Any:
         """Send a prompt, and return when it is answered."""
@@ -399,8 +402,11 @@ class AcpAgent:
         await session.start(self._tasks, {**place, **(start or {})}, history)
 
     async def _wake(self, session: AcpSession) -> None:
-        """Start the child of a session that was ended, if it was."""
+        """Start the child of a session that was ended, if it was; raises RequestError if the session was closed."""
         async with self._opening:
+            if self._sessions.get(session.id) is not session:
+                raise _make_unknown(session.id)
+            session.used_at = time.monotonic()
             if session.session is None:
                 await self._start(session)
 

@@ -132,6 +132,7 @@ class AcpSession:
         self._effort: str | None = None
         self._title: str | None = None
         self._commands: list[dict[str, Any]] = []
+        self._models: list[dict[str, Any]] = []
 
     @property
     def is_busy(self) -> bool:
@@ -153,6 +154,7 @@ class AcpSession:
         self._mode = str(session.server_info.get("current_permission_mode") or self._mode)
         self._effort = applied.get("effort")
         self._commands = list(session.server_info.get("commands") or [])
+        self._models = list(session.server_info.get("models") or [])
         if history is not None:
             await self.replay(history)
         tasks.start_soon(self._pump, messages)
@@ -302,16 +304,16 @@ class AcpSession:
 
     def list_options(self) -> list[dict[str, Any]]:
         """Return what can be chosen: mode, model, effort."""
-        assert self.session is not None
-        models: list[dict[str, Any]] = list(self.session.server_info.get("models") or [])
-        listed = [(str(each["value"]), str(each.get("displayName", "")), each.get("description")) for each in models]
+        listed = [
+            (str(each["value"]), str(each.get("displayName", "")), each.get("description")) for each in self._models
+        ]
         if all(value != self._model for value, _, _ in listed):
             listed.append((self._model, self._model, None))
         found = [
             _make_select("mode", "Mode", "mode", self._mode, self._list_modes()),
             _make_select("model", "Model", "model", self._model, listed),
         ]
-        chosen: dict[str, Any] = {each["value"]: each for each in models}.get(self._model, {})
+        chosen: dict[str, Any] = {each["value"]: each for each in self._models}.get(self._model, {})
         levels: list[str] = list(chosen.get("supportedEffortLevels", ()))
         if self._effort in levels:
             found.append(
@@ -321,19 +323,20 @@ class AcpSession:
 
     async def set_option(self, name: str, value: Any) -> None:
         """Change the mode, the model, or the effort; raises UsageError if there is no such option or value."""
-        assert self.session is not None
+        session = self.session
+        assert session is not None
         known = {option["id"]: [each["value"] for each in option["options"]] for option in self.list_options()}
         if value not in known.get(name, ()):
             raise UsageError(f"{name}: expected one of {', '.join(known.get(name, known))}, got {value!r:.80}")
         if name == "mode":
-            await self._note_mode(await self.session.set_permission_mode(value) or value)
+            await self._note_mode(await session.set_permission_mode(value) or value)
             return
         if name == "model":
-            await self.session.set_model(None if value == "default" else value)
+            await session.set_model(None if value == "default" else value)
             self._model = value
         else:
-            await self.session.settings.apply({"effortLevel": value})
-        self._effort = (await self.session.settings.get()).applied.get("effort")
+            await session.settings.apply({"effortLevel": value})
+        self._effort = (await session.settings.get()).applied.get("effort")
         await self._send_options()
 
     async def _note_mode(self, mode: str) -> None:

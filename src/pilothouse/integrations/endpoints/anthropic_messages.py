@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-import msgspec
-
 from pilothouse.events import ToolCall
 from pilothouse.integrations.endpoints.exchange import (
     EFFORTS,
@@ -28,6 +26,7 @@ from pilothouse.integrations.endpoints.exchange import (
     read_stop,
 )
 from pilothouse.language_model import TokenUsage
+from pilothouse.messages.json_lines import encode_json
 
 BYTES_PER_TOKEN: Final = 3.5
 """For estimates: the tokenizer is not public."""
@@ -193,7 +192,7 @@ class MessageWriter:
         for call in answer.calls:
             block = _make_call(call)
             yield from self._enter("tool_use", {**block, "input": {}})
-            partial = msgspec.json.encode(call.input).decode()
+            partial = encode_json(call.input).decode()
             yield self._delta({"type": "input_json_delta", "partial_json": partial})
             yield from self._leave()
         yield from self._leave()

@@ -33,6 +33,7 @@ from pilothouse.integrations.endpoints.exchange import (
 )
 from pilothouse.integrations.endpoints.models import EndpointModels
 from pilothouse.language_model import AnswerFailed, AnswerFinished
+from pilothouse.messages.json_lines import encode_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -188,6 +189,8 @@ class EndpointRoutes:
 
     def _refuse(self, request: Request, allowed: Collection[str]) -> Response:
         text = f"there is no {request.method} {request.url.path} here"
+        if request.url.path.startswith("/v1/v1/"):
+            text += "; the base URL of this client has no /v1"
         error = EndpointError(404, "not_found_error", text, code="unknown_url")
         if allowed:
             error = EndpointError(405, "invalid_request_error", text, code="method_not_supported")
@@ -256,12 +259,12 @@ class EndpointRoutes:
 
     def _keep(self, asked: EndpointRequest, messages: list[Any], body: JsonBody, answer: EndpointAnswer) -> None:
         if self._models.is_agent(asked.model):
-            self._answers.add(KeptAnswer(body, [], answer.result.response.session_id, len(msgspec.json.encode(body))))
+            self._answers.add(KeptAnswer(body, [], answer.result.response.session_id, len(encode_json(body))))
             return
         said = [*messages, *openai_responses.make_history(answer)]
         # Instructions hold for one response, so the next one does not have them.
         kept = [message for message in said if not openai_responses.is_instructions(message)]
-        self._answers.add(KeptAnswer(body, kept, None, len(msgspec.json.encode([body, kept]))))
+        self._answers.add(KeptAnswer(body, kept, None, len(encode_json([body, kept]))))
 
 
 class AnswerRun:
@@ -373,7 +376,7 @@ class AnswerRun:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _send_body(self, status: int, body: JsonBody, headers: Sequence[tuple[bytes, bytes]], send: Send) -> None:
-        data = msgspec.json.encode(body)
+        data = encode_json(body)
         size = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
         head = [*size, *headers, *(self._ignored_header if status < 400 else [])]
         await send({"type": "http.response.start", "status": status, "headers": head})
@@ -393,9 +396,9 @@ class AnswerRun:
 
 
 def _make_response(body: JsonBody, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    from starlette.responses import JSONResponse
+    from starlette.responses import Response
 
-    return JSONResponse(body, status, headers)
+    return Response(encode_json(body), status, headers, "application/json")
 
 
 async def _read_body(request: Request) -> JsonBody:

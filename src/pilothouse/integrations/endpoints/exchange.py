@@ -29,6 +29,7 @@ from pilothouse.errors import (
 )
 from pilothouse.events import ToolCall
 from pilothouse.language_model import GenerateResult
+from pilothouse.messages.json_lines import encode_json
 
 JsonBody: TypeAlias = dict[str, Any]
 MIN_RETRY_SECONDS: Final = 1
@@ -186,7 +187,7 @@ def make_id(prefix: str) -> str:
 def encode_event(body: Mapping[str, Any], name: str | None = None) -> bytes:
     """Encode a server-sent event."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + msgspec.json.encode(body) + b"\n\n"
+    return head + b"data: " + encode_json(body) + b"\n\n"
 
 
 # Readers of request bodies.

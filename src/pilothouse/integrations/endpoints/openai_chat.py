@@ -29,6 +29,7 @@ from pilothouse.integrations.endpoints.exchange import (
     read_stop,
 )
 from pilothouse.language_model import TokenUsage
+from pilothouse.messages.json_lines import encode_json
 
 DONE: Final = b"data: [DONE]\n\n"
 FINISH_WORDS: Final[Mapping[str, str]] = {
@@ -115,7 +116,7 @@ def parse_arguments(text: Any) -> JsonBody:
     """Parse the arguments of a call that the client repeats; arguments that are not an object stay unchanged."""
     try:
         parsed = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, TypeError):
+    except (msgspec.DecodeError, TypeError, RecursionError):
         parsed = None
     return cast("JsonBody", parsed) if isinstance(parsed, dict) else {"unreadable": text}
 
@@ -193,7 +194,7 @@ def make_openai_error(error: EndpointError) -> JsonBody:
 
 def encode_arguments(call: ToolCall) -> str:
     """Encode the arguments of a call."""
-    return msgspec.json.encode(call.input).decode()
+    return encode_json(call.input).decode()
 
 
 class ChatWriter:

@@ -38,7 +38,7 @@ from pilothouse.events import (
     ToolCallStarted,
     WaitingForLimit,
 )
-from pilothouse.integrations.ui.http import EventStream, GetOwner, find_owner, get_text, make_refusal, read_body
+from pilothouse.integrations.ui.http import GetOwner, find_owner, get_text, make_refusal, open_stream, read_body
 from pilothouse.integrations.ui.threads import CLIENT_TOOL_PREFIX, FrontEndError, Thread, Threads, Turn, settle
 from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask, ElicitationRequest
@@ -247,9 +247,9 @@ def agui_route(path: str, agent: Agent | Threads, *, get_owner: GetOwner | None 
             thread = threads.open(get_text(body, "threadId"), owner)
             async with thread.lock:
                 turn = await _begin(thread, body)
+                return await open_stream(_stream(thread, turn, body))
         except PilothouseError as error:
             return make_refusal(error)
-        return EventStream(_stream(thread, turn, body))
 
     return Route(path, endpoint, methods=["POST"])
 
@@ -293,15 +293,17 @@ def _answer(turn: Turn, resume: Sequence[Mapping[str, Any]]) -> None:
 
 async def _stream(thread: Thread, turn: Turn, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
     writer = AguiWriter(thread.id, str(body["runId"]), body.get("state"))
+    position = turn.shown
     turn.readers += 1
     try:
         # Results may follow of calls that an earlier run has shown.
         for item in writer.start(_list_objects(body, "messages") if turn.shown else None):
             yield item
         while not writer.is_finished:
-            event = await turn.read(turn.shown)
+            event = await turn.read(position)
             if event is not None:
-                turn.shown += 1
+                position += 1
+                turn.shown = max(turn.shown, position)
                 items = writer.write(event)
             elif turn.is_waiting:
                 items = writer.pause(turn.asks, list(thread.client_calls))
@@ -313,7 +315,7 @@ async def _stream(thread: Thread, turn: Turn, body: Mapping[str, Any]) -> AsyncG
                 yield item
     finally:
         turn.readers -= 1
-        if not writer.is_finished:  # the client left
+        if not writer.is_finished and not turn.readers:  # the last client left
             await turn.stop()
         await thread.leave()
 

@@ -16,36 +16,49 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pilothouse.errors import PilothouseError
+from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.integrations.ui.threads import FrontEndError
+from pilothouse.messages.json_lines import encode_json
 
 HEARTBEAT_SECONDS = 15.0
 """Between two comments in a silent stream, so that proxies keep it open."""
 MAX_BODY_BYTES = 32 * 1024 * 1024
-_STATUSES = {"bad_request": 400, "busy": 409, "limit": 503, "media_type": 415, "too_large": 413}
+_STATUSES = {"bad_request": 400, "busy": 409, "limit": 503, "media_type": 415, "start_failed": 502, "too_large": 413}
 
 GetOwner = Callable[[Request], str | Awaitable[str]]
 """Says who makes a request; may raise Starlette's `HTTPException`."""
 
 
 class EventStream(Response):
-    """A response of server-sent events; their `stream` is closed when it ends, and when the client leaves."""
+    """A response of server-sent events: the `first` one, and those of the `stream`. Made by `open_stream`.
+
+    The stream is closed when it ends, and when the client leaves.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, stream: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, first: Any, stream: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> None:
         # Without a length, which `Response` would compute.
         self.status_code = 200
         self.body = b""
         self.background = None
+        self._first = first
         self._stream = stream
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
+        async with aclosing(self._stream):
+            await self._send_events(receive, send)
+
+    async def _send_events(self, receive: Receive, send: Send) -> None:
         sent = anyio.current_time()
         sending = anyio.Lock()
+
+        async def send_item(item: Any) -> None:
+            # A text may have half of a surrogate pair, which msgspec alone does not encode.
+            await send_bytes(b"data: " + (item.encode() if isinstance(item, str) else encode_json(item)) + b"\n\n")
 
         async def send_bytes(data: bytes, *, more: bool = True) -> None:
             nonlocal sent
@@ -68,12 +81,16 @@ class EventStream(Response):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch_client)
             tasks.start_soon(keep_alive)
-            async with aclosing(self._stream):
-                async for item in self._stream:
-                    data = item.encode() if isinstance(item, str) else msgspec.json.encode(item)
-                    await send_bytes(b"data: " + data + b"\n\n")
+            await send_item(self._first)
+            async for item in self._stream:
+                await send_item(item)
             await send_bytes(b"", more=False)
             tasks.cancel_scope.cancel()
+
+
+async def open_stream(stream: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> EventStream:
+    """Return the response that sends a stream, which is begun here: its reader counts before anything is sent."""
+    return EventStream(await anext(stream), stream, headers)
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -108,7 +125,8 @@ async def find_owner(get_owner: GetOwner | None, request: Request) -> str:
 
 def make_refusal(error: PilothouseError) -> Response:
     """Return the response that says why a request is not served."""
-    code = getattr(error, "code", None) or "bad_request"
+    default = "bad_request" if isinstance(error, UsageError) else "start_failed"
+    code = getattr(error, "code", None) or default
     return JSONResponse({"error": {"code": code, "message": str(error)}}, _STATUSES.get(code, 500))
 
 

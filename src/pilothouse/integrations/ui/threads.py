@@ -17,7 +17,14 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.client import Agent, Query, Session
-from pilothouse.errors import AskSettledError, PilothouseError, ProcessError, SessionNotFoundError, UsageError
+from pilothouse.errors import (
+    AskSettledError,
+    PilothouseError,
+    ProcessError,
+    SessionExistsError,
+    SessionNotFoundError,
+    UsageError,
+)
 from pilothouse.events import Finished, PermissionAsked, PermissionSettled, QueryEvent
 from pilothouse.permissions import Ask, Asks
 from pilothouse.tools import Tool, ToolContext, ToolError
@@ -120,10 +127,19 @@ class Turn:
         self.log.append(event)
         return event
 
-    def read_on(self) -> None:
-        """Read in the background until the turn is finished or waits, so that it goes on without a request."""
+    def read_on(self) -> bool:
+        """Read in the background until the turn is finished or waits, so that it goes on without a request.
+
+        Returns:
+            Whether it does: trio has no tasks without a parent.
+        """
         if self._reader is None or self._reader.done():
-            self._reader = asyncio.get_running_loop().create_task(self._read_all())
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return False
+            self._reader = loop.create_task(self._read_all())
+        return True
 
     async def _read_all(self) -> None:
         while await self.read(len(self.log)) is not None or not (self.is_finished or self.is_waiting):
@@ -238,8 +254,7 @@ class Thread:
                 return await session.start()
             except (SessionNotFoundError, ProcessError) as error:
                 await session.close()
-                expected = isinstance(error, SessionNotFoundError) or "already in use" in f"{error}"
-                if is_last or not expected:
+                if is_last or not isinstance(error, SessionNotFoundError | SessionExistsError):
                     raise
         raise AssertionError
 
@@ -289,7 +304,7 @@ class Threads:
         **settings: options that win over those of the agent.
 
     Raises:
-        OptionsError: settings that cannot work.
+        UsageError: settings that cannot work, or no sessions at all.
     """
 
     def __init__(
@@ -301,6 +316,8 @@ class Threads:
         ask_seconds: float = 3600.0,
         **settings: Any,
     ) -> None:
+        if max_sessions < 1:
+            raise UsageError(f"max_sessions: expected a number above 0, got {max_sessions}")
         self.agent = agent.with_options(**settings) if settings else agent
         self._max_sessions = max_sessions
         self._idle_seconds = idle_seconds

@@ -29,7 +29,7 @@ from pilothouse.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from pilothouse.integrations.ui.http import EventStream, GetOwner, find_owner, get_text, make_refusal, read_body
+from pilothouse.integrations.ui.http import GetOwner, find_owner, get_text, make_refusal, open_stream, read_body
 from pilothouse.integrations.ui.threads import FrontEndError, Thread, Threads, Turn, settle
 from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask
@@ -154,9 +154,9 @@ def vercel_route(
         agent: the agent; or `Threads`, for limits, or to share conversations between routes.
         get_owner: `f(request)` returns who asks, sync or async; an owner sees only their own chats. It may raise
             `HTTPException`. Default: nobody tells owners apart.
-        resumable: whether an answer goes on without its client. `GET path/ID/stream` gives the stream again from its
-            start (`useChat({resume: true})`), and `DELETE path/ID/stream` stops the answer, for a stop button. Default:
-            a client that leaves, or calls `stop()`, stops the answer.
+        resumable: whether an answer goes on without its client, on asyncio. `GET path/ID/stream` gives the stream
+            again from its start (`useChat({resume: true})`), and `DELETE path/ID/stream` stops the answer, for a stop
+            button. Default: a client that leaves, or calls `stop()`, stops the answer.
     """
     threads = agent if isinstance(agent, Threads) else Threads(agent)
     streams: WeakKeyDictionary[Turn, _Stream] = WeakKeyDictionary()
@@ -168,10 +168,10 @@ def vercel_route(
             thread = threads.open(get_text(body, "id"), owner)
             async with thread.lock:
                 turn, message_id = await _begin(thread, body)
+                stream = streams[turn] = _Stream(thread, message_id, turn.shown, resumable)
+                return await open_stream(stream.read(turn), STREAM_HEADERS)
         except PilothouseError as error:
             return make_refusal(error)
-        stream = streams[turn] = _Stream(thread, message_id, turn.shown, resumable)
-        return EventStream(stream.read(turn), STREAM_HEADERS)
 
     async def endpoint(request: Request) -> Response:
         rest = request.path_params.get("rest", "")
@@ -186,7 +186,7 @@ def vercel_route(
         if request.method == "DELETE":
             await turn.stop()
             return Response(status_code=204)
-        return EventStream(stream.read(turn), STREAM_HEADERS)
+        return await open_stream(stream.read(turn), STREAM_HEADERS)
 
     if not resumable:
         return Route(path, endpoint, methods=["POST"])
@@ -291,6 +291,6 @@ class _Stream:
             yield "[DONE]"
         finally:
             turn.readers -= 1
-            if not writer.is_finished:  # the client left
-                turn.read_on() if self._resumable else await turn.stop()
+            if not writer.is_finished and not turn.readers and not (self._resumable and turn.read_on()):
+                await turn.stop()  # the last client left
             await self._thread.leave()
