@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 from process_checks import eventually, is_dead
-from served_host import LIMIT, TOKEN, Dialled, Program, Served, numbers, prompt
+from served_host import LIMIT, TOKEN, Dialled, Program, Served, numbers, prompt, settings
 
 import pilothouse as ph
 from pilothouse.remote import on_host
+from pilothouse.server.host import Host
+from pilothouse.server.journal import JournaledSession, OutputJournal
 from pilothouse.testing import FakeCLI, frames
 
 MakeHost = Callable[..., Served]
@@ -119,6 +122,57 @@ def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:
         assert "--model=opus" in first.argv
         assert {"--model=opus", f"--resume={answer['conversation']}"} <= set(second.argv)
         assert second.prompts == ["ho"]
+
+
+def test_prompts_without_an_end_are_told_after_the_host_was_killed(tmp_path: Path) -> None:
+    """Who waits for a result would wait for ever. What has ended is not told."""
+    with FakeCLI().text("one").turn(frames.init(), b'{"type": "assi').hang() as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+            with served.events(made["id"]) as events:
+                while next(events)["data"].get("type") != "result":
+                    pass
+                for text in ("second\nwith more", "third"):
+                    assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": text})[0] == 202
+                while next(events)["data"].get("type") != "system":
+                    pass
+            program.kill()
+        for count in (2, 3):  # told once
+            again = Program(tmp_path, fake.path)
+            with again as served, served.events(made["id"]) as events:
+                assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "on"})[0] == 202
+                seen: list[Any] = []
+                while sum(data.get("type") == "result" for data in seen) < count:
+                    seen.append(next(events)["data"])
+                told = [data["error"] for data in seen if data.get("subtype") == "query_failed"]
+                assert told == [
+                    f"the host was restarted before the end of the prompt {title!r}: send it again"
+                    for title in ("second", "third")
+                ]
+                again.end(signal.SIGTERM)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_prompt_whose_result_is_stored_is_not_told_as_lost(tmp_path: Path) -> None:
+    """The host may be killed between the result and the end of the prompt."""
+    chosen = settings(tmp_path)
+    journal = OutputJournal(chosen.journal, keep_bytes=10_000, keep_seconds=1000.0, keep_total=10_000)
+    await journal.open()
+    made = JournaledSession("s", "hosted", "live", "", 1.0, 1.0, {})
+    await journal.create(made)
+    said = [{"type": "assistant", "user_message_uuid": "two"}, {"type": "result", "user_message_uuid": "one"}]
+    output = b"".join(json.dumps(frame).encode() + b"\n" for frame in said)
+    await journal.append("s", 0, output)
+    for name in ("one", "two"):
+        await journal.add_prompt("s", name, f"title of {name}")
+    await journal.close()
+    async with Host(chosen) as host:
+        told = (await host.journal.read("s", len(output), 10_000)).splitlines()
+        assert await host.journal.read_prompts() == []
+    assert [json.loads(line)["subtype"] for line in told] == ["query_failed"]
+    assert b"title of two" in told[0]
 
 
 def until_draining(served: Served) -> None:

@@ -12,7 +12,7 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -28,7 +28,7 @@ from pilothouse.options import Invocation, Options, render
 from pilothouse.options.options import read_config_table
 from pilothouse.options.secrets import invocation_secrets, mask
 from pilothouse.remote.messages import LaunchMessage
-from pilothouse.server.journal import JournaledSession, OutputJournal
+from pilothouse.server.journal import JournaledSession, JournalError, OutputJournal
 from pilothouse.server.policy import DEFAULT_ENV, ClientLimits, HostPolicy, InputFilter, RefusedRequestError
 from pilothouse.server.sessions import RestSession, ServerSession, WebSocketSession
 from pilothouse.transports import CliTransport, Transport
@@ -168,6 +168,10 @@ class Host:
         for session, ask, description in await self.journal.read_asks():
             if isinstance(found := self._sessions.get(session), RestSession):
                 found.asks.restore([(ask, description)])
+        for session, prompt, title in await self.journal.read_prompts():
+            if isinstance(found := self._sessions.get(session), RestSession):
+                await found.report_lost_prompt(prompt, title)
+            self.journal.remove_prompt_later(prompt)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._run_maintenance)
         return self
@@ -442,6 +446,8 @@ class Host:
         query = await session.send_prompt(prompt, title, accept)
         assert self._tasks is not None
         self._tasks.start_soon(session.run_query, query)
+        with suppress(JournalError):  # the output will say that the journal cannot be written
+            await self.journal.add_prompt(session.id, query.id, title)
         return query
 
     async def close(self, session: ServerSession) -> None:

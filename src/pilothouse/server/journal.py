@@ -164,6 +164,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS output_place ON output (session, place, size)
 _VERSION = 1
 _ASK_TABLE = """CREATE TABLE IF NOT EXISTS ask (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
     session TEXT NOT NULL, description BLOB NOT NULL)"""
+_PROMPT_TABLE = """CREATE TABLE IF NOT EXISTS prompt (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+    session TEXT NOT NULL, title TEXT NOT NULL)"""
 _EVENT_TABLE = """CREATE TABLE IF NOT EXISTS event (number INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL,
     owner TEXT NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL)"""
 KEPT_EVENTS = 10_000
@@ -241,8 +243,8 @@ class OutputJournal:
     async def open(self) -> list[JournaledSession]:
         """Open the journal and return its sessions; sessions still live in it are marked as ended."""
         await self._database.open()
-        await self._run(_ASK_TABLE, ())  # journals of earlier versions have none
-        await self._run(_EVENT_TABLE, ())
+        for table in (_ASK_TABLE, _PROMPT_TABLE, _EVENT_TABLE):  # journals of earlier versions have none
+            await self._run(table, ())
         self.last_event = await self._database.call(_find_last_event)
         return await self._database.call(_recover_records)
 
@@ -367,6 +369,19 @@ class OutputJournal:
 
         return self._database.call(work)
 
+    def add_prompt(self, session: str, prompt: str, title: str) -> asyncio.Future[None]:
+        """Store that a prompt waits for its end."""
+        return self._run("INSERT INTO prompt (id, session, title) VALUES (?, ?, ?)", (prompt, session, title))
+
+    def remove_prompt_later(self, prompt: str) -> None:
+        """Remove a prompt that has ended, without waiting; a failure will show with the next write."""
+        self._run("DELETE FROM prompt WHERE id = ?", (prompt,)).add_done_callback(_consume_error)
+
+    def read_prompts(self) -> asyncio.Future[list[tuple[str, str, str]]]:
+        """Return the prompts without an end, in the order in which they came: session, id, title."""
+        statement = "SELECT session, id, title FROM prompt ORDER BY number"
+        return self._database.call(lambda connection: connection.execute(statement).fetchall())
+
     def add_event(self, record: JournaledSession, kind: str, data: Mapping[str, Any]) -> None:
         """Store an event of a session, and wake who waits for it; a failure will show with the next write."""
         row = (record.id, record.owner, kind, encode_json(data))
@@ -429,6 +444,7 @@ def _find_last_event(connection: sqlite3.Connection) -> int:
 def _delete_session(connection: sqlite3.Connection, session: str) -> None:
     connection.execute("DELETE FROM output WHERE session = ?", (session,))
     connection.execute("DELETE FROM ask WHERE session = ?", (session,))
+    connection.execute("DELETE FROM prompt WHERE session = ?", (session,))
     connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
 

@@ -29,7 +29,7 @@ from pilothouse.options import Invocation, Options
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote.link import CompleteLines, Link, ReceiveWindow, SendBuffer
 from pilothouse.server.asks import HostAsks
-from pilothouse.server.journal import JournaledSession, JournalError, OutputJournal, OutputLog
+from pilothouse.server.journal import TAIL_BYTES, JournaledSession, JournalError, OutputJournal, OutputLog
 from pilothouse.server.policy import ControlRequestRefusedError, InputFilter, RefusedRequestError
 from pilothouse.transports import ExitInfo, Transport
 from pilothouse.transports.base import TransportWrapper
@@ -408,6 +408,19 @@ class RestSession(ServerSession):
         """Run a prompt to its result. A failure is reported in the output and kept in `last_error`."""
         with self._prompts[query.id].scope:
             await self._run_query(query)
+        self.journal.remove_prompt_later(query.id)
+
+    async def report_lost_prompt(self, prompt_id: str, title: str) -> None:
+        """Report a prompt that the host had taken before it was killed, unless the output has its result."""
+        start = max(self.record.output_start, self.record.output_end - TAIL_BYTES)
+        lines = (await self.journal.read(self.id, start, TAIL_BYTES)).split(b"\n")
+        if any(prompt_id.encode() in line and _RESULT_PATTERN.search(line) for line in lines):
+            return
+        with suppress(JournalError):  # then the report cannot be stored either, which is logged
+            await self.end_line()
+        await self._record_failure(
+            SessionClosedError(f"the host was restarted before the end of the prompt {title!r}: send it again")
+        )
 
     async def _run_query(self, query: Query) -> None:
         try:
