@@ -408,8 +408,8 @@ class PooledTransport(Transport):
         self._pool = pool
         self._warm_child: WarmChild | None = None
         self._inner: Transport | None = None
-        self._opened = anyio.Event()  # the driver has sent the initialize request, which the warm child already has
-        self._is_open = False
+        # Set once no initialize request is to come that the warm child already has.
+        self._opened = anyio.Event()
         self._is_counted = False
         self._closed = False
         self.session_id: str | None = None
@@ -435,7 +435,8 @@ class PooledTransport(Transport):
         if isinstance(got, WarmChild):
             self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id
         else:
-            self._inner, self._is_open = got, True
+            self._inner = got
+            self._opened.set()
         if self._closed:  # closed in the meantime
             await self.close()
             raise anyio.ClosedResourceError
@@ -448,11 +449,10 @@ class PooledTransport(Transport):
     async def send(self, data: bytes) -> None:
         """Send all of `data`; the initialize request is not sent twice."""
         inner = self._require_inner()
-        if not self._is_open and self._warm_child is not None:
+        if not self._opened.is_set() and self._warm_child is not None:
             opening = self._warm_child.initialize_line
             if not data.startswith(opening):
                 raise UsageError("a prewarmed transport must receive the handshake first")
-            self._is_open = True
             self._opened.set()
             data = data[len(opening) :]
             if not data:
@@ -462,12 +462,12 @@ class PooledTransport(Transport):
     def try_send(self, data: bytes) -> bool:
         """See `Transport.try_send`; never the initialize request."""
         inner = self._inner
-        return self._is_open and not self._closed and inner is not None and inner.try_send(data)
+        return self._opened.is_set() and not self._closed and inner is not None and inner.try_send(data)
 
     async def receive(self) -> bytes:
         """The next bytes, starting with the initialize response."""
         inner = self._require_inner()
-        if not self._is_open:
+        if not self._opened.is_set():
             await self._opened.wait()
             self._require_inner()
         if self._warm_child is not None and self._warm_child.early_output:
