@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from pilothouse.callbacks import is_in_callback
 from pilothouse.messages import Message
-from pilothouse.transports.concurrency import LoopCondition, running_trio
+from pilothouse.transports.concurrency import running_trio
 from pilothouse.transports.pipes import wake_waiter
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
@@ -187,8 +187,8 @@ class MessageBuffer(Struct, eq=False):
     _size: int = 0
     _ended: bool = False
     _error: BaseException | None = None
-    _arrived: LoopCondition = field(default_factory=LoopCondition)
-    _drained: LoopCondition = field(default_factory=LoopCondition)
+    _arrived: anyio.Event | None = None
+    _drained: anyio.Event | None = None
 
     @property
     def is_full(self) -> bool:
@@ -201,15 +201,18 @@ class MessageBuffer(Struct, eq=False):
             return
         self._batches.append((batch, size))
         self._size += size
-        self._arrived.notify_all()
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream: the consumer gets what is left and then `error`, if any. Only the first call counts."""
         if self._ended:
             return
         self._ended, self._error = True, error
-        self._arrived.notify_all()
-        self._drained.notify_all()
+        for event in (self._arrived, self._drained):
+            if event is not None:
+                event.set()
 
     async def get(self) -> tuple[list[Message], int]:
         """Wait for the next batch; returns it with its size in bytes, and an empty batch at the end.
@@ -222,17 +225,21 @@ class MessageBuffer(Struct, eq=False):
                 if self._error is not None:
                     raise self._error
                 return [], 0
+            if self._arrived is None:  # tasks that read together share the event
+                self._arrived = anyio.Event()
             await self._arrived.wait()
         batch, size = self._batches.popleft()
         self._size -= size
-        if not self.is_full:
-            self._drained.notify_all()
+        if self._drained is not None and not self.is_full:
+            self._drained.set()
         return batch, size
 
     async def wait_for_space(self) -> None:
         """Wait until the consumer has caught up, the buffer has ended, or `release_reader` was called."""
+        self._drained = anyio.Event()
         await self._drained.wait()
 
     def release_reader(self) -> None:
         """Release a waiting producer although the buffer is full: it must reach something that cannot wait."""
-        self._drained.notify_all()
+        if self._drained is not None:
+            self._drained.set()
