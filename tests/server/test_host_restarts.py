@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,8 @@ def test_prompts_without_an_end_are_told_after_the_host_was_killed(tmp_path: Pat
                     for title in ("second", "third")
                 ]
                 again.end(signal.SIGTERM)
+    with closing(sqlite3.connect(tmp_path / "host.sqlite")) as journal:
+        assert journal.execute("SELECT * FROM prompt").fetchall() == []
 
 
 @pytest.mark.anyio

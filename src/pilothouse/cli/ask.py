@@ -247,10 +247,11 @@ def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, 
 
 
 def _make_error_body(error: Exception) -> dict[str, Any]:
+    failure = describe_failure(error)
     return {
         "type": type(error).__name__,
-        "message": describe_failure(error).line,
-        "exit_code": describe_failure(error).code,
+        "message": failure.line,
+        "exit_code": failure.code,
         "api_error_status": error.api_error_status if isinstance(error, ResultError) else None,
     }
 

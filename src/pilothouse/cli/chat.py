@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 import anyio
 
@@ -41,10 +41,6 @@ from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-
-if TYPE_CHECKING:
-    from pilothouse.client import Session
-
 
 # A path such as /etc/hosts is not a command.
 _COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
@@ -196,14 +192,10 @@ def _list_models(session: Session) -> list[ModelInfo]:
     return to_results(ModelInfo, session.server_info.get("models"))
 
 
-def _list_modes(session: Session) -> Iterable[str]:
-    return get_args(PermissionMode)
-
-
 CHAT_COMMANDS: dict[str, ChatCommand] = {
     "help": ChatCommand("", "list the commands", _help),
     "model": ChatCommand("[NAME]", "show or change the model", _model, lambda s: [m.value for m in _list_models(s)]),
-    "mode": ChatCommand("[MODE]", "show or change the permission mode", _mode, _list_modes),
+    "mode": ChatCommand("[MODE]", "show or change the permission mode", _mode, lambda _: get_args(PermissionMode)),
     "cost": ChatCommand("", "what every answer has cost, and all together", _cost),
     "status": ChatCommand("", "session, model, mode, directory, health", _status),
     "fork": ChatCommand("", "go on in a copy of this conversation", _fork),

@@ -27,6 +27,7 @@ from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import from_dict
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions.requests import read_request
+from pilothouse.transports.concurrency import LoopCondition
 
 CALL_SECONDS = 30.0
 """Seconds for a request other than a stream."""
@@ -129,7 +130,7 @@ class RemoteChat:
         self._asks: dict[str, dict[str, Any]] = {}
         self._session: dict[str, Any] = {}
         self._own_prompts: list[str] = []
-        self._changed = anyio.Event()
+        self._changed = LoopCondition()
         self._ends: list[int] = []  # where in the output prompts have ended
         self._last_prompt = (0, 0)  # where it began, and how many prompts had no end then
 
@@ -187,7 +188,7 @@ class RemoteChat:
                 self._print_message(data)
                 if data.get("type") == "result" or data.get("subtype") == "query_failed":
                     self._ends.append(int(place))
-                    self._notify()
+                    self._changed.notify_all()
 
     def _print_message(self, data: dict[str, Any]) -> None:
         content = data.get("message", {}).get("content") if data.get("isReplay") else None
@@ -217,7 +218,7 @@ class RemoteChat:
                 self._screen.note(f"settled: {data['decision'] or 'withdrawn'}, by {data['by']}", "quiet")
             elif name == "session" and data["id"] == self._session["id"]:
                 self._session = data
-            self._notify()
+            self._changed.notify_all()
 
     def _note_ask(self, ask: dict[str, Any]) -> None:
         if ask["session"] != self._session["id"] or ask["id"] in self._asks:
@@ -238,10 +239,6 @@ class RemoteChat:
         elif ask["kind"] != "question":
             self._screen.note(escape_invisible(f"  {self._redact(json.dumps(given, ensure_ascii=False))}"))
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
     # What is typed.
 
     async def _read_lines(self) -> None:
@@ -254,8 +251,8 @@ class RemoteChat:
             except UsageError as error:
                 self._screen.note(escape_invisible(str(error)), "error")
         start, count = self._last_prompt
-        while sum(place > start for place in self._ends) < count:  # the pipe has ended: its prompts are answered first
-            await self._changed.wait()
+        # The pipe has ended: its prompts are answered first.
+        await self._changed.wait_until(lambda: sum(place > start for place in self._ends) >= count)
 
     async def _read_line(self) -> str | None:
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)

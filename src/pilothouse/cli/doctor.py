@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -37,7 +37,7 @@ from pilothouse.client.config_file import (
 )
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
-from pilothouse.options import TABLE, Invocation, Options, Settings
+from pilothouse.options import TABLE, Invocation, Options
 from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root, load_pins
@@ -386,18 +386,18 @@ async def _ask_scripted(executable: str) -> tuple[float, str]:
     first, version = 0.0, "(unknown version)"
     with tempfile.TemporaryDirectory(prefix="pilothouse-doctor-", ignore_cleanup_errors=True) as directory:
         async with ScriptedModel(default=ANSWER) as model:
-            settings: dict[str, Any] = {
-                "cli": executable,
-                "cwd": directory,
-                "env": model.env(),
-                "inherit_env": False,
-                "persist_session": False,
-                "setting_sources": [],
-                "strict_mcp_config": True,
-                "timeout": ROUND_TRIP_SECONDS,
-                "tools": [],
-            }
-            query = Query(QUESTION, Options(**cast("Settings", settings)))
+            options = Options(
+                cli=executable,
+                cwd=directory,
+                env=model.env(),
+                inherit_env=False,
+                persist_session=False,
+                setting_sources=[],
+                strict_mcp_config=True,
+                timeout=ROUND_TRIP_SECONDS,
+                tools=[],
+            )
+            query = Query(QUESTION, options)
             started = time.perf_counter()
             async for message in query:
                 first = first or time.perf_counter() - started

@@ -129,10 +129,7 @@ def _format_path(path: str) -> str:
 
 def find_credentials(environ: Mapping[str, str]) -> str | None:
     """Return the name of the first variable with a key, a login or a provider; never its value."""
-    for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES):
-        if environ.get(name, "").strip():
-            return name
-    return None
+    return next((name for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES) if environ.get(name, "").strip()), None)
 
 
 def explain_failure(error: Exception, prompt: str, cli: str) -> FailureReport:

@@ -101,20 +101,14 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def parse_whole_number(text: str) -> int:
-    """Parse a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!a}") from None
+def _make_parser(convert: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!a}") from None
 
-
-def parse_number(text: str) -> float:
-    """Parse a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!a}") from None
+    return parse
 
 
 def parse_port(text: str) -> int:
@@ -124,22 +118,10 @@ def parse_port(text: str) -> int:
     return int(text)
 
 
-def parse_day(text: str) -> date:
-    """Parse a day such as 2026-11-01."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a day such as 2026-11-01, got {text!a}") from None
-
-
-def parse_speed(text: str) -> float:
-    """Parse a speed greater than 0."""
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
+def _to_speed(text: str) -> float:
+    speed = float(text)
     if not 0 < speed < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number greater than 0, got {text!a}")
+        raise ValueError
     return speed
 
 
@@ -188,9 +170,9 @@ def _make_transport(text: str) -> Callable[[], Any]:
 # By the first word of the type of a field.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "bool": {"action": "store_true"},
-    "date": {"type": parse_day},
-    "float": {"type": parse_number},
-    "int": {"type": parse_whole_number},
+    "date": {"type": _make_parser(date.fromisoformat, "a day such as 2026-11-01")},
+    "float": {"type": _make_parser(float, "a number")},
+    "int": {"type": _make_parser(int, "a whole number")},
     "tuple[str,": {"action": "append"},
 }
 
@@ -324,7 +306,11 @@ class ReplayRequest:
             "--stream-json": ("stream-json", "every message as a line of JSON, as it came"),
         },
     )
-    speed: float | None = flag("1 as fast as it was, 2 twice as fast; without it, all at once", "N", type=parse_speed)
+    speed: float | None = flag(
+        "1 as fast as it was, 2 twice as fast; without it, all at once",
+        "N",
+        type=_make_parser(_to_speed, "a number greater than 0"),
+    )
     thinking: bool = flag("show what the model thought", default=False)
     verbose: bool = flag("show what was written to standard error", default=False)
 

@@ -56,7 +56,7 @@ class _ReplayPrinter:
     async def print_connection(self, connection: RecordedConnection) -> int:
         """Show one connection, and return its exit code."""
         reader = Connection()
-        code, last, noise = 0, 0.0, ""
+        code, last = 0, 0.0
         for entry in connection.entries:
             if self._request.speed is not None and entry.time > last:
                 await anyio.sleep((entry.time - last) / self._request.speed)
@@ -69,7 +69,7 @@ class _ReplayPrinter:
                 for message in reader.feed(entry.data):
                     code = self._print_message(message) or code
                 reader.events.clear()
-        noise = reader.non_json_lines[-1].decode("utf-8", "replace") if reader.non_json_lines else noise
+        noise = reader.non_json_lines[-1].decode("utf-8", "replace") if reader.non_json_lines else ""
         return self._end(connection, noise) or code
 
     def _print_prompt(self, entry: CassetteEntry) -> None:

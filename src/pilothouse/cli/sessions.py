@@ -135,29 +135,19 @@ def _fork(request: flags.ForkRequest, screen: Screen) -> int:
     return 0
 
 
+def _change(request: flags.SessionRequest, screen: Screen, done: str, change: Callable[[str], object]) -> int:
+    change(_resolve_id(request.session))
+    screen.note(done, "good")
+    return 0
+
+
 def _rename(request: flags.RenameRequest, screen: Screen) -> int:
-    return _change(request, screen, "renamed", transcripts.rename_session, request.title)
+    return _change(request, screen, "renamed", lambda session: transcripts.rename_session(session, request.title))
 
 
 def _tag(request: flags.TagRequest, screen: Screen) -> int:
     done = "tagged" if request.tag else "the tag is gone"
-    return _change(request, screen, done, transcripts.tag_session, request.tag)
-
-
-def _archive(request: flags.SessionRequest, screen: Screen) -> int:
-    return _change(request, screen, "archived", transcripts.archive_session)
-
-
-def _unarchive(request: flags.SessionRequest, screen: Screen) -> int:
-    return _change(request, screen, "not archived any more", transcripts.unarchive_session)
-
-
-def _change(
-    request: flags.SessionRequest, screen: Screen, done: str, change: Callable[..., object], *arguments: Any
-) -> int:
-    change(_resolve_id(request.session), *arguments)
-    screen.note(done, "good")
-    return 0
+    return _change(request, screen, done, lambda session: transcripts.tag_session(session, request.tag))
 
 
 def _delete(request: flags.DeleteRequest, screen: Screen) -> int:
@@ -265,7 +255,7 @@ def _show_progress(screen: Screen, label: str, *, quiet: bool) -> Generator[OnPr
 
 
 _ACTIONS: dict[str, Callable[[Any, Screen], int]] = {
-    "archive": _archive,
+    "archive": partial(_change, done="archived", change=transcripts.archive_session),
     "delete": _delete,
     "export": _export,
     "fork": _fork,
@@ -274,6 +264,6 @@ _ACTIONS: dict[str, Callable[[Any, Screen], int]] = {
     "search": _search,
     "show": _show,
     "tag": _tag,
-    "unarchive": _unarchive,
+    "unarchive": partial(_change, done="not archived any more", change=transcripts.unarchive_session),
     "usage": _usage,
 }

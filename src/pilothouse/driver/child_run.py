@@ -728,11 +728,11 @@ class ChildRun(OwnedTask):
         elif executable is not None:  # CLIs up to at least 2.0.0 do not send it
             warn_if_executable_is_old(executable)
 
-    def _on_change(self, message: StatusMessage | ConversationResetMessage) -> None:
-        if isinstance(message, StatusMessage):
-            self.permission_mode = message.permission_mode or self.permission_mode
-        else:
-            self.session_id = message.new_conversation_id or self.session_id
+    def _on_status(self, message: StatusMessage) -> None:
+        self.permission_mode = message.permission_mode or self.permission_mode
+
+    def _on_reset(self, message: ConversationResetMessage) -> None:
+        self.session_id = message.new_conversation_id or self.session_id
 
     def _on_denied(self, message: PermissionDeniedMessage) -> None:
         if self._query is not None:
@@ -768,12 +768,12 @@ class ChildRun(OwnedTask):
     _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         ApiRetryMessage: _on_retry,
         CommandLifecycleMessage: _on_lifecycle,
-        ConversationResetMessage: _on_change,
+        ConversationResetMessage: _on_reset,
         DoneMessage: _on_done,
         InitMessage: _on_init,
         PermissionDeniedMessage: _on_denied,
         ResultMessage: _on_result,
-        StatusMessage: _on_change,
+        StatusMessage: _on_status,
         **dict.fromkeys(RunningTasks.TRACKED, _on_task),
     }
 

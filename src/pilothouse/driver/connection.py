@@ -3,6 +3,8 @@
 It does not decide about prompts, results or deadlines.
 """
 
+# ruff: noqa: D102 - `QueryRun` says what each member of `ChildQuery` does
+
 from __future__ import annotations
 
 import asyncio
@@ -94,67 +96,27 @@ class ChildQuery(MessageSink, Protocol):
     was_sent: bool
 
     @property
-    def has_begun(self) -> bool:
-        """Whether messages come that belong to the query."""
-        ...
-
+    def has_begun(self) -> bool: ...
     @property
-    def owns_background(self) -> bool:
-        """Whether what background tasks say belongs to it although none of its prompts is answered now."""
-        ...
-
+    def owns_background(self) -> bool: ...
     @property
-    def has_ended(self) -> bool:
-        """Whether nothing follows."""
-        ...
-
+    def has_ended(self) -> bool: ...
     @property
-    def is_stopping(self) -> bool:
-        """Whether the end of its turn is awaited."""
-        ...
-
+    def is_stopping(self) -> bool: ...
     @property
-    def is_timed_out(self) -> bool:
-        """Whether a limit has stopped it."""
-        ...
-
-    def mark_begun(self, uuid: str | None = None) -> None:
-        """Mark a prompt as started."""
-
-    def unmark_begun(self) -> None:
-        """Undo `mark_begun`."""
-
-    def mark_cancelled(self, uuid: str | None) -> None:
-        """Take note that the CLI will not answer a prompt."""
-
-    def put_note(self, note: SystemMessage) -> None:
-        """Take a message of our own."""
-
-    def note_denied(self, message: PermissionDeniedMessage) -> None:
-        """Report a tool that the CLI has denied."""
-
-    def owns_result(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
-        """Whether a result belongs to it."""
-        ...
-
-    def add_result(self, result: ResultMessage) -> None:
-        """Add a result."""
-
-    def mark_done(self) -> None:
-        """Take what came as the whole answer."""
-
-    def accept_exit(self, exit_code: int | None = None) -> bool:
-        """Whether it may end now that its own child has ended its output."""
-        ...
-
-    def abandon(self) -> None:
-        """Drop further messages."""
-
-    def fail(self, error: BaseException) -> None:
-        """Fail."""
-
-    async def wait_decided(self) -> None:
-        """Wait for the decision of its middleware."""
+    def is_timed_out(self) -> bool: ...
+    def mark_begun(self, uuid: str | None = None) -> None: ...
+    def unmark_begun(self) -> None: ...
+    def mark_cancelled(self, uuid: str | None) -> None: ...
+    def put_note(self, note: SystemMessage) -> None: ...
+    def note_denied(self, message: PermissionDeniedMessage) -> None: ...
+    def owns_result(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool: ...
+    def add_result(self, result: ResultMessage) -> None: ...
+    def mark_done(self) -> None: ...
+    def accept_exit(self, exit_code: int | None = None) -> bool: ...
+    def abandon(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+    async def wait_decided(self) -> None: ...
 
 
 class PendingRequest(SingleWaiterEvent, kw_only=True):

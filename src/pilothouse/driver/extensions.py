@@ -6,7 +6,7 @@ A middleware sees every message and may add a prompt after a result. Loaded late
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Protocol
 
@@ -109,16 +109,13 @@ class MiddlewareRunner:
         self._is_running = False
         self.is_undecided = False
 
-    def on_messages(self, batch: list[Message]) -> list[Message]:
-        """Return what the consumer gets in place of `batch`.
+    def on_messages(self, batch: list[Message], after: int = 0) -> list[Message]:
+        """Return what the consumer gets in place of `batch`, which has passed the `after` innermost middlewares.
 
         Raises:
             UsageError: a middleware returned something else than a list.
         """
-        return self._pass_outward(batch, self._inner_first)
-
-    def _pass_outward(self, batch: list[Message], middlewares: Iterable[QueryMiddleware]) -> list[Message]:
-        for middleware in middlewares:
+        for middleware in self._inner_first[after:]:
             batch = middleware.on_messages(batch)
             if not isinstance(batch, list):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise _wrong_answer(middleware, "on_messages", batch, "a list of messages")
@@ -133,7 +130,7 @@ class MiddlewareRunner:
             if isinstance(following, NextPrompt):
                 if not following.messages:
                     return following
-                messages = self._pass_outward(list(following.messages), self._inner_first[at:])
+                messages = self.on_messages(list(following.messages), at)
                 return NextPrompt(following.prompt, messages)
             if following is not None:
                 raise _wrong_answer(middleware, "after_result", following, "a NextPrompt, or None")

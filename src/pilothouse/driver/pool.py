@@ -11,7 +11,7 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 from weakref import ref
 
 import anyio
@@ -203,7 +203,7 @@ class Pool:
             UsageError: the pool is closed, or belongs to another event loop.
             PilothouseError: a child could not be started.
         """
-        if not isinstance(cast("object", count), int) or isinstance(count, bool) or count < 1:
+        if not _is_number(count, int) or count < 1:
             raise UsageError(f"count: expected a whole number of at least 1, got {count!r:.80}")
         if self.max_live is not None and count > self.max_live:
             raise OptionsError(f"{count} children cannot be prewarmed: max_live is {self.max_live}")
@@ -363,14 +363,15 @@ class Pool:
     def _refill(self, group: PoolGroup) -> None:
         while not self._closed and len(group.idle) < group.target_size and self._has_spare_slot():
             session_id, invocation = group.next_invocation()
-            gone = partial(_notify_released, ref(self), ref(group))
-            how: Any = {
-                "session_id": session_id,
-                "booted": self.booted,
-                "any_directory": self.any_directory,
-                "idle_seconds": self.idle_ttl,
-            }
-            child = WarmChild(self._transport(), invocation, **how, on_released=gone)
+            child = WarmChild(
+                self._transport(),
+                invocation,
+                session_id=session_id,
+                booted=self.booted,
+                any_directory=self.any_directory,
+                idle_seconds=self.idle_ttl,
+                on_released=partial(_notify_released, ref(self), ref(group)),
+            )
             group.idle.append(child)
             self._children.add(child)
             spawn(child.run, "pilothouse prewarmed child")
@@ -388,9 +389,8 @@ class Pool:
         self._children.discard(child)
         if group is not None and child in group.idle:
             group.idle.remove(child)
-            group.target_size = group.request_count = (
-                0  # not claimed in time, or failed: prewarm again after two requests
-            )
+            # It was not claimed in time, or has failed: prewarm again after two requests.
+            group.target_size = group.request_count = 0
             group.has_early_requests = child.has_early_request
             if child.failure is not None:
                 log.info("a prewarmed child has ended: %s", child.failure)
@@ -408,8 +408,8 @@ class PooledTransport(Transport):
         self._pool = pool
         self._warm_child: WarmChild | None = None
         self._inner: Transport | None = None
-        self._opened = anyio.Event()  # the driver has sent the initialize request, which the warm child already has
-        self._is_open = False
+        # Set once no initialize request is to come that the warm child already has.
+        self._opened = anyio.Event()
         self._is_counted = False
         self._closed = False
         self.session_id: str | None = None
@@ -435,7 +435,8 @@ class PooledTransport(Transport):
         if isinstance(got, WarmChild):
             self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id
         else:
-            self._inner, self._is_open = got, True
+            self._inner = got
+            self._opened.set()
         if self._closed:  # closed in the meantime
             await self.close()
             raise anyio.ClosedResourceError
@@ -448,11 +449,10 @@ class PooledTransport(Transport):
     async def send(self, data: bytes) -> None:
         """Send all of `data`; the initialize request is not sent twice."""
         inner = self._require_inner()
-        if not self._is_open and self._warm_child is not None:
+        if not self._opened.is_set() and self._warm_child is not None:
             opening = self._warm_child.initialize_line
             if not data.startswith(opening):
                 raise UsageError("a prewarmed transport must receive the handshake first")
-            self._is_open = True
             self._opened.set()
             data = data[len(opening) :]
             if not data:
@@ -462,12 +462,12 @@ class PooledTransport(Transport):
     def try_send(self, data: bytes) -> bool:
         """See `Transport.try_send`; never the initialize request."""
         inner = self._inner
-        return self._is_open and not self._closed and inner is not None and inner.try_send(data)
+        return self._opened.is_set() and not self._closed and inner is not None and inner.try_send(data)
 
     async def receive(self) -> bytes:
         """The next bytes, starting with the initialize response."""
         inner = self._require_inner()
-        if not self._is_open:
+        if not self._opened.is_set():
             await self._opened.wait()
             self._require_inner()
         if self._warm_child is not None and self._warm_child.early_output:

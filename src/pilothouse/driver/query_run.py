@@ -426,8 +426,6 @@ class QueryRun(OwnedTask):
 
         The CLI reports session hooks, and a cleared conversation, before the turn begins (2.1.330).
         """
-        if self._has_delivered_init:
-            return batch
         self._held_bytes += size
         for at, message in enumerate(batch):
             if isinstance(message, InitMessage):

@@ -151,9 +151,7 @@ class OwnedTask(ABC):
 
     async def wait_finished(self) -> None:
         """Wait until it has ended and released everything. A call from inside the task returns at once."""
-        if (
-            not self._finished.is_set() and self._mark not in current_owners.get()
-        ):  # waiting would cost a turn of the loop
+        if not self._finished.is_set() and self._mark not in current_owners.get():  # waiting costs a turn of the loop
             await self._finished.wait()
 
     async def run(self) -> None:

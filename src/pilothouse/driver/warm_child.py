@@ -378,10 +378,9 @@ class WarmChild:
                 )
             case RequestReceived(subtype=subtype) if not self._reader_stopped.is_set():
                 self.has_early_request = True
-                problem = (
+                raise CLIExitedError(
                     f"the child asked {subtype!r} before a query claimed it: a process with startup requests "
                     "cannot be prewarmed"
                 )
-                raise CLIExitedError(problem)
             case _:
                 pass

@@ -44,7 +44,7 @@ from pydantic_ai.usage import RequestUsage
 
 from pilothouse.errors import PilothouseError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta
-from pilothouse.integrations.endpoints.exchange import MAX_ATTEMPTS, make_endpoint_error
+from pilothouse.integrations.endpoints.exchange import EFFORTS, MAX_ATTEMPTS, make_endpoint_error
 from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse.language_model.model import DEFAULT_MODEL
 
@@ -62,7 +62,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "tool-calls": "tool_call",
     "error": "error",
 }
-_EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 
 
 class PilothouseModel(Model[Any]):
@@ -177,7 +176,7 @@ class PilothouseModel(Model[Any]):
         timeout: Any = chosen.get("timeout")
         if isinstance(timeout, int | float):
             request["timeout"] = timeout
-        if parameters.thinking in _EFFORTS:
+        if parameters.thinking in EFFORTS:
             request["effort"] = parameters.thinking
         instructions = _find_instructions(messages, parameters)
         system = [{"role": "system", "content": instructions}] if instructions else []

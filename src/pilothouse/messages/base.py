@@ -170,8 +170,8 @@ def short_value(value: Any) -> str:
         shown = [short_value(item) for item in items[:_SHOWN_ITEMS]]
         return f"[{', '.join(shown + [f'… {len(items)} in all'] * (len(items) > _SHOWN_ITEMS))}]"
     if isinstance(value, dict):
-        pairs = cast("list[tuple[Any, Any]]", list(value.items())) if len(value) <= _SHOWN_ITEMS else None  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        if pairs is None:
-            return f"{{… {len(cast('dict[Any, Any]', value))} keys}}"
-        return "{" + ", ".join(f"{key!r}: {short_value(item)}" for key, item in pairs) + "}"
+        fields = cast("dict[Any, Any]", value)
+        if len(fields) > _SHOWN_ITEMS:
+            return f"{{… {len(fields)} keys}}"
+        return "{" + ", ".join(f"{key!r}: {short_value(item)}" for key, item in fields.items()) + "}"
     return repr(value)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import repeat
+from math import isfinite
 from typing import Any, Union, cast, get_args, get_origin
 
 import msgspec
@@ -286,7 +287,6 @@ def _share(one: msgspec.Struct, other: msgspec.Struct, names: tuple[str, ...]) -
 
 # Unions that are open on the wire, and the class for what fits no member.
 _OPEN: dict[type, type[UnknownPart]] = {Block: UnknownBlock, WireDelta: UnknownWireDelta, ApiEvent: UnknownApiEvent}
-_JSON_TEXT_OF_NUMBERS = (int, float)
 
 
 class CoercionFailure(Exception):  # noqa: N818 - never leaves this package
@@ -361,9 +361,9 @@ def coerce(kind: Any, value: Any) -> Any:
 
 
 def _coerce_scalar(kind: Any, value: Any) -> Any:
-    if kind is str and isinstance(value, _JSON_TEXT_OF_NUMBERS) and not isinstance(value, bool):
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    if kind is int and isinstance(value, float) and value == value and abs(value) != float("inf"):
+    if kind is int and isinstance(value, float) and isfinite(value):
         return int(value)
     if isinstance(value, str) and kind in (int, float, bool):
         try:

@@ -38,7 +38,7 @@ from pilothouse.native.turn import EngineTurn, TranscriptWriter, TurnPrompt, fin
 from pilothouse.native.wire import JsonObject, Wire, WirePort, as_object, as_objects, join_text
 from pilothouse.options import PrivateFile
 from pilothouse.transcripts import list_sessions
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.concurrency import LoopCondition, run_blocking
 
 NO_PROMPT = "Error: Input must be provided either through stdin or as a prompt argument when using --print"
 
@@ -70,7 +70,7 @@ class Engine:
         self._tools = tools
         self._wire = Wire(port)
         self._queue: deque[TurnPrompt] = deque()
-        self._wakeup = anyio.Event()
+        self._wakeup = LoopCondition()
         self._input_ended = False
         self._turn: EngineTurn | None = None
         self._turn_scope: anyio.CancelScope | None = None
@@ -253,7 +253,7 @@ class Engine:
         prompt = TurnPrompt(cast("str | list[JsonObject]", content), str(name) if name else None, frame)
         self._queue.append(prompt)
         await self._send_lifecycle(prompt, "queued")
-        self._wake()
+        self._wakeup.notify_all()
 
     def _fail(self, reason: str) -> None:
         """Report input that cannot be understood, and end the program, as the CLI does."""
@@ -264,11 +264,7 @@ class Engine:
     def _end_input(self) -> None:
         self._input_ended = True
         self._wire.end_input()
-        self._wake()
-
-    def _wake(self) -> None:
-        self._wakeup.set()
-        self._wakeup = anyio.Event()
+        self._wakeup.notify_all()
 
     # Effects of control requests.
 
@@ -317,7 +313,7 @@ class Engine:
     async def _cancel_turn(self) -> None:
         if self._turn_scope is not None:
             self._turn_scope.cancel()
-        self._wake()
+        self._wakeup.notify_all()
 
 
 DEFAULT_READ_BYTES: Final = 1 << 20

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilothouse._version import __version__
-from pilothouse.native.history import CLI_VERSION, make_timestamp
+from pilothouse.native.history import CLI_VERSION
 from pilothouse.native.models import list_models, make_zero_usage
 from pilothouse.native.state import STRUCTURED_TOOL_NAME, SessionState
 from pilothouse.native.wire import JsonObject
+from pilothouse.transcripts.edits import make_timestamp
 
 CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1", "msg_lifecycle_v1")
 

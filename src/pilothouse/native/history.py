@@ -11,13 +11,13 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.native.wire import JsonObject, as_object
 from pilothouse.transcripts.conversation import read_conversation
+from pilothouse.transcripts.edits import make_timestamp
 from pilothouse.transcripts.paths import SUFFIX, find_file, get_projects_directory, project_key
 from pilothouse.transcripts.rows import SPOKEN_TYPES, open_transcript, read_part
 
@@ -27,11 +27,6 @@ ENTRYPOINT: Final = "sdk-pilothouse"
 MISSING_TOOL_RESULT: Final = "[Tool result missing due to internal error]"
 _METADATA_TYPES: Final = frozenset({"custom-title", "ai-title", "tag", "cost-state"})
 """Types of rows outside the conversation that a fork copies."""
-
-
-def make_timestamp() -> str:
-    """Return the current time in the format of rows and frames."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class History:

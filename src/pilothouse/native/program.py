@@ -70,7 +70,7 @@ def _flush() -> None:
 
 async def _run(argv: Sequence[str], line: CommandLine) -> int:
     port = _StdioPort(line.text("output-format") or "text")
-    code = 1
+    code = 1  # also if the reader has closed the pipe
     ended: list[int] = []
     async with anyio.create_task_group() as group:
 
@@ -86,7 +86,7 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
         try:
             code = await Engine(port, argv, os.environ, Path.cwd()).run()
         except* (BrokenPipeError, anyio.BrokenResourceError):
-            code = 1  # the reader has closed the pipe
+            pass
     return ended[0] if ended else code
 
 

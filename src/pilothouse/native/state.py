@@ -142,9 +142,12 @@ class SessionState:
         """Make a request of the Messages API, with the conversation so far or with other messages."""
         shown = self.history.make_request_messages() if messages is None else messages
         head = {"model": self.model, "max_tokens": self.max_output, "messages": self._mark_messages_cached(shown)}
-        options: JsonObject = {"system": self.make_system_prompt(), "tools": self._make_tool_definitions()}
-        options |= {"thinking": self._make_thinking()}
-        options |= {"output_config": None if self.effort is None else {"effort": self.effort}}
+        options: JsonObject = {
+            "system": self.make_system_prompt(),
+            "tools": self._make_tool_definitions(),
+            "thinking": self._make_thinking(),
+            "output_config": None if self.effort is None else {"effort": self.effort},
+        }
         return head | {name: value for name, value in options.items() if value}
 
     def _make_tool_definitions(self) -> list[JsonObject]:

@@ -142,7 +142,7 @@ class ReplyRequest:
     async def _create(self, request: JsonObject) -> StreamedReply:
         message, self.request_id = await self._state.api.create(request, self._state.betas)
         self.reply = StreamedReply.from_message(message)
-        for block in list(self.reply.blocks):
+        for block in self.reply.blocks:
             await self._send_block(block)
         return self.reply
 

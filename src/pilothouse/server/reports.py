@@ -159,14 +159,13 @@ async def handle_policy(host: Host, request: Request) -> Response:
     body: dict[str, Any] = {"limits": limits, "roots": host.policy.roots}
     if shown is None:
         options = host.make_options({}).with_(asks=Asks())
-        body["policy"] = to_json_values(effective_policy(options))
-    if shown is not None:
+    else:
         session = host.get(shown, owner)
         if not isinstance(session, RestSession) or session.options is None:
             raise RefusedRequestError("bad_request", "the host does not know the options of this session")
-        body["policy"] = to_json_values(effective_policy(session.complete_options().with_(can_use_tool=None)))
+        options = session.complete_options().with_(can_use_tool=None)
         body |= await session.describe_health()
-    return HostResponse(body)
+    return HostResponse({**body, "policy": to_json_values(effective_policy(options))})
 
 
 async def handle_fleet(host: Host, request: Request) -> Response:

@@ -10,7 +10,6 @@ import ast
 import inspect
 import json
 import shutil
-import signal
 import sys
 import tempfile
 import textwrap
@@ -379,33 +378,25 @@ FakeStep: TypeAlias = tuple[str, list[Any], dict[str, Any]]
 
 def make_transcript_steps(data: bytes, name: str = "the recording") -> list[FakeStep]:
     """Make the steps that play a recording, its first connection; raises CassetteError if it is damaged."""
-    entries = read_cassette(data, name).connections[0].entries
+    connection = read_cassette(data, name).connections[0]
+    entries = connection.entries
     steps: list[FakeStep] = []
     # A prompt that was recorded as an argument may now come through stdin.
-    if _has_output(entries, "result") and not any(entry.direction == "in" for entry in entries):
+    is_from_argument = any(map(_is_result, entries)) and all(entry.direction != "in" for entry in entries)
+    if is_from_argument:
         steps.append(("expect", ["user", None], {}))
     for entry in entries:
         steps.extend(_make_steps(entry))
-    return [*steps, *_make_end_steps(entries)]
+    ending = connection.exit_info()
+    if ending.signal is not None:
+        return [*steps, ("kill", [ending.signal], {})]
+    # A healthy process waited for the end of its stdin.
+    waited = is_from_argument or connection.event("stdin_eof")
+    return [*steps, *([("wait_eof", [], {})] if waited else []), ("exit", [ending.exit_code or 0], {})]
 
 
-def _make_end_steps(entries: tuple[CassetteEntry, ...]) -> list[FakeStep]:
-    """Make the steps for the end of the recorded process; a healthy one waited for the end of its stdin."""
-    events = {entry.event.get("event"): entry.event for entry in entries if entry.direction == "meta"}
-    how = events.get("exit", {})
-    code, name = int(how.get("returncode") or 0), how.get("signal")
-    if code < 0:
-        name = signal.Signals(-code).name
-    if name is not None:
-        return [("kill", [name], {})]
-    spoken = any(entry.direction == "in" for entry in entries)
-    waited = "stdin_eof" in events or (not spoken and _has_output(entries, "result"))
-    return [("wait_eof", [], {}), ("exit", [code], {})] if waited else [("exit", [code], {})]
-
-
-def _has_output(entries: tuple[CassetteEntry, ...], kind: str) -> bool:
-    frames = (entry.frame for entry in entries if entry.direction == "out")
-    return any(frame is not None and frame["type"] == kind for frame in frames)
+def _is_result(entry: CassetteEntry) -> bool:
+    return entry.direction == "out" and (entry.frame or {}).get("type") == "result"
 
 
 def _make_steps(entry: CassetteEntry) -> list[FakeStep]:

@@ -512,10 +512,9 @@ class DeferredToolLoop(ToolLoop):
         calls = [self._calls[each] for each in left] if result.stop_reason == TOOL_DEFERRED else []
         self._calls.clear()
         self._deferred.clear()
-        if not calls:
-            self._accepts_calls = False
-            return LoopStep()
         self._accepts_calls = False  # no loop runs calls of a model woken meanwhile by a task
+        if not calls:
+            return LoopStep()
         with_output = [structs.replace(each, hook_output=self._bridge.pop_hook_output(each.id)) for each in calls]
         ran, messages = await self.run_calls(with_output, result)
         self._accepts_calls = self._bridge.is_sending_results = bool(ran)

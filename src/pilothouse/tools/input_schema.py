@@ -215,7 +215,7 @@ class ParametersInput:
         self._strict = strict
         self._adapters = {each.name: _make_adapter(each) for each in parameters if _needs_pydantic(each)}
         own = {each.name: each for each in parameters if each.name not in self._adapters}
-        self._typed = _make_typed_dict({name: each.annotation for name, each in own.items()}, own)
+        self._typed = _make_typed_dict(own)
         _compile(self._typed)
         self.schema: Schema = self._make_schema(own)
 
@@ -356,13 +356,13 @@ def inline_object_root(schema: Schema, name: str) -> Schema:
     return root
 
 
-def _make_typed_dict(annotations: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Any:
+def _make_typed_dict(parameters: Mapping[str, Parameter]) -> Any:
     # A TypedDict: msgspec compiles it once and leaves out missing fields, which have defaults in the function.
-    fields = {
-        name: typing.Required[kind] if parameters[name].default is REQUIRED else typing.NotRequired[kind]  # type: ignore[valid-type]
-        for name, kind in annotations.items()
-    }
     make: Any = typing.TypedDict
+    required, optional = cast("Any", typing.Required), cast("Any", typing.NotRequired)
+    fields = {
+        name: (required if each.default is REQUIRED else optional)[each.annotation] for name, each in parameters.items()
+    }
     return make("Arguments", fields)
 
 

@@ -388,9 +388,9 @@ class ToolAnnotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 _HINT_FIELDS = {
-    **{field.name: field.name for field in msgspec.structs.fields(ToolAnnotations)},
-    **{field.encode_name: field.name for field in msgspec.structs.fields(ToolAnnotations)},
-    **{field.name.removesuffix("_hint"): field.name for field in msgspec.structs.fields(ToolAnnotations)},
+    spelling: field.name
+    for field in msgspec.structs.fields(ToolAnnotations)
+    for spelling in (field.name, field.encode_name, field.name.removesuffix("_hint"))
 }
 
 

@@ -139,10 +139,11 @@ def _write_archived(path: Path, *, archived: bool) -> None:
     folder = get_sidecar_directory(path)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "the folder beside the session is a link", str(folder))
-    _write_sidecar(folder / "archived.json", {"archived": archived, "at": _format_now(), "by": "pilothouse"})
+    _write_sidecar(folder / "archived.json", {"archived": archived, "at": make_timestamp(), "by": "pilothouse"})
 
 
-def _format_now() -> str:
+def make_timestamp() -> str:
+    """Return the current time in the format of rows."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -283,7 +284,7 @@ class _ForkRows:
         self._chain = chain
         self._inherited = [row for row in rows if row.type in INHERITED_TYPES and row.agent_id is None]
         self._ids = {row.uuid: str(uuid4()) for row in chain if row.uuid is not None}
-        self._now = _format_now()
+        self._now = make_timestamp()
 
     def make_title_row(self, title: str) -> dict[str, Any]:
         return {"type": "custom-title", "customTitle": title, "sessionId": self._id}

@@ -412,9 +412,10 @@ class AcpAgent:
 
     def _respond(self, kind: Any, session: AcpSession) -> Any:
         described = session.describe()
-        has_id = "session_id" in kind.model_fields
+        if "session_id" in kind.model_fields:
+            described["sessionId"] = session.id
         self._tasks.start_soon(session.send_commands)  # after the response: before it, the editor knows no session
-        return kind.model_validate({**({"sessionId": session.id} if has_id else {}), **described})
+        return kind.model_validate(described)
 
 
 def _read_settings(cwd: str, given: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -457,12 +458,9 @@ def _translate_errors(session_id: str = "") -> Any:
         yield
     except SessionNotFoundError:
         raise _make_unknown(session_id) from None
-    except AuthenticationError as error:
-        raise RequestError(-32000, str(error), {"type": type(error).__name__}) from None
-    except UsageError as error:
-        raise RequestError(-32602, str(error), {"type": type(error).__name__}) from None
     except PilothouseError as error:
-        raise RequestError(-32603, str(error), {"type": type(error).__name__}) from None
+        code = -32000 if isinstance(error, AuthenticationError) else -32602 if isinstance(error, UsageError) else -32603
+        raise RequestError(code, str(error), {"type": type(error).__name__}) from None
 
 
 @contextlib.contextmanager

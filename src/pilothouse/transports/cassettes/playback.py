@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -357,8 +357,7 @@ class PlaybackState:
 
     # Reading the recording.
 
-    def _read_entries(self, entries: Iterable[CassetteEntry]) -> None:
-        entries = tuple(entries)
+    def _read_entries(self, entries: Sequence[CassetteEntry]) -> None:
         if not any(entry.direction == "in" for entry in entries) and any(
             _ends_turn(entry.frame) for entry in entries if entry.direction == "out"
         ):
