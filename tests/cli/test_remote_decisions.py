@@ -15,7 +15,7 @@ from pilothouse.cli.console import find_link
 from pilothouse.errors import UsageError
 
 LIMIT = 10
-PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"input": {}}}
+PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"tool_name": "Bash", "input": {}}}
 PLAN = {"kind": "plan", "can_always_allow": False, "request": {"input": {"plan": "p"}}}
 QUESTIONS = [{"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]}]
 QUESTION = {"kind": "question", "request": {"input": {"questions": QUESTIONS}}}

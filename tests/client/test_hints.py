@@ -75,8 +75,9 @@ def wait(awaitable: Any) -> None:
 
 
 @pytest.mark.parametrize("code", SLIPS)
-def test_a_mistake_is_reported_with_advice(code: str) -> None:
+def test_a_mistake_is_reported_with_advice(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, text = SLIPS[code]
+    monkeypatch.delattr(sync, "stores", raising=False)  # of another test's import
     names = {"ph": ph, "sync": sync, "enter": enter, "enter_async": enter_async, "wait": wait}
     with pytest.raises(kind, match=text) as caught:
         exec(code, names)

@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "own as builtin": ({"tools": [add]}, "functions of your own go into `custom_tools`"),
     "server key": ({"mcp_servers": {"x": {"comand": "npx"}}}, "'command' is missing, and there is no key 'comand'"),
     "env value": ({"env": {"A": 1}}, "the value of 'A' must be text, or None to remove it, not int"),
-    "env name": ({"env": {"A=B": "1"}}, "'A=B' cannot be the name of a variable"),
+    "env name": ({"env": {"A=B": "1"}}, "'A=…' cannot be the name of a variable"),
     "schema type": (
         {"json_schema": {"type": "objekt"}},
         r"not a valid JSON Schema: 'type' is 'objekt', expected one of",
