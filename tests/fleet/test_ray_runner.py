@@ -48,6 +48,22 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         RayRunner()
 
 
+ACTOR = """
+import pickle, threading
+from pilothouse.fleet import ray_runner
+
+ray_runner.EXIT_SECONDS = 0.1
+host = ray_runner.ActorAttemptHost(b"", pickle.dumps)
+threading.Thread(target=threading.Event().wait).start()  # Python waits for it when the main thread has ended
+print("ended", flush=True)
+"""
+
+
+def test_the_process_of_an_actor_exits_although_a_thread_of_it_never_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", ACTOR], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
 class PlayedRay:
     """What is asked of Ray to connect."""
 

@@ -9,6 +9,8 @@ import logging
 import os
 import pickle
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -154,6 +156,28 @@ END_SECONDS = 20.0
 """Seconds for an actor to end an attempt and its process; then the actor is killed."""
 
 
+EXIT_SECONDS = 5.0
+"""Seconds for an actor's process to exit once its main thread has ended."""
+
+
+class ActorAttemptHost(AttemptHost):
+    """An `AttemptHost` in an actor. Its process exits soon after its main thread.
+
+    Without that it may stay for ever when the program of the actor is killed: the main thread then waits for a thread
+    of Ray's that no longer exists (seen with Ray 2.60 on Python 3.11).
+    """
+
+    def __init__(self, runner: bytes, dumps: Callable[[Any], bytes]) -> None:
+        super().__init__(runner, dumps)
+        threading.Thread(target=_exit_after_main_thread, name="pilothouse actor", daemon=True).start()
+
+
+def _exit_after_main_thread() -> None:
+    threading.main_thread().join()
+    time.sleep(EXIT_SECONDS)
+    os._exit(0)
+
+
 class RayRunner:
     """Executes attempts in actors of a Ray cluster; needs `pilothouse[ray]`.
 
@@ -203,7 +227,9 @@ class RayRunner:
         self._start_timeout = start_timeout
         limit = 3 * self._attempts_per_actor + 8  # per attempt: one call that waits, and those that stop it
         try:
-            self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit, max_restarts=0)
+            self._actor_class = self._ray.remote(ActorAttemptHost).options(
+                **options, max_concurrency=limit, max_restarts=0
+            )
         except (TypeError, ValueError) as error:
             raise UsageError(f"actor_options: {shorten_error(error)}") from error
         self._slots: list[ActorSlot] = []
