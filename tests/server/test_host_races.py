@@ -75,15 +75,25 @@ async def test_a_session_that_is_removed_twice_at_a_time_is_closed_once(tmp_path
         assert (events.count("closed"), events[-1]) == (1, "closed")
 
 
-async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(tmp_path: Path) -> None:
+async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its prompts may end after it."""
     cli = Cli()
     cli.acts["hang"] = hang
+    is_closed = anyio.Event()
+
+    async def record_late(error: Exception) -> None:
+        await is_closed.wait()
+
     async with opened(tmp_path, cli) as host:
         session = await host.start_rest_session({})
+        monkeypatch.setattr(session, "_record_failure", record_late)
         for text in ("hang", "next"):
             await host.send_prompt(session, text)
         await until(lambda: bool(cli.uuids))
         await host.close(session)
+        is_closed.set()
         await finish(session)
         events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
         assert (events.count("closed"), events[-1]) == (1, "closed")
