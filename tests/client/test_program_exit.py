@@ -95,6 +95,29 @@ def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> No
     assert not [line for line in noise if "pilothouse" in line or "Error" in line or "Warning" in line], err
 
 
+def test_the_program_ends_with_the_first_message_of_a_child_that_was_fast(hanging: FakeCLI) -> None:
+    """The shell that ends the child is started beside it. On a busy machine that may take longer than the message."""
+    program = Program(
+        """
+        import time
+        from pilothouse.transports.watchdog import Watchdog
+        start_shell = Watchdog._start_shell
+        def start_late(*arguments):
+            time.sleep(0.5)
+            start_shell(*arguments)
+        Watchdog._start_shell = start_late
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                os._exit(3)
+        asyncio.run(main())
+        """,
+        hanging,
+    )
+    code, _, err = program.end()
+    assert (code, err) == (3, "")
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
 @pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_program_ends_in_the_middle(hanging: FakeCLI, how: str, backend: str) -> None:

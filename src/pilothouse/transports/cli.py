@@ -24,7 +24,7 @@ from pilothouse.transports.child import ChildProcess, ExitStatus, kill_orphans, 
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import cached_cli, drop_cached_cli, find_or_install_cli
 from pilothouse.transports.stderr import StderrLog
-from pilothouse.transports.watchdog import KILL
+from pilothouse.transports.watchdog import KILL, watchdog
 
 if TYPE_CHECKING:
     from pilothouse.options.secrets import Redactor
@@ -262,7 +262,15 @@ class CliTransport(Transport):
         """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""
         if self._child is None:
             raise anyio.ClosedResourceError
-        return self._child.stdout.read()
+        return self._receive_first(self._child) if watchdog.is_starting else self._child.stdout.read()
+
+    async def _receive_first(self, child: ChildProcess) -> bytes:
+        """Hold the first output until the watchdog runs, so that a program may end with its first message."""
+        data = await child.stdout.read()
+        if watchdog.is_starting:
+            with anyio.CancelScope(shield=True):  # else a cancelled call would lose the data
+                await run_blocking(watchdog.wait_until_started)
+        return data
 
     async def end_input(self) -> None:
         """Close the child's input once pending writes are complete."""

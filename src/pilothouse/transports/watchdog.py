@@ -31,6 +31,8 @@ KILL: int = getattr(signal, "SIGKILL", 9)
 """SIGKILL, also on systems that do not define the name."""
 EXIT_GRACE_SECONDS = 1.0
 """Seconds between SIGTERM and SIGKILL for groups left at interpreter exit."""
+START_SECONDS = 1.0
+"""Seconds that the first output of a child waits at most for the shell."""
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
 set -f
@@ -110,7 +112,11 @@ def _create_unnamed_file() -> int:
 
 
 class Watchdog:
-    """Owns the shell and its file. Starts with the first group, off the caller's thread; replaces a dead shell."""
+    """Owns the shell and its file. Starts with the first group, off the caller's thread; replaces a dead shell.
+
+    Attributes:
+        is_starting: whether the shell is being started: a host that is killed now leaves its first child behind.
+    """
 
     def __init__(self) -> None:
         # Re-entrant: garbage collection may call `release` while the same thread holds the lock.
@@ -120,6 +126,8 @@ class Watchdog:
         self._fd = -1
         self._poll: Callable[[int], list[Any]] | None = None  # reports, within a timeout in ms, a dead shell
         self._shell_pid = 0
+        self.is_starting = False
+        self._started = threading.Event()
 
     @property
     def groups(self) -> frozenset[int]:
@@ -161,15 +169,21 @@ class Watchdog:
         poll = select.poll()
         poll.register(self._fd, 0)  # reports only that the reader closed its end
         self._poll = poll.poll
-        # The lines wait in the file. The shell starts in parallel with the first child, so as not to delay it: only a
-        # host that is killed within those few milliseconds leaves that child behind.
+        # The lines wait in the file. The shell starts in parallel with the first child, so as not to delay it.
         if not sys.is_finalizing():
+            self._started.clear()
+            self.is_starting = True
             with contextlib.suppress(RuntimeError):
                 threading.Thread(
                     target=self._start_shell, args=(read_end, file_fd), name="pilothouse-watchdog", daemon=True
                 ).start()
                 return
+            self.is_starting = False
         os.close(read_end)
+
+    def wait_until_started(self) -> None:
+        """Wait until the shell has been started, for at most `START_SECONDS`. Blocking."""
+        self._started.wait(START_SECONDS)
 
     def _release_shell(self) -> None:
         """Clean up after a shell that was killed."""
@@ -197,6 +211,8 @@ class Watchdog:
             return
         finally:
             os.close(read_end)
+            self.is_starting = False
+            self._started.set()
         self._shell_pid = shell.pid
         shell.returncode = 0  # the shell outlives this process: `Popen` must neither wait for it nor warn
 
@@ -220,6 +236,7 @@ class Watchdog:
     def reset_after_fork(self) -> None:
         """After a fork, in the child: drop all state; the groups, the file and the pipe belong to the parent."""
         self._lock = threading.RLock()
+        self.is_starting, self._started = False, threading.Event()
         self._entries.clear()
         self._shell_pid = 0
         ledger, self._file = self._file, None
