@@ -210,6 +210,13 @@ MAX_PROMPT_CHARS = 2000
 """Characters of a command that `PermissionRequest.prompt` shows."""
 
 
+def escape_unprintable(text: str, kept: str = "") -> str:
+    """Return `text` with escapes for the characters that are not printable, except those in `kept`."""
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WIRE_NAMES):
     """A tool call that needs permission.
 
@@ -280,9 +287,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
         if about and len(about) > MAX_PROMPT_CHARS:
             about = f"{about[:MAX_PROMPT_CHARS]}… ({len(about) - MAX_PROMPT_CHARS:,} more characters)"
         text = self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
-        if text.isprintable():
-            return text
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        return escape_unprintable(text)
 
 
 class QuestionOption(Struct, frozen=True):

@@ -24,6 +24,7 @@ from pilothouse.events import (
 )
 from pilothouse.messages import AssistantMessage, Message, StreamEvent, TextBlock, ToolUseBlock, UserMessage
 from pilothouse.permissions import Allow
+from pilothouse.permissions.requests import escape_unprintable
 
 Update = dict[str, Any]
 
@@ -218,9 +219,7 @@ def describe_asked_call(call: ToolUseBlock, cwd: str = "") -> Update:
     """
     made, command = describe_call(call, cwd), call.input.get("command")
     if isinstance(command, str) and (command != made["title"] or not command.isprintable()):
-        shown = "".join(
-            char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in command
-        )
+        shown = escape_unprintable(command, kept="\n\t")
         fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", command))])
         made["content"] = [*made.get("content", ()), _make_content(f"{fence}sh\n{shown}\n{fence}")]
     return made
