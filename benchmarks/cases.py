@@ -13,7 +13,7 @@ OURS, INCUMBENT, FLOOR = "ours", "incumbent", "floor"
 SUBJECTS = (OURS, INCUMBENT, FLOOR)
 RATE = "rate"
 Size = Literal["full", "short", "smoke"]
-Need = Literal["cli", "postgres", "ripgrep"]
+Need = Literal["cli", "ripgrep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Case:
         pinned: run on one core, so that who wakes whom on which core does not decide.
         timeout: seconds after which a sample is killed and counts as failed.
         warm_up: whether a full run throws the first round away.
-        needs: what it needs beside the fake CLI: the real CLI, with a scripted model on loopback; a server of
-            PostgreSQL; `ripgrep`, which is the floor.
+        needs: what it needs beside the fake CLI: the real CLI, with a scripted model on loopback; `ripgrep`, which is
+            the floor.
     """
 
     name: str
@@ -278,9 +278,9 @@ CASES: tuple[Case, ...] = (
         samples=SAMPLES,
         metrics={"wall": "ms", "statement": "ms", "memory": "MB"},
         goals=(
-            Goal("wall", INCUMBENT, 1 / 8),
-            Goal("statement", INCUMBENT, 1 / 8),
-            Goal("memory", INCUMBENT, 0.4),
+            Goal("wall", INCUMBENT, 1 / 4),
+            Goal("statement", INCUMBENT, 1 / 4),
+            Goal("memory", INCUMBENT, 1 / 2),
         ),
     ),
     Case(
@@ -355,46 +355,6 @@ CASES: tuple[Case, ...] = (
     _asked_endpoint("chat-32", "32 clients at once", "/v1/chat/completions", 3, clients=32),
     _fleet("fleet", "in memory", 1.15),
     _fleet("fleet-journaled", "journaled", 1.3),
-    Case(
-        name="postgres",
-        title="a fleet over PostgreSQL",
-        measure="postgres",
-        scenario="small",
-        sizes={"full": {"WAITING": "100000"}, "short": {"WAITING": "5000"}},
-        samples=LONG,
-        metrics=dict.fromkeys(
-            (
-                "enqueued_per_second",
-                "lease_and_settle_ms",
-                "memory_growth_mb",
-                "rows_rewritten_by_workers_that_come_and_go",
-            ),
-            "",
-        ),
-        goals=(
-            Goal("enqueued_per_second", "", 20_000, is_least=True),
-            Goal("lease_and_settle_ms", "", 2),
-            Goal("memory_growth_mb", "", 20),
-            Goal("rows_rewritten_by_workers_that_come_and_go", "", 0),
-        ),
-        subjects=(OURS,),
-        warm_up=False,
-        needs="postgres",
-    ),
-    Case(
-        name="postgres-idle",
-        title="1,000 idle workers over PostgreSQL",
-        measure="postgres_idle",
-        scenario="small",
-        sizes={"full": {"WORKERS": "1000"}},
-        samples={"full": 1},  # it takes two minutes
-        metrics=dict.fromkeys(("idle_transactions_per_second", "start_p95_seconds"), ""),
-        goals=(Goal("idle_transactions_per_second", "", 100), Goal("start_p95_seconds", "", 0.2)),
-        subjects=(OURS,),
-        timeout=400.0,
-        warm_up=False,
-        needs="postgres",
-    ),
     Case(
         name="real",
         title="one-shot query, real CLI, scripted model",

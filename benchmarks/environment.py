@@ -40,8 +40,8 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = settings["dependency-groups"]["bench"]
-    extras = settings["project"]["optional-dependencies"]["server"]
-    needed = (*packages, platform.python_version(), *settings["project"]["dependencies"], *extras)
+    ours = [path.read_text() for path in sorted(ROOT.glob("packages/*/pyproject.toml"))]
+    needed = (*packages, platform.python_version(), *ours)
     wanted = hashlib.sha256("\n".join(needed).encode()).hexdigest()
     stamp = VENV / "made.stamp"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
@@ -52,8 +52,8 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     )
     venv.create(VENV, with_pip=True, clear=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    ours = ["--editable", f"{ROOT}[server]"]
-    subprocess.run([*install, *packages, *ours], check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
+    command = [*install, *packages, "--requirement", "packages.txt"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
     stamp.write_text(wanted)
     return python
 

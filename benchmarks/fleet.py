@@ -84,7 +84,8 @@ async def journaled(runs: int, cli: str, scratch: Path) -> None:
 
 
 async def _fleet(runs: int, cli: str, journal: Path | None) -> None:
-    from pilothouse import Agent, Fleet
+    from pilothouse import Agent
+    from pilothouse_fleet import Fleet
 
     count = 0
     async with Fleet(Agent(cli=cli), concurrency=CONCURRENCY, journal=journal) as fleet:
@@ -96,7 +97,8 @@ async def _fleet(runs: int, cli: str, journal: Path | None) -> None:
 
 async def queued(runs: int, cli: str, scratch: Path) -> Numbers:
     """Many runs in a journal, of which a few are taken."""
-    from pilothouse import Agent, Fleet
+    from pilothouse import Agent
+    from pilothouse_fleet import Fleet
 
     before = memory()
     started = time.perf_counter()
@@ -114,9 +116,10 @@ async def queued(runs: int, cli: str, scratch: Path) -> Numbers:
 
 async def endless(runs: int, _: str, __: Path) -> Numbers:
     """A stream of items whose runs cost nothing: what stays in memory after so many."""
-    from pilothouse import Fleet, QueryResult
+    from pilothouse import QueryResult
     from pilothouse.messages import from_dict
-    from pilothouse.testing import frames
+    from pilothouse_fleet import Fleet
+    from pilothouse_testing import frames
 
     class Nothing:
         async def run(self, attempt: Any) -> QueryResult:
@@ -152,8 +155,9 @@ COMPARED = ("bare", "queries", "in memory", "journaled")
 def child(way: str, runs: int, cli: str, scratch: Path) -> Numbers:
     """Do it here, and say how long it took."""
     import pilothouse
+    import pilothouse_fleet
 
-    assert pilothouse.Fleet
+    assert pilothouse_fleet.Fleet
     assert pilothouse.Agent().query("warm")
     before = os.times()
     started = time.perf_counter()

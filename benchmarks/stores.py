@@ -28,7 +28,14 @@ from typing import Any, TypeVar
 from benchmarks.environment import ROOT, clean_environment
 from benchmarks.subjects.kept_sessions import LONG_SESSION
 from benchmarks.transcripts import WORDS_OF_SMALL, rows, write_long, write_many
-from pilothouse.stores import MemoryStore, ObjectStore, PostgresStore, RedisStore, SqliteStore, StoredSessions
+from pilothouse_transcripts.stores import (
+    MemoryStore,
+    ObjectStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    StoredSessions,
+)
 
 PROJECT = "-work-project"
 INCUMBENT = "incumbent"

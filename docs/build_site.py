@@ -52,6 +52,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "durable.md",
         "elsewhere.md",
         "host.md",
+        "host-promises.md",
         "remote.md",
         "console.md",
         "front-ends.md",
@@ -129,11 +130,12 @@ pymdownx.superfences = {{}}
 [project.plugins.search]
 [project.plugins.offline]
 [project.plugins.mkdocstrings.handlers.python]
-paths = ["{src}"]
+paths = {sources}
 [project.plugins.mkdocstrings.handlers.python.options]
 docstring_style = "google"
 docstring_options = {{ warnings = false }}
 extensions = ["{extension}"]
+preload_modules = {packages}
 docstring_section_style = "list"
 merge_init_into_class = true
 filters = ["!^_"]
@@ -180,7 +182,7 @@ def write_pages() -> None:
     for place, there in OUTSIDE.items():
         copy(ROOT / place, there)
     (SOURCE / "error-texts.md").write_text(make_page(), "utf-8")
-    for module in ("", *PUBLIC_MODULES):
+    for module in ("pilothouse", *PUBLIC_MODULES):
         write_api(module)
 
 
@@ -196,22 +198,21 @@ def copy(path: Path, there: str) -> None:
 def public_names(module: str) -> list[str]:
     """The names that the page of a module explains: those that no page before it does."""
     root = list(vars(pilothouse)["__all__"])
-    if not module:
+    if module == "pilothouse":
         return [name for name in root if name != "__version__"]
-    return [name for name in dict.fromkeys(list_names(f"pilothouse.{module}")) if name not in root]
+    return [name for name in dict.fromkeys(list_names(module)) if name not in root]
 
 
 def name_api_page(module: str) -> str:
-    return f"api/{module.replace('.', '-') or 'index'}.md"
+    return f"api/{'index' if module == 'pilothouse' else module.replace('.', '-')}.md"
 
 
 def write_api(module: str) -> None:
-    full = f"pilothouse.{module}" if module else "pilothouse"
-    about = f"`from {full} import …`" if module else "`import pilothouse as ph`"
-    names = "".join(f"\n::: {full}.{name}\n" for name in public_names(module))
+    about = "`import pilothouse as ph`" if module == "pilothouse" else f"`from {module} import …`"
+    names = "".join(f"\n::: {module}.{name}\n" for name in public_names(module))
     page = SOURCE / name_api_page(module)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(API_PAGE.format(title=full, about=about, names=names), "utf-8")
+    page.write_text(API_PAGE.format(title=module, about=about, names=names), "utf-8")
 
 
 def find_title(page: Path) -> str:
@@ -248,13 +249,12 @@ def find_gaps() -> Iterator[str]:
     for path in SOURCE.rglob("*.md"):
         if (page := path.relative_to(SOURCE).as_posix()) not in placed:
             yield f"{page} has no place in PARTS"
-    for module in ("", *PUBLIC_MODULES):
+    for module in ("pilothouse", *PUBLIC_MODULES):
         page = (SITE / name_api_page(module)).with_suffix(".html")
         shown = set(re.findall(r'id="(pilothouse[\w.]*)"', page.read_text("utf-8")))
-        full = f"pilothouse.{module}" if module else "pilothouse"
         if re.search(r'<(script|link|img)[^>]*"https?://', page.read_text("utf-8")):
             yield f"{page.name} requests something from elsewhere"
-        yield from (f"{full}.{name} has no entry" for name in public_names(module) if f"{full}.{name}" not in shown)
+        yield from (f"{module}.{name} has no entry" for name in public_names(module) if f"{module}.{name}" not in shown)
 
 
 def write_twins() -> None:
@@ -267,9 +267,8 @@ def write_twins() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / page, target)
             lines.append(f"- [{find_title(SOURCE / page)}]({page})")
-    for module in ("", *PUBLIC_MODULES):  # what those pages have is made by the generator of the site
-        full = f"pilothouse.{module}" if module else "pilothouse"
-        (SITE / name_api_page(module)).write_text(make_api_text(full, public_names(module)), "utf-8")
+    for module in ("pilothouse", *PUBLIC_MODULES):  # what those pages have is made by the generator of the site
+        (SITE / name_api_page(module)).write_text(make_api_text(module, public_names(module)), "utf-8")
     (SITE / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
 
 
@@ -285,7 +284,16 @@ def build() -> Iterable[str]:
     """Build the site; gives what is wrong with it."""
     write_pages()
     config = SOURCE.parent / "zensical.toml"
-    config.write_text(CONFIG.format(nav=make_nav(), src=ROOT / "src", extension=HERE / "docstrings.py"), "utf-8")
+    sources = sorted(ROOT.glob("packages/*/src"))
+    config.write_text(
+        CONFIG.format(
+            nav=make_nav(),
+            sources=json.dumps([str(path) for path in sources]),
+            packages=json.dumps([path.name for source in sources for path in source.iterdir()]),
+            extension=HERE / "docstrings.py",
+        ),
+        "utf-8",
+    )
     shutil.rmtree(SITE, ignore_errors=True)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

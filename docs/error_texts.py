@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pilothouse import errors
 
-SOURCE = Path(errors.__file__).parent
+SOURCES = sorted(Path(__file__).parents[1].glob("packages/*/src"))
 HEAD = """\
 # Texts of errors
 
@@ -36,8 +36,8 @@ def collect_texts() -> dict[str, set[str]]:
     tree = (errors.__doc__ or "").partition("::\n")[2]
     names = frozenset(_CLASS.findall(tree))
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for path in sorted(SOURCE.rglob("*.py")):
-        if "compat" not in path.parts:  # what is raised there has the texts of another library
+    for path in (path for source in SOURCES for path in sorted(source.rglob("*.py"))):
+        if "pilothouse_compat" not in path.parts:  # what is raised there has the texts of another library
             for name, text in find_calls(ast.parse(path.read_text("utf-8")), names):
                 found[name].add(text)
     return found

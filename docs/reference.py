@@ -26,14 +26,15 @@ import pilothouse
 from pilothouse import errors
 from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
-from pilothouse.integrations import genai
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, settings, value_structs
 from pilothouse.options.table import describe_target
+from pilothouse_models.endpoints.fields import CHAT_FIELDS, MESSAGES_FIELDS, RESPONSES_FIELDS
+from pilothouse_otel import genai
 
 HERE = Path(__file__).parent
-OPTION_TYPES = HERE.parent / "src" / "pilothouse" / "options" / "settings.pyi"
+OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
 FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "fault_matrix.py"))
 MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
@@ -167,7 +168,7 @@ def public_names() -> str:
     root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
     parts: list[str] = []
     left = set(root)
-    for home in (import_module(f"pilothouse.{each}") for each in PUBLIC_MODULES):
+    for home in map(import_module, PUBLIC_MODULES):
         is_package = hasattr(home, "__path__")
         found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
         left -= set(found)
@@ -184,13 +185,27 @@ def public_names() -> str:
 
 
 def genai_names() -> str:
+    found = [(name, value) for name, value in vars(genai).items() if name.isupper() and isinstance(value, str)]
     rows = [
-        (name.replace("_", " "), f"`{old}`" if old else "", "the same" if old == new else f"`{new}`" if new else "")
-        for name in genai.ConventionNames.__struct_fields__
-        if name != "version"
-        for old, new in [(getattr(genai.V1_41, name), getattr(genai.LATEST, name))]
+        (name.lower().replace("_", " "), code(value))
+        for name, value in found
+        if name != "SCHEMA_URL" and not value.startswith("pilothouse.")
     ]
-    return table(("what", "1.41.0", "latest"), rows)
+    return table(("what", "name"), rows)
+
+
+def request_fields() -> str:
+    """What becomes of each field of a request to an endpoint."""
+    apis = {
+        "`/v1/chat/completions`": CHAT_FIELDS,
+        "`/v1/responses`": RESPONSES_FIELDS,
+        "`/v1/messages`": MESSAGES_FIELDS,
+    }
+    rows = [
+        (api, *(listed(path for path, field in known.items() if field.use == use) for use in REQUEST_FIELD_USES))
+        for api, known in apis.items()
+    ]
+    return table(("path", "used", "ignored, and named in the header", "refused: status 400"), rows)
 
 
 def faults() -> str:
@@ -223,6 +238,8 @@ def programs() -> str:
     return table(("program", "what it shows"), rows)
 
 
+REQUEST_FIELD_USES = ("used", "ignored", "refused")
+
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
@@ -237,6 +254,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "notices": notices,
     "options": options,
     "programs": programs,
+    "request_fields": request_fields,
     "public_names": public_names,
     "stream_events": stream_events,
     "system": system,
@@ -252,6 +270,7 @@ from typing import Any, Literal, Self, TypedDict
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation
 from pilothouse.messages.core import PermissionMode
+from pilothouse.options.cli_settings import CliSettings
 from pilothouse.options.value_structs import (
     AdaptiveThinking,
     AgentDefinition,

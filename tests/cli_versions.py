@@ -1,7 +1,7 @@
 """Keep up with releases of the CLI: pin one, compare two, and run the tests on others.
 
-    python -m tests.cli_versions bump 2.1.331      write pins.json for this version; `latest` is the newest one
-    python -m tests.cli_versions drift 2.1.331     print what this version has and the pinned one lacks, or the reverse
+    python -m tests.cli_versions bump 2.1.332      write pins.json for this version; `latest` is the newest one
+    python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse
     python -m tests.cli_versions canary latest     run the tests of the real CLI on this version; several are allowed
 
 Packages come through npm and pip, so registries and proxies are those of the user. The official TypeScript SDK is
@@ -30,12 +30,13 @@ from xml.etree import ElementTree
 import msgspec
 
 from pilothouse.errors import PilothouseError, ProvisionError
+from pilothouse.options import CliSettings
 from pilothouse.provision.artifacts import Artifact, CliPins, PackageSource, Pins, cache_root, load_pins
 from pilothouse.provision.installer import download, ensure_artifact
 from pilothouse.provision.pinned_files import find_platform_key
 
 ROOT = Path(__file__).parents[1]
-PINS = ROOT / "src" / "pilothouse" / "provision" / "pins.json"
+PINS = ROOT / "packages" / "pilothouse" / "src" / "pilothouse" / "provision" / "pins.json"
 SDK = "@anthropic-ai/claude-agent-sdk"
 BINARY = "@anthropic-ai/claude-code-{platform}"
 WHEEL = "claude-agent-sdk"
@@ -226,6 +227,12 @@ def _find_messages(types: str) -> Iterator[str]:
         yield "/".join(word[1] for word in words if word) or name
 
 
+def find_settings(types: str) -> list[str]:
+    """Return the keys of a settings file."""
+    block = re.search(r"^export declare interface Settings \{\n(.*?)^\}", types, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^    ([\w$]+)\?:", block[1], re.MULTILINE) if block else []
+
+
 _MESSAGE_KEYS = ("type", "subtype")
 
 SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
@@ -233,9 +240,14 @@ SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
     "options": _find_options,
     "control subtypes": _find_subtypes,
     "messages": _find_messages,
+    "settings": find_settings,
     "hooks": lambda types: re.findall(r"'(\w+)'", "".join(re.findall(r"HOOK_EVENTS: readonly \[(.*?)\]", types))),
 }
 """What the types tell about a release, and how it is found."""
+
+
+OWN: Mapping[str, Iterable[str]] = {"settings": list(CliSettings.__annotations__)}
+"""What pilothouse itself lists, which a release is compared with in place of the pinned one."""
 
 
 def compare(title: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
@@ -262,7 +274,7 @@ def report_drift(version: str) -> Iterator[str]:
     pinned, candidate = read_release(load_pins().cli.version), read_release(version)
     yield f"Claude Code {pinned.manifest.version} (pinned) -> {candidate.manifest.version}"
     for title, find in SURFACE.items():
-        yield from compare(title, find(pinned.types), find(candidate.types))
+        yield from compare(title, OWN.get(title) or find(pinned.types), find(candidate.types))
     yield from compare("flags of --help", *(find_flags(fetch_cli(release)) for release in (pinned, candidate)))
 
 

@@ -30,9 +30,13 @@ sys.path[:0] = [str(path) for path in sorted(TESTS.iterdir()) if path.is_dir()]
 settings.register_profile("pilothouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pilothouse")
 
-# A shell starts its background jobs with Ctrl-C ignored, nohup starts what it runs with SIGHUP ignored, and their
-# children inherit that.
-for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+# A shell starts its background jobs with Ctrl-C and SIGQUIT ignored, nohup starts what it runs with SIGHUP ignored, and
+# their children inherit that.
+for _signal, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _handler)
 

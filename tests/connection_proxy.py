@@ -30,6 +30,11 @@ class Proxy:
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}"
 
+    @property
+    def open_count(self) -> int:
+        """Number of connections that are open."""
+        return len(self._open)
+
     def cut(self) -> None:
         """Cut all connections."""
         for scope in list(self._open):

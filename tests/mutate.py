@@ -1,8 +1,8 @@
 """Change one line of the source at a time, and see that the tests notice: `python -m tests.mutate [words]`.
 
-`tests/mutations.toml` lists the mutations. Each has `file` (below `src/pilothouse`), `old` (text that the file contains
-exactly once), `new`, and `tests` (arguments for pytest: files below `tests`, node ids, `-k`). With words, the program
-runs only the mutations whose file, text or tests contain one of the words.
+`tests/mutations.toml` lists the mutations. Each has `file` (below the `src` of a package), `old` (text that the file
+contains exactly once), `new`, and `tests` (arguments for pytest: files below `tests`, node ids, `-k`). With words, the
+program runs only the mutations whose file, text or tests contain one of the words.
 
 The program changes nothing in this tree. Each worker has a copy of the tree in a temporary directory, and a virtual
 environment that leads to the source of the copy: programs that tests start see the mutation too, whatever their
@@ -34,7 +34,7 @@ from pilothouse.provision.artifacts import cache_root
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "mutations.toml"
 COPIED = (
-    "src",
+    "packages",
     "tests",
     "docs",
     "benchmarks",
@@ -60,7 +60,8 @@ class Mutation(NamedTuple):
 
     @property
     def source(self) -> Path:
-        return Path("src", "pilothouse", self.file)
+        distribution = self.file.partition("/")[0].replace("_", "-")
+        return Path("packages", distribution, "src", self.file)
 
     def __str__(self) -> str:
         return f"{self.file}: {' '.join(self.old.split())} -> {' '.join(self.new.split())}"
@@ -90,7 +91,8 @@ class Copy:
         venv.create(directory / ".venv", symlinks=True)
         self.python = bin_ / "python"
         site = Path(sysconfig.get_path("purelib", vars={"base": str(directory / ".venv")}))
-        (site / "copy.pth").write_text(f"{directory / 'src'}\n{sysconfig.get_path('purelib')}\n")
+        sources = sorted(directory.glob("packages/*/src"))
+        (site / "copy.pth").write_text("".join(f"{path}\n" for path in (*sources, sysconfig.get_path("purelib"))))
         for script in Path(sys.executable).parent.iterdir():
             if script.name.startswith("pilothouse"):
                 (bin_ / script.name).write_text(script.read_text().replace(sys.executable, str(self.python)))

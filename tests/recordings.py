@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from pilothouse.provision.artifacts import cache_root
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
 from tests.cli.terminal_screen import ENTER, ChatScreen, chatting
+
+from pilothouse.provision.artifacts import cache_root
+from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

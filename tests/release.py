@@ -2,9 +2,9 @@
 
 python -m tests.release        # into dist/; needs the CLI in the cache, and a package index for what the packages need
 
-The wheel and the sdist are built from what git knows. In a new environment that has the wheel and nothing of this
+Each package has an sdist, and a wheel built from it. In a new environment that has the wheels and nothing of this
 repository, the programs of README.md run on the real CLI with a scripted model, the command answers, and pyright and
-mypy find the types of a program.
+mypy find the types of a program. In another one the core stands alone, with the two packages that it needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pilothouse.provision.artifacts import cache_root
-from pilothouse.testing import ScriptedModel
+from pilothouse_testing import ScriptedModel
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -50,26 +50,43 @@ def run(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None,
     return done.stdout + done.stderr
 
 
-def build_packages() -> Path:
-    """Build the sdist, and the wheel from it; give the wheel."""
+def build_packages() -> int:
+    """Build the sdist of each package, and the wheel from it; give the number of packages."""
     shutil.rmtree(DIST, ignore_errors=True)
-    run(sys.executable, "-m", "build", "--outdir", DIST)
+    packages = sorted((ROOT / "packages").iterdir())
+    for package in packages:
+        run(sys.executable, "-m", "build", "--outdir", DIST, package)
+        [wheel] = DIST.glob(f"{package.name.replace('-', '_')}-*.whl")
+        names = set(zipfile.ZipFile(wheel).namelist())
+        if not any(name.endswith("/licenses/LICENSE") for name in names):
+            raise SystemExit(f"{wheel.name} lacks the licence")
+        for path in (package / "src").rglob("*"):
+            name = path.relative_to(package / "src").as_posix()
+            if path.is_file() and "__pycache__" not in name and name not in names:
+                raise SystemExit(f"{wheel.name} lacks {name}")
     run(sys.executable, "-m", "twine", "check", "--strict", *DIST.iterdir())
-    [wheel] = DIST.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for path in (ROOT / "src").rglob("*"):
-        name = path.relative_to(ROOT / "src").as_posix()
-        if path.is_file() and "__pycache__" not in name and name not in names:
-            raise SystemExit(f"the wheel lacks {name}")
-    return wheel
+    return len(packages)
 
 
-def make_environment(place: Path, wheel: Path) -> Path:
-    """Make an environment with the wheel, as README.md says; give its programs."""
+def make_environment(place: Path, *requirements: str) -> Path:
+    """Make an environment with what a user installs; give its programs."""
     venv.create(place, with_pip=True)
     pip = (place / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
-    run(*pip, f"{wheel}[testing]", "mypy", "pyright[nodejs]", cwd=place)
+    run(*pip, "--find-links", DIST, *requirements, cwd=place)
     return place / "bin"
+
+
+def check_core(programs: Path) -> None:
+    """Check what the core brings along when it is installed alone."""
+    listed = run(programs / "python", "-m", "pip", "list", "--format=freeze").split()
+    found = {line.partition("==")[0] for line in listed} - {"pip", "setuptools"}
+    if (
+        not {"anyio", "msgspec", "pilothouse"}
+        <= found
+        <= {"anyio", "idna", "msgspec", "pilothouse", "typing_extensions"}
+    ):
+        raise SystemExit(f"pilothouse alone installs {sorted(found)}")
+    run(programs / "python", "-c", "import pilothouse; pilothouse.query")
 
 
 def readme_programs() -> Iterator[str]:
@@ -106,13 +123,14 @@ def check_types(programs: Path, place: Path) -> None:
 
 def main() -> None:
     """Build and try the packages."""
-    wheel = build_packages()
+    packages = build_packages()
     with tempfile.TemporaryDirectory(prefix="pilothouse-release-") as there:
         place = Path(there)
-        programs = make_environment(place / "environment", wheel)
+        check_core(make_environment(place / "core", "pilothouse"))
+        programs = make_environment(place / "environment", "pilothouse[cli,testing]", "mypy", "pyright[nodejs]")
         number = try_programs(programs, place)
         check_types(programs, place)
-    print(f"{number} programs of README.md run with {wheel.name}; the packages are in dist/")
+    print(f"{number} programs of README.md run with the wheels of {packages} packages; they are in dist/")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, Self
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from pilothouse.server import Host, HostSettings, listen, make_app, serve
+from pilothouse_host import Host, HostSettings, listen, make_app, serve
 
 TOKEN = "token-of-the-tests-0123456789"
 LIMIT = 20.0

@@ -16,8 +16,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 Say = Callable[[dict[str, Any]], Awaitable[None]]
 Act = Callable[["Cli", Say, str], Awaitable[str]]
@@ -42,6 +42,7 @@ class Cli:
         taken: ids under which something lies that cannot be resumed.
         info: what a child says in the handshake beside the usual.
         silent: control requests that get no answer.
+        refused: control requests that get an error, and have no effect.
         hold: takes prompts instead of the child; the rest is up to the test.
         running: the numbers of the children that have not ended.
     """
@@ -58,8 +59,10 @@ class Cli:
         self.taken: set[str] = set()
         self.info: dict[str, Any] = {}
         self.silent: set[str] = set()
+        self.refused: set[str] = set()
         self.hold: Callable[[dict[str, Any]], object] | None = None
         self.running: set[int] = set()
+        self._saved_uuids: dict[str, list[str]] = {}  # of the prompts in `saved`
         self._ids: dict[int, str] = {}
         self._waiting: dict[int, deque[dict[str, Any]]] = {}
         self._turn: dict[int, anyio.CancelScope | None] = {}
@@ -121,6 +124,7 @@ class Cli:
             return False
         if resumed is not None and own != resumed:
             self.saved[own] = list(self.saved[resumed])
+            self._saved_uuids[own] = list(self._saved_uuids.get(resumed, ()))
         self._ids[number] = own
         return True
 
@@ -136,7 +140,7 @@ class Cli:
             self._turn[number] = None
             if scope.cancelled_caught:
                 own: dict[str, Any] = {"session_id": self._ids[number], "user_message_uuid": frame["uuid"]}
-                self.saved.setdefault(self._ids[number], []).append("(stopped)")
+                self._save(self._ids[number], frame["uuid"], "(stopped)")
                 await peer.write(frames.result("", **own, **STOPPED))
                 await self._lifecycle(peer, frame["uuid"], "cancelled")
 
@@ -154,10 +158,25 @@ class Cli:
         act = self.acts.get(text)
         answer = f"re: {text}" if act is None else await act(self, peer.write, text)
         with anyio.CancelScope(shield=True):
-            self.saved.setdefault(session, []).append(text)
+            self._save(session, uuid, text)
             await peer.write(frames.assistant(answer, session_id=session))
             await peer.write(frames.result(answer, session_id=session, user_message_uuid=uuid))
             await self._lifecycle(peer, uuid, "completed")
+
+    def _save(self, session: str, uuid: str, text: str) -> None:
+        self.saved.setdefault(session, []).append(text)
+        self._saved_uuids.setdefault(session, []).append(uuid)
+
+    def _rewind(self, session: str, target: str, last: str | None) -> dict[str, Any]:
+        """Take back a prompt and all after it; refused if there are some after the last one that the request names."""
+        uuids = self._saved_uuids.get(session, [])
+        if target not in uuids:
+            return {"rewound": False, "reason": "target_not_found"}
+        if uuids[-1] not in (target, last):
+            return {"rewound": False, "reason": "stale_target" if last is None else "unseen_later_turn"}
+        del self.saved[session][uuids.index(target) - len(uuids) :]
+        del uuids[uuids.index(target) :]
+        return {"rewound": True, "targetMessageUuid": target}
 
     async def _clear(self, number: int, peer: MemoryPeer, uuid: str) -> None:
         before, self._ids[number] = self._ids[number], str(uuid4())
@@ -191,6 +210,9 @@ class Cli:
         self.controls.append(request)
         if request["subtype"] in self.silent:
             return
+        if request["subtype"] in self.refused:
+            await peer.write(frames.control_response(key, error="refused"))
+            return
         payload: Any = self.answers.get(request["subtype"], {})
         if callable(payload):
             payload = payload(request)
@@ -198,6 +220,9 @@ class Cli:
             payload = self._interrupt(number, cancel_queued=request.get("cancel_queued", False))
             for uuid in payload["cancelled"]:
                 await self._lifecycle(peer, uuid, "cancelled")
+        if request["subtype"] == "rewind_conversation":
+            seen = request.get("last_seen_user_message_uuid")
+            payload = self._rewind(self._ids[number], request["target_message_uuid"], seen)
         if request["subtype"] == "cancel_async_message":
             payload = self._take_out(number, request["message_uuid"])
         if isinstance(payload, str):

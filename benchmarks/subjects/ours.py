@@ -49,10 +49,10 @@ def load() -> dict[str, Any]:
 
 def load_drop_in() -> dict[str, Any]:
     watch = Stopwatch()
-    sdk = import_module("pilothouse.compat.claude_agent_sdk")
+    sdk = import_module("pilothouse_compat.claude_agent_sdk")
     statement = watch.read()["wall"]
     assert sdk.query
-    import_module("pilothouse.compat.claude_agent_sdk._internal.query")  # a query needs it, and the event loop
+    import_module("pilothouse_compat.claude_agent_sdk._internal.query")  # a query needs it, and the event loop
     import_module("anyio._backends._asyncio")
     return {**watch.read(), "statement": statement}
 
@@ -285,7 +285,7 @@ def _answer(asked: RoundTrips, **settings: Any) -> dict[str, Any]:
 
 def parse() -> dict[str, Any]:
     from pilothouse.events import TextDelta, ToolCall
-    from pilothouse.tools.xml import StreamParser
+    from pilothouse_models.xml import StreamParser
 
     given, tools, repeats = pieces(), [write_file()], int(parameter("REPEATS"))
     calls = text = 0
@@ -309,19 +309,19 @@ def parse() -> dict[str, Any]:
 
 
 def sessions() -> dict[str, Any]:
-    from pilothouse import list_sessions
+    from pilothouse_transcripts import list_sessions
 
     return list_all(list_sessions)
 
 
 def transcript() -> dict[str, Any]:
-    from pilothouse import get_session_messages
+    from pilothouse_transcripts import get_session_messages
 
     return read_all(get_session_messages)
 
 
 def search() -> dict[str, Any]:
-    from pilothouse.transcripts import search_sessions
+    from pilothouse_transcripts import search_sessions
 
     watch = Stopwatch()
     found = list(search_sessions(WANTED, config_dir=parameter("SCENARIO")))
@@ -348,40 +348,6 @@ def fleet() -> dict[str, Any]:
     from benchmarks.fleet import child
 
     return child(parameter("WAY"), int(parameter("RUNS")), fake_cli(), Path.home())
-
-
-def postgres() -> dict[str, Any]:
-    """Runs that wait, over PostgreSQL."""
-    from benchmarks.fleet_server import CountingServer, measure_waiting
-
-    url, waiting = _empty_postgres(), int(parameter("WAITING"))
-
-    async def work() -> dict[str, Any]:
-        return {**await measure_waiting(CountingServer(url), url, waiting)}
-
-    return _run(work)
-
-
-def postgres_idle() -> dict[str, Any]:
-    """Workers that wait, over PostgreSQL, and then get runs one by one."""
-    from benchmarks.fleet_server import CountingServer, measure_idle
-
-    url, workers = _empty_postgres(), int(parameter("WORKERS"))
-
-    async def work() -> dict[str, Any]:
-        return {**await measure_idle(CountingServer(url), url, workers)}
-
-    return _run(work)
-
-
-def _empty_postgres() -> str:
-    """The address of the server, without the runs of the sample before."""
-    import psycopg
-
-    url = parameter("POSTGRES")
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS waiting, idle CASCADE")
-    return url
 
 
 def real() -> dict[str, Any]:
@@ -427,5 +393,5 @@ async def _times(agent: Any) -> tuple[float, float]:
 
 if __name__ == "__main__":
     main(load, load_drop_in, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool,
-         declare, parse, sessions, transcript, search, host, endpoint, fleet, postgres, postgres_idle, real,
+         declare, parse, sessions, transcript, search, host, endpoint, fleet, real,
          pool)  # fmt: skip

@@ -42,9 +42,10 @@ def ours_endpoints() -> dict[str, Any]:
 
 async def _serve_ours(*, with_endpoints: bool) -> dict[str, Any]:
     """As `pilothouse serve`, which is put together from the same parts."""
-    from pilothouse import Pool, server
-    from pilothouse.integrations.endpoints import EndpointModels, anthropic_routes, openai_routes
-    from pilothouse.integrations.endpoints.models import DEFAULT_MAX_REQUESTS
+    import pilothouse_host as server
+    from pilothouse import Pool
+    from pilothouse_models.endpoints import EndpointModels, anthropic_routes, openai_routes
+    from pilothouse_models.endpoints.models import DEFAULT_MAX_REQUESTS
 
     home = Path.home()
     settings = server.HostSettings(

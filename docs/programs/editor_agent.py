@@ -6,7 +6,7 @@ python editor_agent.py        as the command of an agent in the settings of the 
 import asyncio
 
 import pilothouse as ph
-from pilothouse.integrations.acp.agent import serve_editor
+from pilothouse_doors.acp.agent import serve_editor
 
 
 @ph.tool

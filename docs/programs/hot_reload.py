@@ -12,6 +12,7 @@ import os
 import sys
 
 import pilothouse as ph
+from pilothouse_remote import on_host
 
 VERSION = os.environ.get("APP_VERSION", "1")
 
@@ -24,7 +25,7 @@ def allow(request: ph.PermissionRequest) -> ph.Allow:
 async def main(url: str, found_as: str | None = None) -> None:
     token = os.environ.get("PILOTHOUSE_HOST_TOKEN")
     agent = ph.Agent(can_use_tool=allow, tools=["Read", "Bash"])
-    async with agent.session(transport=ph.on_host(url, token=token, session=found_as)) as session:
+    async with agent.session(transport=on_host(url, token=token, session=found_as)) as session:
         print(f"version {VERSION} is there", flush=True)
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
             if line == "reload":

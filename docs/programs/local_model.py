@@ -8,11 +8,12 @@ import asyncio
 import sys
 
 import pilothouse as ph
+from pilothouse_models.local import LocalModel
 
 
 async def main() -> None:
     prompt = " ".join(sys.argv[1:]) or "What is the capital of France?"
-    async with ph.LocalModel() as model:
+    async with LocalModel() as model:
         async for piece in ph.query(prompt, **model.options()).text_stream():
             print(piece, end="", flush=True)
     print()

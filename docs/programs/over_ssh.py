@@ -11,10 +11,11 @@ import asyncio
 import sys
 
 import pilothouse as ph
+from pilothouse_remote import over_ssh
 
 
 async def main(host: str, directory: str, prompt: str, cli: str = "claude") -> None:
-    result = await ph.query(prompt, transport=ph.over_ssh(host, directory=directory, cli=cli), tools=[])
+    result = await ph.query(prompt, transport=over_ssh(host, directory=directory, cli=cli), tools=[])
     result.raise_for_error()
     print(result.text)
 

@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 import pilothouse as ph
-from pilothouse.transports import Player, Recorder
+from pilothouse_testing import Player, Recorder
 
 how, path, prompt = sys.argv[1:]
 

@@ -6,7 +6,7 @@ pytest test_reviewer.py
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import HttpError, ScriptedModel, Steps, ToolUse
 
 reviewer = ph.Agent(tools=["Read"], allowed_tools=["Read"], max_turns=4)
 

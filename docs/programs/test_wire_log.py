@@ -9,8 +9,8 @@ import pytest
 from wire_log import WireLog
 
 from pilothouse.options import Invocation
-from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 from pilothouse.transports import MemoryTransport, Transport
+from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 
 
 @pytest.fixture

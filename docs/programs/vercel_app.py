@@ -9,14 +9,12 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
 import pilothouse as ph
-from pilothouse.integrations.ui import Threads, vercel_route
+from pilothouse_doors.ui import Threads, vercel_route
 
 threads = Threads(ph.Agent(tools=["Read", "Bash"]), max_sessions=4)
 
@@ -33,7 +31,6 @@ async def lifespan(app: Starlette):
 
 app = Starlette(
     routes=[Route("/", page), vercel_route("/chat", threads, resumable=True)],
-    middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])],
     lifespan=lifespan,
 )
 

@@ -25,7 +25,7 @@ async def main() -> None:
             case ph.TextDelta(text=text, agent=None):
                 print(text, end="", flush=True)
             case ApiRetry(message=retry):
-                print(f"[the API failed, try {retry.attempt} of {retry.max_retries}]")
+                print(f"[{retry.describe()}; trying again, {retry.attempt} of {retry.max_retries}]")
             case ph.Finished(error=None, message=closing):
                 print(f"\n[{closing.num_turns} turns]")
             case ph.Finished(error=error):

@@ -1,52 +1,57 @@
-"""What the source consists of: its size, doubled names, circles of imports, and a picture of its layers."""
+"""What the source consists of: sizes, doubled names, circles of imports, and a picture of its layers."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from html import escape
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
+from places import ROOT, module_name, source_files, source_of
+
 PICTURE = ROOT / "docs" / "architecture.svg"
-
-CORE = ("client", "driver", "hooks", "messages", "options", "permissions", "protocol", "sync", "tools", "transports")
-"""Packages of the core; so are the modules beside them. All other packages are products."""
 
 TERMS = {"encoding", "framing", "recording"}
 """Names of modules that end in -ing or -ed and are terms of the field."""
 
 REQUIREMENT = re.compile(r"\((?:[A-Z]{1,2}\d+[a-z]?(?:, | to | and )?)+\)")
 
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
+
 ABOUT = {
-    "cli": "the command pilothouse",
-    "integrations": "OpenTelemetry, endpoints, frameworks",
-    "local": "a small model on this machine",
-    "server": "a host of sessions, REST",
+    "access": "who may send requests; shares",
+    "pilothouse_cli": "the command",
+    "pilothouse_compat": "claude_agent_sdk",
+    "pilothouse_doors": "front ends, editors",
+    "pilothouse_fleet": "many runs, in a journal",
+    "pilothouse_host": "a server of sessions",
+    "pilothouse_models": "a language model",
+    "pilothouse_native": "without the CLI",
+    "pilothouse_otel": "OpenTelemetry",
+    "pilothouse_remote": "the CLI elsewhere",
+    "pilothouse_testing": "for tests of users",
+    "pilothouse_transcripts": "files of the CLI's sessions; session stores",
     "sync": "the same names, blocking",
-    "testing": "for tests of users",
-    "fleet": "many runs, in a journal",
-    "language_model": "generate and stream",
     "client": "Agent, Query, QueryResult, Session",
     "driver": "runs a child: requests, timeouts, pool",
     "hooks": "hook requests",
     "permissions": "permission requests",
     "tools": "functions as tools",
-    "stores": "sessions beyond one machine",
-    "native": "the engine without the CLI",
-    "transcripts": "files of the CLI's sessions",
     "callbacks": "functions of users",
     "transports": "the seam; the CLI as a child process",
     "instrumentation": "what observers get",
     "options": "every setting, in one table",
     "provision": "installs the CLI",
     "protocol": "the wire, as a state machine",
-    "remote": "sessions on a host",
     "events": "what happens in a run",
     "messages": "typed messages",
     "errors": "one tree of errors",
@@ -56,11 +61,7 @@ ABOUT = {
 @cache
 def modules() -> dict[str, ast.Module]:
     """The modules by full name, parsed."""
-    found: dict[str, ast.Module] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(path.read_text())
-    return found
+    return {module_name(path): ast.parse(path.read_text()) for path in source_files()}
 
 
 def imports(name: str) -> Iterator[str]:
@@ -113,7 +114,7 @@ def doubled_classes() -> list[str]:
     names = Counter(
         node.name
         for module, tree in modules().items()
-        if not module.startswith(("pilothouse.sync", "pilothouse.compat"))
+        if not module.startswith(("pilothouse.sync", "pilothouse_compat")) and not module.endswith(".sync")
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     )
@@ -122,32 +123,102 @@ def doubled_classes() -> list[str]:
 
 def participles() -> list[str]:
     """Modules whose last word is a participle, and no term of the field."""
-    own = [name for name in modules() if not name.startswith("pilothouse.compat")]
+    own = [name for name in modules() if not name.startswith("pilothouse_compat")]
     last = ((name, name.rpartition(".")[2].rpartition("_")[2]) for name in own)
     return sorted(name for name, word in last if re.search("(ing|ed)$", word) and word not in TERMS)
 
 
+def code_lines(path: Path) -> int:
+    """The lines of a file that hold code: no docstrings, no comments, no blank lines."""
+    text = path.read_text()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type not in NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - docstrings)
+
+
+class ClassSize(NamedTuple):
+    """How much state and behaviour a class has; a flag is an attribute that is set to True or False."""
+
+    attributes: int
+    flags: int
+    methods: int
+    name: str
+
+
+def class_sizes() -> list[ClassSize]:
+    """All classes, those with the most attributes first."""
+    return sorted(
+        (
+            class_size(module, node)
+            for module, tree in modules().items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+        ),
+        reverse=True,
+    )
+
+
+def class_size(module: str, definition: ast.ClassDef) -> ClassSize:
+    """Count what the methods of a class assign to `self`."""
+    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    attributes: set[str] = set()
+    flags: set[str] = set()
+    for node in (node for method in methods for node in ast.walk(method)):
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        is_flag = isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for part in ast.walk(target):
+                if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
+                    attributes.add(part.attr)
+                    if is_flag:
+                        flags.add(part.attr)
+    return ClassSize(len(attributes), len(flags), len(methods), f"{module}.{definition.name}")
+
+
+def imports_inside_functions() -> int:
+    """How many imports of our own modules stand inside functions."""
+    return sum(
+        (node.module or "").startswith("pilothouse")
+        for tree in modules().values()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom)
+    )
+
+
+def package_sizes() -> dict[str, int]:
+    """The lines of code of each product and of each package of the core, the largest first."""
+    sizes: Counter[str] = Counter()
+    for path in source_files():
+        parts = path.relative_to(source_of(path).parent).parts
+        sizes[".".join(parts[: 2 if len(parts) > 2 and parts[0] == "pilothouse" else 1])] += code_lines(path)
+    return dict(sizes.most_common())
+
+
 def measure() -> dict[str, tuple[int, int | None]]:
     """What is measured: the value, and its limit if there is one."""
-    files = list(SOURCE.rglob("*.py"))
-    lines = {path: len(path.read_text().splitlines()) for path in files}
-    core = [path for path in files if path.parent.name == "pilothouse" or path.relative_to(SOURCE).parts[1] in CORE]
     import pilothouse
-    from tests.architecture.call_depth import find_calls
 
-    calls = find_calls()
+    sizes = package_sizes()
     return {
-        "files": (len(files), 324),
-        "lines": (sum(lines.values()), None),
-        "files of the core": (len(core), None),
-        "lines of the core": (sum(lines[path] for path in core), None),
-        "lines of the longest file": (max(lines.values()), 800),
-        "calls from query() to the first byte": (len(calls), 110),
-        "files of these calls": (len(set(calls)), 26),
+        "lines of code": (sum(sizes.values()), None),
+        "lines of code of the core": (
+            sum(size for name, size in sizes.items() if not name.startswith("pilothouse_")),
+            None,
+        ),
+        "imports inside functions": (imports_inside_functions(), None),
         "names in the root": (len(vars(pilothouse)["__all__"]), 100),
         "class names that two modules define": (len(doubled_classes()), 15),
         "circles of imports": (len(circles()), 0),
-        "requirement ids": (sum(len(REQUIREMENT.findall(path.read_text())) for path in files), 0),
+        "requirement ids": (sum(len(REQUIREMENT.findall(path.read_text())) for path in source_files()), 0),
         "modules named by a participle": (len(participles()), 1),
     }
 
@@ -155,8 +226,8 @@ def measure() -> dict[str, tuple[int, int | None]]:
 def layers() -> list[list[str]]:
     """The layers of `pyproject.toml`, the highest first."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    [contract] = [each for each in config["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
-    rows = [[name.strip(" ()") for name in layer.split("|")] for layer in contract["layers"]]
+    contracts = [each for each in config["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
+    rows = [[name.strip(" ()") for name in layer.split("|")] for contract in contracts for layer in contract["layers"]]
     return [shown for row in rows if (shown := [name for name in row if name in ABOUT])]
 
 
@@ -174,7 +245,7 @@ def draw() -> str:
         wide = (width - gap * (len(row) + 1)) / len(row)
         for place, name in enumerate(row):
             left = gap + place * (wide + gap)
-            fill = "#dbeafe" if name in CORE or not (SOURCE / "pilothouse" / name).is_dir() else "#f1f5f9"
+            fill = "#f1f5f9" if name.startswith("pilothouse_") else "#dbeafe"
             parts.append(
                 f'<rect x="{left:.0f}" y="{top}" width="{wide:.0f}" height="{height}" rx="6" '
                 f'fill="{fill}" stroke="#64748b"/>'

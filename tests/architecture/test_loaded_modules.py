@@ -1,7 +1,8 @@
-"""What is loaded on the way to a first answer: an exact list, so that nobody adds to the start of every program unseen.
+"""What `import pilothouse` loads: an exact list, so that nobody adds to the start of every program unseen.
 
-A module that is missing here was imported at the top of a file that a plain `query()` loads. Import it where it is
-used, if most queries do without; else add it to the list, and say in the change what it costs.
+The import loads the core, because the first query would otherwise load it inside an event loop, and so block the loop.
+A module that is missing here was imported at the top of a file of the core. Import it where it is used, if few programs
+need it; else add it to the list, and say in the change what it costs.
 """
 
 from __future__ import annotations
@@ -15,33 +16,40 @@ from typing import Any
 
 import pytest
 
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 PACKAGES: dict[str, str] = {
-    "": "callbacks errors lazy_exports tracebacks",
-    "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
-    "driver": "child_run connection failures incoming_requests pending_work query_run tasks",
+    "": (
+        "_version callbacks errors events instrumentation json_schema lazy_exports media products similar_names "
+        "tracebacks"
+    ),
+    "client": (
+        "agent budgets config_file controls costs custom_tools event_reader handlers middleware observation "
+        "prompt queries query_plan rate_limits result resume_state retry sessions settings_check "
+        "structured_output supervisor tool_bridge"
+    ),
+    "driver": (
+        "child_run connection diagnostics extensions failures incoming_requests pending_work pool query_run "
+        "subscriptions tasks warm_child"
+    ),
+    "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",
-    "options": "invocation options renderer secrets settings signatures table value_types values",
+    "options": (
+        "cli_settings credentials denials invocation lost_settings options permission_rules policy "
+        "renderer secrets settings signatures table value_structs value_types values"
+    ),
+    "permissions": "asks dispatcher requests",
     "protocol": "connection control_frames frame_reader",
-    "transports": "base child cli concurrency discovery pipes stderr watchdog",
+    "tools": "calls content dispatcher input_schema server tool",
+    "transports": "base child cli concurrency discovery marks pipes process_start stderr watchdog",
 }
-"""What one answered `query()` loads, by package."""
+"""What the import loads, by package."""
 
 OTHERS = {"_contextvars", "anyio", "msgspec", "sniffio", "typing_extensions"}
-"""Packages that are not of the standard library. None is added without an entry in `dependencies`."""
+"""Packages that are not of the standard library. Each one is in `dependencies`, or one that is needs it."""
 
-STANDARD = {"uuid"}
-"""Modules of the standard library that the event loop, anyio and msgspec have not loaded already."""
-
-BASE = "import asyncio, subprocess, anyio, msgspec; from anyio._backends import _asyncio"
-QUERY = """
-import asyncio, os, pilothouse
-async def main():
-    result = await pilothouse.query("go", cli=os.environ["FAKE"])
-    assert (result.text, result.is_success) == ("Hello", True), result.error
-asyncio.run(main())
-"""
+HEAVY = {"email", "http", "multiprocessing", "pydoc", "sqlite3", "unittest", "urllib.request", "xml"}
+"""Modules of the standard library that the core does without."""
 
 
 def modules_after(code: str, directory: Path, **variables: str) -> set[str]:
@@ -65,36 +73,67 @@ def listed() -> set[str]:
     return modules | {f"pilothouse.{package}".rstrip(".") for package in PACKAGES}
 
 
-def test_importing_the_package_loads_one_small_module_of_it_and_no_event_loop(tmp_path: Path) -> None:
-    loaded = modules_after("import pilothouse", tmp_path)
-    assert {name for name in loaded if name.startswith("pilothouse")} == {"pilothouse", "pilothouse.lazy_exports"}
-    assert not loaded & {"anyio", "asyncio", "msgspec", "subprocess", "inspect", "dataclasses"}
-
-
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The modules that are there after one answered query."""
+def imported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The modules that are there after the import."""
+    return modules_after("import pilothouse", tmp_path_factory.mktemp("home"))
+
+
+def select_ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "pilothouse"}
+
+
+def test_the_import_loads_exactly_these_modules(imported: set[str]) -> None:
+    ours = select_ours(imported)
+    new, gone = sorted(ours - listed()), sorted(listed() - ours)
+    assert not new, f"the import now loads these too: {new}; see the top of this file"
+    assert not gone, f"the import does without these now; take them off the list: {gone}"
+
+
+def test_the_import_loads_no_other_package_and_nothing_heavy(imported: set[str], tmp_path: Path) -> None:
+    packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"pilothouse", "__main__"}
+    bare = modules_after("", tmp_path)
+    assert packages - bare <= OTHERS
+    assert not imported & HEAVY - bare
+
+
+def test_the_import_starts_no_thread_and_no_event_loop(imported: set[str], tmp_path: Path) -> None:
+    assert "anyio._backends._asyncio" not in imported
+    code = "import pilothouse, threading; from pilothouse import sync; assert threading.active_count() == 1"
+    assert "pilothouse.sync.portal" not in modules_after(code, tmp_path)
+
+
+FIRST_QUERIES = {
+    "messages": "async for _ in pilothouse.query('go', cli=cli): pass",
+    "events": "async for _ in pilothouse.query('go', cli=cli).events(): pass",
+    "text": "async for _ in pilothouse.query('go', cli=cli).text_stream(): pass",
+    "tools": "await pilothouse.query('go', cli=cli, custom_tools=[price])",
+    "hooks": "await pilothouse.query('go', cli=cli, hooks={'PreToolUse': decide}, permission_mode='plan')",
+    "permissions": "await pilothouse.query('go', cli=cli, can_use_tool=decide, allowed_tools=['Read'])",
+    "typed output": "await pilothouse.query('go', cli=cli, output_type=int)",
+    "limits": "await pilothouse.query('go', cli=cli, retry=2, max_budget_tokens=1000, timeout=60)",
+    "session": "async with pilothouse.session(cli=cli, can_use_tool=decide) as s: await s.query('go')",
+}
+"""First queries of programs."""
+
+PROGRAM = """
+import asyncio, os, sys, pilothouse
+def price(item: str) -> str:
+    "The price."
+    return item
+async def decide(request):
+    return None
+async def main(cli):
+    before = set(sys.modules)
+    {ask}
+    late = sorted(name for name in set(sys.modules) - before if name.startswith("pilothouse"))
+    assert not late, late
+asyncio.run(main(os.environ["FAKE"]))
+"""
+
+
+@pytest.mark.parametrize("ask", FIRST_QUERIES.values(), ids=FIRST_QUERIES)
+def test_the_first_query_loads_nothing_of_ours_inside_the_event_loop(tmp_path: Path, ask: str) -> None:
     with FakeCLI() as fake:
         fake.text("Hello").forever()
-        return modules_after(QUERY, tmp_path_factory.mktemp("home"), FAKE=str(fake.path))
-
-
-def test_a_plain_query_loads_exactly_these_modules(loaded: set[str]) -> None:
-    ours = {name for name in loaded if name.partition(".")[0] == "pilothouse"}
-    new, gone = sorted(ours - listed()), sorted(listed() - ours)
-    assert not new, f"a plain query now loads these too: {new}; see the top of this file"
-    assert not gone, f"a plain query does without these now; take them off the list: {gone}"
-
-
-def test_a_plain_query_loads_no_other_package_and_little_of_the_standard_library(
-    loaded: set[str], tmp_path: Path
-) -> None:
-    found = {name.partition(".")[0] for name in loaded - modules_after(BASE, tmp_path)} - {"pilothouse"}
-    new = sorted(found - STANDARD - OTHERS)
-    assert not new, f"a plain query now loads these too: {new}; see the top of this file"
-
-
-@pytest.mark.parametrize("code", ["from pilothouse import sync", "import pilothouse.sync as ph; ph.Options"])
-def test_the_blocking_api_starts_no_thread_and_no_loop_before_use(tmp_path: Path, code: str) -> None:
-    loaded = modules_after(code, tmp_path)
-    assert not loaded & {"anyio", "asyncio", "pilothouse.sync.portal", "pilothouse.client"}
+        modules_after(PROGRAM.format(ask=ask), tmp_path, FAKE=str(fake.path))

@@ -7,12 +7,11 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
+from places import TESTS
 from split import PROVEN, is_whole
 
-TESTS = Path(__file__).parents[1]
 MANIFEST = tomllib.loads((TESTS / "requirements.toml").read_text())
 SYSTEMS = {"L": 62, "S": 44, "R": 40, "E": 86, "G": 50}  # how many requirements each of the five systems has
 

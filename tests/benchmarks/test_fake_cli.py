@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PROMPT = b'{"type":"user","message":{"role":"user","content":"hi"}}\n'
 QUESTION = b'{"type":"control_request","request_id":"q-10000000","request":{"id":10000000}}\n'
 ANSWER = b'{"type":"control_response","response":{"subtype": "success"}}\n'

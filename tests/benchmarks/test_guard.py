@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("control", "deltas", "hook", "small", "tool")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fake CLI of the benchmarks is for POSIX")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from places import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +92,6 @@ def test_a_goal_may_bound_a_number(seconds: float, is_met: bool) -> None:
         assert told in report.misses_of([case], {"host": result})
 
 
-def test_the_goals_of_the_fleet_server_are_those_of_the_cases() -> None:
-    from benchmarks.fleet_server import GOALS
-
-    assert GOALS["enqueued_per_second"] == (">=", 20_000)
-    assert GOALS["start_p95_seconds"] == ("<=", 0.2)
-    for name in ("postgres", "postgres-idle"):
-        case = find_case(name)
-        assert {goal.metric for goal in case.goals} <= set(case.metrics)
-
-
 def test_every_goal_is_of_a_metric_of_its_case() -> None:
     from benchmarks.cases import CASES, RATE, SUBJECTS
 
@@ -149,19 +137,19 @@ def test_a_change_is_told_beyond_the_noise(then: list[float], now: list[float], 
 def test_without_a_ratio_the_number_itself_is_compared() -> None:
     from benchmarks import report
 
-    case = find_case("postgres")
+    case = replace(find_case("hook"), subjects=("ours",), goals=(), metrics={"wall": ""})
     then, now = ({"ours": [dict.fromkeys(case.metrics, value)] * 3} for value in (4.0, 2.0))
     result = summarize(case, now, summarize(case, then))
-    assert report.rows_of([case], {"postgres": result})[0][-1] == "-50%"
-    assert report.changes_of([case], {"postgres": result})[0] == "a fleet over PostgreSQL, enqueued per second: 4 → 2."
+    assert report.rows_of([case], {"hook": result})[0][-1] == "-50%"
+    assert report.changes_of([case], {"hook": result})[0] == f"{case.title}, time: 4 → 2."
 
 
 def test_what_is_left_out_stands_below_the_table() -> None:
     from benchmarks.report import table
 
     case = find_case("many")
-    shown = table([case], {"many": summarize(case, walls(ours=[1.0]))}, {"postgres": "no server"})
-    assert shown.endswith("\npostgres: no server")
+    shown = table([case], {"many": summarize(case, walls(ours=[1.0]))}, {"search": "no ripgrep"})
+    assert shown.endswith("\nsearch: no ripgrep")
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 2), (95, 4), (25, 1)])

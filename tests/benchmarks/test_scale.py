@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from places import ROOT
 
 
 @pytest.fixture(autouse=True)

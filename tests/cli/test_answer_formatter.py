@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 
-from pilothouse.cli.screen import BOLD_OFF, BOLD_ON, CODE_OFF, CODE_ON, ERASE_LINE, AnswerFormatter, Screen
+from pilothouse_cli.screen import BOLD_OFF, BOLD_ON, CODE_OFF, CODE_ON, ERASE_LINE, AnswerFormatter, Screen
 
 MARKS = {BOLD_ON: "<b>", BOLD_OFF: "</b>", CODE_ON: "<c>", CODE_OFF: "</c>"}
 
@@ -93,13 +93,11 @@ class Window(StringIO):
 
 @pytest.mark.parametrize("rich", [True, False])
 def test_a_note_or_a_thought_comes_after_the_buffered_word(monkeypatch: pytest.MonkeyPatch, rich: bool) -> None:
-    from pilothouse.cli.rich_screen import RichScreen
-
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("TERM", "xterm" if rich else "dumb")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = Window()
-    screen = (RichScreen if rich else Screen)(out, out)
+    screen = Screen(out, out)
     screen.enable_formatting()
     for piece in ("One two thr", "ee four **fi", "ve** si", "x"):
         screen.text(piece)

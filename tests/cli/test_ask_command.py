@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_process import LIMIT_S, Command, Ran, ends, eventually, is_gone
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 KEY = "sk-ant-api03-not-a-real-key-0123456789"
 ANSWER = "Paris is the capital of France."
@@ -86,7 +86,7 @@ def test_retries_are_printed_and_error_text_of_the_cli_is_not_an_answer(pilothou
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines() == [
-        "the API failed (HTTP 529); try 2 of 3 in 1.1 s",
+        "the API answered HTTP 529 (overloaded); trying again in 1.1 s (2 of 3)",
         "pilothouse: API Error: Overloaded (try again in a moment)",
     ]
 
@@ -156,7 +156,7 @@ def test_the_prompt(pilothouse: Command, args: tuple[str, ...], stdin: bytes | N
 def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from pilothouse.cli import ask
+    from pilothouse_cli import ask
 
     reading, writing = os.pipe()
     reported: list[str] = []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import AskRequest
-from pilothouse.remote import WebSocketTransport
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.flags import AskRequest
+from pilothouse_remote import WebSocketTransport
 
 
 @pytest.mark.requirement("E84")
-def test_a_host_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["wss", "https"])
+def test_a_host_is_named_by_its_address(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "a-token-123456")
-    asked = parse(["ask", "--transport", "wss://host.example:8750", "Hi"])
+    asked = parse(["ask", "--transport", f"{scheme}://host.example:8750", "Hi"])
     assert isinstance(asked, AskRequest)
     make = asked.settings["transport"]
     first, second = make(), make()

@@ -11,7 +11,7 @@ import pytest
 from command_process import Command, ends, is_gone
 from terminal_screen import CTRL_C, CTRL_D, ENTER, ChatScreen, chatting
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 ASKED = "[d]eny"
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08evil"
@@ -68,6 +68,17 @@ def test_a_line_that_fails_decides_the_exit_code_and_the_next_goes_on(pilothouse
     assert "pilothouse: API Error: Overloaded (try again in a moment)" in ran.err
     assert "there is no command /nonsense" in ran.err
     assert "tokens" not in ran.err
+
+
+def test_without_key_and_login_three_ways_are_offered(pilothouse: Command) -> None:
+    output = "Not logged in · Please run /login"
+    closing = frames.result(output, is_error=True)
+    with FakeCLI().turn(frames.init(), frames.assistant(output, error="authentication_failed"), closing) as fake:
+        ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"hi\n")
+    assert ran.code == 1
+    assert "neither a key nor a login" in ran.err
+    assert [way in ran.err for way in ("ANTHROPIC_API_KEY", fake.path, "chat --local")] == [True] * 3
+    assert "0 tokens" not in ran.err
 
 
 def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
@@ -146,24 +157,9 @@ def test_two_ctrl_c_leave_an_answer_that_does_not_stop(pilothouse: Command) -> N
         assert is_gone(call.pid)
 
 
-def plain(pilothouse: Command, fake: FakeCLI, tmp_path: Path, *, shadowed: bool) -> Any:
-    """A terminal that cannot do much, or one for which nothing is installed."""
-    if not shadowed:
-        return chat(pilothouse, fake, TERM="dumb")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u, sys\n"
-        "sys.modules['rich'] = sys.modules['prompt_toolkit'] = None\n"
-        "real = u.find_spec\n"
-        "u.find_spec = lambda n, p=None: None if n in ('rich', 'prompt_toolkit') else real(n, p)\n"
-    )
-    return chat(pilothouse, fake, PYTHONPATH=str(tmp_path))
-
-
-@pytest.mark.parametrize("shadowed", [True, False])
-def test_it_works_without_extras_and_in_a_dumb_terminal(pilothouse: Command, tmp_path: Path, shadowed: bool) -> None:
-    with asking(forever=True) as fake, plain(pilothouse, fake, tmp_path, shadowed=shadowed) as screen:
+def test_it_works_in_a_dumb_terminal(pilothouse: Command) -> None:
+    with asking(forever=True) as fake, chat(pilothouse, fake, TERM="dumb") as screen:
         screen.say("one \\")
-        screen.shows("…")
         screen.press("two" + ENTER)
         screen.shows(ASKED)
         screen.press("d no" + ENTER)
@@ -177,7 +173,7 @@ def test_it_works_without_extras_and_in_a_dumb_terminal(pilothouse: Command, tmp
         assert screen.echoes
         [call] = fake.calls
     assert "one \ntwo" in str(call.prompts[0]) or "one \\ntwo" in str(call.prompts[0])
-    assert b"\x1b" not in screen.raw
+    assert b"\x1b" not in screen.raw.replace(b"\x1b[?12l\x1b[?25h", b"")  # which only show the cursor
 
 
 def slow(cli: Any) -> None:
@@ -236,7 +232,6 @@ def test_what_others_wrote_cannot_steer_the_terminal(pilothouse: Command) -> Non
 
 
 def test_a_history_is_kept_only_where_it_was_asked_for(pilothouse: Command, tmp_path: Path) -> None:
-    pytest.importorskip("prompt_toolkit")
     kept = tmp_path / "history"
     for args in ((), ("--history", str(kept))):
         with asking() as fake, chat(pilothouse, fake, *args) as screen:
@@ -258,7 +253,7 @@ def test_retries_and_thinking_are_printed(pilothouse: Command) -> None:
         for args, thinks in (((), False), (("--thinking",), True)):
             with chat(pilothouse, fake, "hi", *args) as screen:
                 screen.shows("Paris.")
-                assert "try 2 of 3" in screen.text
+                assert "(2 of 3)" in screen.text
                 assert ("thinking: Hmm.\nParis." in screen.text) is thinks
 
 

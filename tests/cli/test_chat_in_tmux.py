@@ -10,7 +10,7 @@ import pytest
 from command_process import Command, is_gone
 from tmux_terminal import NoTmuxError, in_tmux
 
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = pytest.mark.real_cli
 CACHE = Path(os.environ.get("PILOTHOUSE_CACHE") or Path.home() / ".cache" / "pilothouse")

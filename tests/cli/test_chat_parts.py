@@ -12,21 +12,6 @@ from typing import Any, ClassVar, cast
 import anyio
 import pytest
 
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.chat import CHAT_COMMANDS, _resolve_model, complete_input, run_command, split_command  # pyright: ignore[reportPrivateUsage]
-from pilothouse.cli.chat_input import (
-    MAX_LINES,
-    InterruptiblePrompt,
-    PlainInput,
-    TerminalPrompter,
-    describe_updates,
-    find_session_updates,
-    parse_choice,
-    preview_call,
-)
-from pilothouse.cli.flags import ChatRequest
-from pilothouse.cli.progress import ChatCosts, ChatProgressPrinter
-from pilothouse.cli.screen import Screen, escape_invisible
 from pilothouse.client import QueryResult
 from pilothouse.client.controls import InfoControls
 from pilothouse.errors import UsageError
@@ -43,7 +28,22 @@ from pilothouse.permissions import (
     SetMode,
     UserQuestion,
 )
-from pilothouse.testing import frames
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.chat import CHAT_COMMANDS, _resolve_model, complete_input, run_command, split_command  # pyright: ignore[reportPrivateUsage]
+from pilothouse_cli.chat_input import (
+    MAX_LINES,
+    InterruptiblePrompt,
+    PipeInput,
+    TerminalPrompter,
+    describe_updates,
+    find_session_updates,
+    parse_choice,
+    preview_call,
+)
+from pilothouse_cli.flags import ChatRequest
+from pilothouse_cli.progress import ChatCosts, ChatProgressPrinter
+from pilothouse_cli.screen import Screen, escape_invisible
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -324,7 +324,7 @@ def test_what_can_be_completed() -> None:
 async def test_lines_of_a_pipe() -> None:
     ours, theirs = os.pipe()
     try:
-        lines = PlainInput(ours, None)
+        lines = PipeInput(ours)
         os.write(theirs, b"one\r\ntwo\\\n\n\xff\nlast")
         assert [await lines.read_prompt() for _ in range(4)] == ["one", "two\\", "", "\ufffd"]
         os.close(theirs)
@@ -336,7 +336,7 @@ async def test_lines_of_a_pipe() -> None:
 async def test_a_line_that_was_given_up_belongs_to_the_next() -> None:
     ours, theirs = os.pipe()
     try:
-        lines = PlainInput(ours, None)
+        lines = PipeInput(ours)
         with anyio.move_on_after(0.01):
             await lines.read_prompt()
         os.write(theirs, b"late\nnext\n")

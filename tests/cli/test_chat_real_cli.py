@@ -15,11 +15,9 @@ import pytest
 from command_process import Command, is_gone
 from terminal_screen import ALT_ENTER, CTRL_C, CTRL_D, ENTER, ChatScreen, chatting
 
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
-from pilothouse.testing.script import RecordedRequest
+from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing.script import RecordedRequest
 
-pytest.importorskip("prompt_toolkit")
-pytest.importorskip("rich")
 pytestmark = pytest.mark.real_cli
 
 Chat = Callable[..., AbstractContextManager[ChatScreen]]
@@ -72,6 +70,28 @@ def child_of(screen: ChatScreen) -> int:
 
 def session_of(screen: ChatScreen) -> str:
     return re.findall(r"session ([0-9a-f-]{36})", screen.text)[0]
+
+
+def test_a_person_without_a_key_is_told_three_ways_on(
+    pilothouse: Command, real_cli: str, tmp_path: Path, model: ScriptedModel
+) -> None:
+    env = {name: value for name, value in model.env().items() if "KEY" not in name and "TOKEN" not in name}
+    home = {name: pilothouse.env[name] for name in ("HOME", "TMPDIR")}
+    place = ("--cli", real_cli, "--cwd", str(tmp_path))
+    with chatting(pilothouse.argv("chat", *place), {**pilothouse.env, **env, **home}) as screen:
+        screen.shows("Claude Code has neither a key nor a login. Three ways on:")
+        for way in ("export ANTHROPIC_API_KEY=", "log in once", "chat --local"):
+            screen.shows(way)
+        screen.until(lambda: screen.at_prompt)
+        screen.say("Hello")
+        screen.shows("neither a key nor a login", 2)
+        screen.until(lambda: screen.at_prompt)
+        assert "$0" not in screen.text
+        assert "ask --local" not in screen.text
+        assert "/login" not in screen.text
+        screen.say(CTRL_D)
+        assert screen.ends() == 0
+    assert not model.requests
 
 
 @pytest.mark.requirement("E72", "E73", "E74", "R11")

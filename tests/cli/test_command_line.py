@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command_process import LIMIT_S, PATH, Command
 
-from pilothouse.cli.arguments import parse, parse_value
-from pilothouse.cli.flags import AskRequest, DemoRequest
 from pilothouse.options import TABLE, Options, Plugin
+from pilothouse_cli.arguments import parse, parse_value
+from pilothouse_cli.flags import AskRequest, DemoRequest
 
 # One text for each type of options that a command line can set, and the value it must become.
 VALUES = {
@@ -171,6 +171,7 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("ask", "hello", "there"), "unrecognized arguments: there; put a text of several words in quotes"),
         (("ask", "hi", "--wibble-wobble"), "unrecognized arguments: --wibble-wobble (see"),
         (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
+        (("serve", "--prot", "9000"), "unrecognized arguments: --prot; did you mean --port?"),
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
         (("xyz",), "there is no command 'xyz'; the commands are acp, ask, batch, chat"),
         (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
@@ -235,11 +236,21 @@ def test_bash_completes(pilothouse: Command, tmp_path: Path, words: list[str], c
     assert (set(done.stdout.split()), done.stderr) == (completed, "")
 
 
-def test_completion_needs_an_extra(pilothouse: Command, tmp_path: Path) -> None:
-    (tmp_path / "shtab.py").write_text("raise ImportError")
-    ran = pilothouse.run("completion", "zsh", env={"PYTHONPATH": str(tmp_path)})
+@pytest.mark.parametrize("missing", ["prompt_toolkit", "rich", "shtab"])
+@pytest.mark.parametrize("args", [(), ("ask", "hi"), ("--help",)])
+def test_without_its_extra_the_command_says_what_to_install(
+    pilothouse: Command, tmp_path: Path, missing: str, args: tuple[str, ...]
+) -> None:
+    # A finder that does not know the package, in a directory that comes first.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u, sys\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "real = u.find_spec\n"
+        f"u.find_spec = lambda name, package=None: None if name == {missing!r} else real(name, package)\n"
+    )
+    ran = pilothouse.run(*args, env={"PYTHONPATH": str(tmp_path)})
     assert (ran.code, ran.out) == (2, "")
-    assert "pip install 'pilothouse[cli]'" in ran.err
+    assert ran.err == "pilothouse: the command needs an extra: pip install 'pilothouse[cli]'\n"
 
 
 @pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])

@@ -8,9 +8,7 @@ import pytest
 from command_in_terminal import run_in_terminal
 from command_process import LIMIT_S, Command, is_gone
 
-from pilothouse.testing import FakeCLI, frames
-
-pytest.importorskip("rich")
+from pilothouse_testing import FakeCLI, frames
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
 CURSOR = re.compile(r"\x1b\[\?25[lh]|\x1b\[\d*[AK]|\r")
@@ -59,20 +57,13 @@ def test_a_dumb_terminal_gets_plain_lines(pilothouse: Command) -> None:
     assert "Looking.\r\n> Bash: ls [red]*[/red]\r\n  Bash ok: a.txt\r\nDone.\r\n" in shown
 
 
-def test_without_rich_the_lines_are_plain(pilothouse: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # A finder that knows no rich, in a directory that comes first.
-    shadow = tmp_path_factory.mktemp("shadow")
-    (shadow / "sitecustomize.py").write_text(
-        "import importlib.util as u, sys\n"
-        "sys.modules['rich'] = None\n"
-        "real = u.find_spec\n"
-        "u.find_spec = lambda name, package=None: None if name == 'rich' else real(name, package)\n"
-    )
+def test_a_pipe_gets_plain_lines_whatever_the_environment_says(pilothouse: Command) -> None:
     with tools() as fake:
-        code, shown = in_terminal(pilothouse, "ask", "hi", "--cli", fake.path, PYTHONPATH=str(shadow))
-    assert code == 0
-    assert "\x1b" not in shown
-    assert "  Bash ok: a.txt\r\n" in shown
+        env = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "TERM": "xterm-256color", "COLUMNS": "20"}
+        ran = pilothouse.run("ask", "hi", "--cli", fake.path, env=env)
+    assert (ran.code, ran.out) == (0, "Looking.\nDone.\n")
+    assert ran.err.splitlines()[:2] == ["> Bash: ls [red]*[/red]", "  Bash ok: a.txt"]
+    assert "\x1b" not in ran.err
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(pilothouse: Command) -> None:

@@ -14,10 +14,10 @@ import pytest
 from command_in_terminal import run_in_terminal
 from command_process import LIMIT_S, Command, ends, eventually
 
-from pilothouse.cli.demo import PROGRAM
 from pilothouse.provision.pinned_files import model_path
-from pilothouse.testing import HttpError, ScriptedModel, Steps, Text, ToolUse
-from pilothouse.testing.script import RecordedRequest, get_block_texts
+from pilothouse_cli.demo import PROGRAM
+from pilothouse_testing import HttpError, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing.script import RecordedRequest, get_block_texts
 
 pytestmark = pytest.mark.real_cli
 
@@ -71,7 +71,7 @@ def test_retries_and_the_typed_failure(pilothouse: Command, real_cli: str) -> No
         env = {**scripted(model), "CLAUDE_CODE_MAX_RETRIES": "1"}
         ran = pilothouse.run("ask", "hi", "--cli", real_cli, *PLAIN, env=env)
     assert (ran.code, ran.out) == (1, "")
-    assert "the API failed (HTTP 529); try 1 of 1" in ran.err
+    assert "the API answered HTTP 529 (overloaded); trying again in" in ran.err
     assert "try again in a moment" in ran.err.splitlines()[-1]
 
 
@@ -240,7 +240,6 @@ def test_the_demo_without_a_cli_says_how_to_get_one(pilothouse: Command) -> None
 
 
 def test_the_demo_in_a_terminal(pilothouse: Command, real_cli: str) -> None:
-    pytest.importorskip("rich")
     code, shown = run_in_terminal(
         pilothouse.argv("demo", "--scripted", "--cli", real_cli), {**pilothouse.env, "TERM": "xterm-256color"}, LIMIT_S
     )

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from command_process import Command, Ran
 
-from pilothouse.cli.doctor import OLD_PIN_DAYS, check_pin
 from pilothouse.provision.artifacts import load_pins
-from pilothouse.testing import FakeCLI
 from pilothouse.transports.discovery import probe_version
+from pilothouse_cli.doctor import OLD_PIN_DAYS, check_pin
+from pilothouse_testing import FakeCLI
 
 PINS = load_pins().cli
 SECRET = "sk-ant-must-never-be-shown"
@@ -60,9 +60,9 @@ def claude() -> Any:
 @pytest.mark.real_cli
 @pytest.mark.requirement("L62", "E49")
 def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
-    (doctor.directory / "pilothouse.toml").write_text('model = "opus"\nmax_turns = 4')
+    (file := doctor.directory / "pilothouse.toml").write_text('model = "opus"\nmax_turns = 4')
     version = probe_version(real_cli, os.environ).version
-    ran = doctor.run("--cli", real_cli, ANTHROPIC_API_KEY=SECRET, PILOTHOUSE_EFFORT="low")
+    ran = doctor.run("--cli", real_cli, "--config", str(file), ANTHROPIC_API_KEY=SECRET, PILOTHOUSE_EFFORT="low")
     assert (ran.code, ran.err) == (0, "")
     assert SECRET not in ran.out
     for part in (
@@ -89,6 +89,34 @@ def test_the_round_trip_reads_nothing_of_this_place(doctor: Doctor, real_cli: st
     assert found["round trip"][0]["status"] == "ok"
     assert found["settings of the CLI"][0]["detail"] == str(home / ".claude" / "settings.json")
     assert sorted(path.name for path in (home / ".claude").iterdir()) == ["settings.json"]
+
+
+@pytest.mark.real_cli
+def test_mistakes_in_settings_files_are_shown(doctor: Doctor, real_cli: str, tmp_path: Path) -> None:
+    config, project = tmp_path / "config", doctor.directory / ".claude"
+    config.mkdir()
+    project.mkdir()
+    env: dict[str, Any] = {"PILOTHOUSE_CLI": real_cli, "CLAUDE_CONFIG_DIR": str(config)}
+    canary = tmp_path / "canary"
+    hooks = {"SessionStart": [{"hooks": [{"type": "command", "command": f"touch {canary}"}]}]}
+    good = {"permissions": {"deny": ["Bash"]}, "hooks": hooks, "apiKeyHelper": f"touch {canary}"}
+    (project / "settings.json").write_text(json.dumps(good))
+    [found] = doctor.findings(**env)["settings files"]
+    assert (found["status"], found["detail"]) == ("ok", "Claude Code takes all that is in them")
+    (config / "settings.json").write_text(json.dumps({"permissions": {"deny": ["Bash"]}, "cleanupPeriodDays": "x"}))
+    dropped = {**good, "permissions": {"deny": ["Bash(", "Read (x)"]}, "hooks": {"PreToolUs": hooks["SessionStart"]}}
+    (project / "settings.json").write_text(json.dumps(dropped))
+    (project / "settings.local.json").write_text("{no")
+    found = doctor.findings(**env)["settings files"]
+    assert {each["status"] for each in found} == {"warning"}
+    texts = [each["detail"] for each in found]
+    assert texts[0] == f"{config / 'settings.json'}: cleanupPeriodDays: Expected number, but received string"
+    assert texts[1] == f"{project / 'settings.local.json'}: Invalid or malformed JSON"
+    places = [text.removeprefix(f"{project / 'settings.json'}: ").partition(": ")[0] for text in texts[2:]]
+    assert sorted(places) == ["hooks.PreToolUs", "permissions.deny[0]", "permissions.deny[1]"]
+    assert [each["status"] for each in doctor.findings("--quick", **env)["settings files"]] == ["skipped"]
+    assert not canary.exists()
+    assert sorted(path.name for path in config.iterdir()) == ["settings.json"]
 
 
 def test_a_missing_cli_is_a_failure_with_instructions(doctor: Doctor, tmp_path: Path) -> None:
@@ -141,7 +169,7 @@ def test_a_cli_that_answers_nothing_fails_the_round_trip(doctor: Doctor, claude:
 
 def test_a_bad_configuration_is_reported_and_the_rest_is_still_checked(doctor: Doctor, claude: str) -> None:
     (doctor.directory / "pilothouse.toml").write_text('modle = "opus"')
-    found = doctor.findings("--quick", "--cli", claude, code=1)
+    found = doctor.findings("--quick", "--cli", claude, "--config", "pilothouse.toml", code=1)
     assert found["configuration"][0]["status"] == "failed"
     assert "pilothouse.toml:1: unknown option 'modle'; did you mean 'model'?" in found["configuration"][0]["detail"]
     assert found["cli"][0]["status"] == "skipped"

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from managed_cli import CONTENT, ManagedInstallation
 
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import InstallRequest
-from pilothouse.cli.install import ensure_cli, install
-from pilothouse.cli.screen import Screen
 from pilothouse.errors import CLINotFoundError, ProvisionError
 from pilothouse.provision.pinned_files import PINNED_VERSION
 from pilothouse.transports import discovery
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.flags import InstallRequest
+from pilothouse_cli.install import ensure_cli, install
+from pilothouse_cli.screen import Screen
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_process import Command
 
-from pilothouse.cli.arguments import get_flag, parse
 from pilothouse.options import TABLE
+from pilothouse_cli.arguments import get_flag, parse
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_every_option_is_listed_with_its_documentation(pilothouse: Command, plac
 @pytest.mark.requirement("E46", "L62")
 def test_one_option_in_full(pilothouse: Command, place: Path) -> None:
     (place / "pilothouse.toml").write_text("max_turns = 7\n")
-    ran = pilothouse.run("options", "max-turns", cwd=place)
+    ran = pilothouse.run("options", "max-turns", "--config", "pilothouse.toml", cwd=place)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines() == [
         "max_turns",
@@ -40,7 +40,7 @@ def test_one_option_in_full(pilothouse: Command, place: Path) -> None:
         "  value:        a whole number of at least 1",
         "  default:      None",
         "  goes to:      `--max-turns`",
-        "  file:         max_turns in [tool.pilothouse] or pilothouse.toml",
+        "  file:         max_turns",
         "  variable:     PILOTHOUSE_MAX_TURNS",
         "  command line: pilothouse ask --max-turns",
         f"  here:         7  ({place / 'pilothouse.toml'}:1)",
@@ -61,7 +61,7 @@ def test_an_unknown_option_has_a_near_one(pilothouse: Command, place: Path) -> N
 def test_what_is_set_here_and_where(pilothouse: Command, place: Path) -> None:
     file = place / "pyproject.toml"
     file.write_text('[tool.pilothouse]\nmodel = "opus"\nmax_turns = 3\n')
-    env = {"PILOTHOUSE_MODEL": "hidden by the file", "PILOTHOUSE_EFFORT": "low"}
+    env = {"PILOTHOUSE_MODEL": "hidden by the file", "PILOTHOUSE_EFFORT": "low", "PILOTHOUSE_CONFIG": str(file)}
     ran = pilothouse.run("options", "--explain", cwd=place, env=env)
     assert ran.out.splitlines() == [
         f"model      'opus'  {file}:2",
@@ -75,7 +75,7 @@ def test_what_is_set_here_and_where(pilothouse: Command, place: Path) -> None:
         ("max_turns", "3", f"{file}:3"),
     ]
     file.write_text("[tool.pilothouse]\nmodel = 5\n")
-    ran = pilothouse.run("options", "--explain", cwd=place)
+    ran = pilothouse.run("options", "--explain", cwd=place, env=env)
     assert (ran.code, f"{file}:2: option 'model': expected" in ran.out) == (2, True)
 
 
@@ -99,12 +99,14 @@ def test_every_option_that_can_be_text_is_a_flag_of_ask(capsys: pytest.CaptureFi
 
 @pytest.mark.requirement("L62")
 def test_flags_of_the_command_win_over_file_and_variables(pilothouse: Command, place: Path) -> None:
-    from pilothouse.testing import FakeCLI
+    from pilothouse_testing import FakeCLI
 
     (place / "pilothouse.toml").write_text('model = "file"\nstrict_mcp_config = true\nfallback_model = "haiku"')
     with FakeCLI().text("done") as fake:
         ran = pilothouse.run(
-            "ask", "hi", "--cli", fake.path, "--model", "flag", "--no-strict-mcp-config", "--title", "T", cwd=place
+            *("ask", "hi", "--config", "pilothouse.toml", "--cli", fake.path),
+            *("--model", "flag", "--no-strict-mcp-config", "--title", "T"),
+            cwd=place,
         )
         assert (ran.code, ran.out) == (0, "done\n")
         [call] = fake.calls

@@ -10,9 +10,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from pilothouse.cli.chat_on_host import HostClient, RemoteChat, make_decision
-from pilothouse.cli.console import find_link
 from pilothouse.errors import UsageError
+from pilothouse_cli.chat_on_host import BlockingHostClient, RemoteChat, make_decision
+from pilothouse_cli.console import find_link
 
 LIMIT = 10
 PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"tool_name": "Bash", "input": {}}}
@@ -60,7 +60,7 @@ def test_a_host_needs_an_address_and_a_token(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(UsageError, match="no console runs here"):
         find_link("", {"PILOTHOUSE_HOST_TOKEN": "t"})
     with pytest.raises(UsageError, match="expected an address"):
-        HostClient("h:1", "t")
+        BlockingHostClient("h:1", "t")
 
 
 @pytest.mark.anyio

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from command_process import Command
 
-from pilothouse.cli.arguments import find_command, parse
-from pilothouse.cli.flags import AskRequest, ReplayRequest
-from pilothouse.cli.main import run_command
-from pilothouse.cli.screen import Screen
-from pilothouse.testing import FakeCLI, frames
-from pilothouse.transports import Player, Recorder
+from pilothouse_cli.arguments import find_command, parse
+from pilothouse_cli.flags import AskRequest, ReplayRequest
+from pilothouse_cli.main import run_command
+from pilothouse_cli.screen import Screen
+from pilothouse_testing import FakeCLI, Player, Recorder, frames
 
 
 def show(capsys: pytest.CaptureFixture[str], file: Path, **settings: Any) -> tuple[int, str, str]:

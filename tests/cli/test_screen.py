@@ -6,10 +6,10 @@ import io
 
 import pytest
 
-from pilothouse.cli.failures import describe_failure, join_lines
-from pilothouse.cli.progress import format_tool_input, shorten_text
-from pilothouse.cli.screen import Screen
 from pilothouse.errors import CLIExitedError, CLINotFoundError, OptionsError, ProvisionError, QueryTimeout
+from pilothouse_cli.failures import describe_failure, join_lines
+from pilothouse_cli.progress import format_tool_input, shorten_text
+from pilothouse_cli.screen import Screen
 
 
 def test_a_note_in_the_middle_of_a_line_starts_a_new_one_where_both_are_seen() -> None:

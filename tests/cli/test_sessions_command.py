@@ -13,13 +13,12 @@ from typing import Any
 import anyio
 import pytest
 
-from pilothouse.cli import main
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import ListRequest, SessionsRequest, UsageRequest
-from pilothouse.cli.rich_screen import RichScreen
-from pilothouse.cli.screen import Screen
-from pilothouse.cli.sessions import LONG_SCAN_BYTES, sessions
-from pilothouse.transcripts import get_session_info, list_sessions, project_key
+from pilothouse_cli import main
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.flags import ListRequest, SessionsRequest, UsageRequest
+from pilothouse_cli.screen import Screen
+from pilothouse_cli.sessions import LONG_SCAN_BYTES, sessions
+from pilothouse_transcripts import get_session_info, list_sessions, project_key
 
 ONE, TWO = "1f0c0000-0000-4000-8000-000000000001", "1f0d0000-0000-4000-8000-000000000002"
 
@@ -238,16 +237,16 @@ class Window(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("kind", [Screen, RichScreen])
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_table_is_clean_and_a_long_scan_shows_how_far_it_is(
-    disk: Path, kind: type[Screen], monkeypatch: pytest.MonkeyPatch
+    disk: Path, term: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLUMNS", "80")
     write(disk / "config", disk / "project", ONE, "evil \x1b]0;title\x07 [red]words", "answer")
     shown: list[tuple[str, int, int | None]] = []
 
-    class Watched(kind):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+    class Watched(Screen):
         def progress(self, label: str) -> Any:
             from contextlib import nullcontext
 
@@ -261,7 +260,7 @@ def test_a_table_is_clean_and_a_long_scan_shows_how_far_it_is(
     assert "[red]words" in out.getvalue()
     assert "\x1b]0" not in out.getvalue()
     assert shown == []
-    monkeypatch.setattr("pilothouse.cli.sessions.LONG_SCAN_BYTES", 1)
+    monkeypatch.setattr("pilothouse_cli.sessions.LONG_SCAN_BYTES", 1)
     anyio.run(partial(sessions, parse(["sessions", "usage"]), screen))
     assert shown
     assert shown[-1][0] == "read"

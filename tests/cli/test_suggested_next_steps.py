@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from command_process import Command
+from places import CORE, ROOT
 
-from pilothouse.cli.failures import get_own_command
-
-ROOT = Path(__file__).parents[2]
+from pilothouse_cli.failures import get_own_command
 
 
 def program(directory: Path) -> Path:
@@ -38,7 +37,7 @@ def test_a_command_is_printed_as_it_was_called(tmp_path: Path, monkeypatch: pyte
     assert get_own_command() == "'my tools/pilothouse'"
     monkeypatch.chdir("/")
     assert get_own_command() == f"'{spaced}'"
-    monkeypatch.setattr(sys, "argv", [str(ROOT / "src" / "pilothouse" / "__main__.py")])
+    monkeypatch.setattr(sys, "argv", [str(CORE / "__main__.py")])
     assert get_own_command() == f"{sys.executable} -m pilothouse"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 DEADLINE = 10.0  # seconds that anything may take to end
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pilothouse.messages import ResultMessage, decode
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 
 class Invoice(msgspec.Struct):

@@ -9,8 +9,9 @@ import anyio
 
 import pilothouse as ph
 from pilothouse.options.invocation import PrivateFile
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
+from pilothouse_testing.mocks import _make_settings_answer
 
 Body = dict[str, Any]
 
@@ -68,7 +69,12 @@ class ScriptedQuery:
             peer.invocation.files,
         )
         await peer.write(frames.control_response(initialize_request["request_id"], frames.server_info() | self.info))
-        assert (await peer.read_frame() or {})["type"] == "user"
+        first = await peer.read_frame() or {}
+        if first["type"] == "control_request":
+            assert first["request"]["subtype"] == "get_settings"
+            await peer.write(frames.control_response(first["request_id"], _make_settings_answer(peer.invocation)))
+            first = await peer.read_frame() or {}
+        assert first["type"] == "user"
         await peer.write(frames.init())
         await self._play(ScriptPeer(peer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +13,19 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from places import TRANSCRIPTS
 
 import pilothouse as ph
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, CostTracker
 from pilothouse.driver import QueryRun
 from pilothouse.events import BudgetReached
-from pilothouse.messages import Message, decode
+from pilothouse.messages import Message, ModelUsage, decode
 from pilothouse.options import Options
-from pilothouse.testing import FakeCLI, frames, mock_transport
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 OPUS, HAIKU = "claude-opus-5-5", "claude-haiku-5-5"
 
 
@@ -139,6 +140,84 @@ def test_streamed_usage_gives_the_output_before_the_result() -> None:
     assert ledger.total_tokens == 55
 
 
+def task_started(task: str = "t1", call: str = "agent_1") -> dict[str, Any]:
+    return {"type": "system", "subtype": "task_started", "task_id": task, "tool_use_id": call}
+
+
+def task_ended(tokens: int, status: str = "completed", task: str = "t1", call: str = "agent_1") -> dict[str, Any]:
+    facts = {"type": "system", "subtype": "task_notification", "task_id": task, "tool_use_id": call, "status": status}
+    return {**facts, "usage": {"total_tokens": tokens, "tool_uses": 0, "duration_ms": 1}}
+
+
+def of_agent(key: str, input: int, *, calls: bool = False) -> dict[str, Any]:  # noqa: A002
+    frame = printed(key, input, 1, parent_tool_use_id="agent_1")
+    if calls:
+        frame["message"]["content"] = [{"type": "tool_use", "id": f"call_{key}", "name": "Bash", "input": {}}]
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("replies", "tokens"),
+    [
+        ([], 1000),
+        ([of_agent("s1", 100)], 1000),  # the last reply, in part
+        ([of_agent("s1", 100, calls=True)], 106 + 1000),
+        ([of_agent("s1", 100, calls=True), of_agent("s2", 200)], 106 + 1000),
+    ],
+    ids=["none", "last", "call", "both"],
+)
+def test_the_last_reply_of_a_sub_agent_counts_whole_once(replies: list[dict[str, Any]], tokens: int) -> None:
+    costs = CostTracker()
+    costs.track(decoded(task_started(), *replies, task_ended(1000)))
+    assert costs.total_tokens == costs.costs.total_tokens == tokens
+    costs.track(decoded(result({OPUS: usage(40, 2)})))
+    assert costs.total_tokens == 42
+
+
+def test_what_a_result_includes_is_not_counted_at_the_end_of_the_task() -> None:
+    costs = CostTracker()
+    costs.track(decoded(task_started(), of_agent("s1", 100), result({OPUS: usage(1000, 1)}), task_ended(1000)))
+    assert costs.total_tokens == 1001
+    costs.track(decoded(task_started("t2"), result({OPUS: usage(1, 0)}), task_ended(1000, task="t2")))
+    assert costs.total_tokens == 1002
+
+
+def test_a_sub_agent_that_was_stopped_has_no_further_reply() -> None:
+    costs = CostTracker()
+    costs.track(decoded(task_started(), of_agent("s1", 100, calls=True), task_ended(1000, "stopped")))
+    assert costs.total_tokens == 106
+
+
+def test_totals_that_the_cli_gives_replace_what_its_messages_show() -> None:
+    costs = CostTracker()
+    costs.track(decoded(result({OPUS: usage(100, 10, usd=0.5)})))
+    costs.track(decoded(printed("m1", 10, 1)))
+    assert costs.total_tokens == 110 + 16
+    costs.note_totals({OPUS: ModelUsage(input_tokens=110, output_tokens=510), HAIKU: ModelUsage(output_tokens=70)})
+    assert costs.total_tokens == 110 + 580
+    now = costs.costs
+    assert (now.unpriced_tokens, now.models[HAIKU].output_tokens, now.usd) == (580, 70, 0.5)
+    costs.track(decoded(printed("m2", 1000, 1)))
+    assert costs.total_tokens == 110 + 16 + 1006  # the messages show more by now
+    costs.note_totals({OPUS: ModelUsage(input_tokens=90)})  # of before the result
+    assert costs.total_tokens == 110 + 16 + 1006
+    costs.track(decoded(result({OPUS: usage(1110, 510)}, {OPUS: usage(1210, 520)})))
+    assert costs.total_tokens == 110 + 1620
+
+
+def test_the_first_totals_of_a_resumed_conversation_are_its_history() -> None:
+    costs = CostTracker(resumes=True)
+    costs.note_totals({OPUS: ModelUsage(input_tokens=9000)})
+    assert costs.total_tokens == 0
+    costs.note_totals({OPUS: ModelUsage(input_tokens=9000, output_tokens=70)})
+    assert costs.total_tokens == 70
+    costs.child_ended()
+    assert (costs.total_tokens, costs.costs.unpriced_tokens) == (70, 70)
+    costs.note_totals({OPUS: ModelUsage(input_tokens=8000)})  # the next child has not saved everything
+    costs.note_totals({OPUS: ModelUsage(input_tokens=8005)})
+    assert costs.total_tokens == 75
+
+
 def test_a_child_that_died_is_counted_by_its_messages() -> None:
     ledger = CostTracker()
     ledger.track(decoded(printed("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})))
@@ -191,6 +270,7 @@ def test_months_of_turns_stay_small() -> None:
 Step = st.one_of(
     st.tuples(st.just("said"), st.integers(0, 5), st.integers(0, 50)),
     st.tuples(st.just("result"), st.integers(0, 50), st.integers(0, 50)),
+    st.tuples(st.just("told"), st.integers(0, 500), st.integers(0, 500)),
     st.tuples(st.just("died"), st.just(0), st.just(0)),
 )
 
@@ -203,6 +283,8 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
             ledger.track(decoded(printed(f"m{one}", other, one)))
         elif kind == "result":
             ledger.track(decoded(result({OPUS: usage(one, other, usd=0.5)})))
+        elif kind == "told":
+            ledger.note_totals({OPUS: ModelUsage(input_tokens=one, output_tokens=other)})
         else:
             ledger.child_ended()
         costs = ledger.costs
@@ -279,7 +361,7 @@ async def test_an_answer_that_was_complete_before_stays_what_it_is() -> None:
 async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
     stopped: list[int] = []
 
-    async def interrupt() -> None:
+    async def interrupt(*, stop_background: bool) -> None:
         stopped.append(len(stopped))
 
     budget = TokenBudget(Options(max_budget_tokens=60), None)
@@ -315,6 +397,64 @@ async def test_the_queries_of_a_session_share_one_budget(own: int) -> None:
                     await session.query("three", max_budget_tokens=own)
         [call] = fake.calls
     assert call.prompts == ["one", "two"]
+
+
+@pytest.mark.parametrize("way", ["asked", "told"])
+async def test_what_sub_agents_use_stops_a_query(way: str) -> None:
+    """By the totals that the CLI gives on request; one that gives none says how large the last reply was."""
+    told = [task_started(), task_ended(1000)] if way == "told" else []
+    with stoppable([frames.init(), printed("m1", 10, 1), *told]) as fake, anyio.fail_after(20):
+        if way == "asked":
+            fake.on_control("get_usage", {"session": {"model_usage": {OPUS: usage(10, 1006)}}})
+        else:
+            fake.on_control("get_usage", error="Unsupported control request subtype: get_usage")
+        answer = await ph.query("go", cli=fake.path, max_budget_tokens=600)
+    assert isinstance(answer.error, ph.BudgetError)
+    assert "1,016 tokens were used" in str(answer.error)
+
+
+async def test_a_cli_that_gives_no_totals_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    turn = [frames.init(), printed("m1", 1, 1), result({OPUS: usage(1, 1)})]
+    with FakeCLI().turn(*turn) as fake, anyio.fail_after(20):
+        fake.on_control("get_usage", error="Unsupported control request subtype: get_usage")
+        async with ph.session(cli=fake.path, max_budget_tokens=600) as session:
+            with caplog.at_level(logging.WARNING):
+                await session.query("one")
+                await session.set_model("haiku")  # its response comes after that to the other request
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "max_budget_tokens counts less than sub-agents use" in warning
+    assert "update it" in warning
+
+
+@pytest.mark.parametrize("until", ["result", "idle"])
+async def test_what_goes_on_after_the_answer_is_stopped(until: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The input of the CLI stays open so long: else nothing could be stopped."""
+    with FakeCLI() as fake, anyio.fail_after(20):
+        fake.expect("user").emit(frames.init(), task_started(), result({OPUS: usage(10, 5)}))
+        fake.sleep(0.3).emit(of_agent("s1", 1000, calls=True))
+        fake.expect("control_request", "interrupt").reply({}).emit(task_ended(1000, "stopped")).wait_eof()
+        with caplog.at_level(logging.WARNING):
+            answer = await ph.query("go", cli=fake.path, max_budget_tokens=600, until=until)
+        [call] = fake.calls
+    assert call.control("interrupt") == [{"subtype": "interrupt", "cancel_queued": True}]
+    assert isinstance(answer.error, ph.BudgetError) if until == "idle" else answer.is_success
+    [warning] = [record.getMessage() for record in caplog.records if "background" in record.getMessage()]
+    assert "1,021 tokens were used" in warning
+
+
+async def test_what_goes_on_in_a_session_is_stopped() -> None:
+    with FakeCLI() as fake, anyio.fail_after(20):
+        fake.expect("user").emit(frames.init(), task_started(), result({OPUS: usage(10, 5)}))
+        fake.expect("control_request", "set_model").reply({}).emit(of_agent("s1", 1000, calls=True))
+        fake.expect("control_request", "interrupt").reply({}).emit(task_ended(1000, "stopped")).wait_eof()
+        async with ph.session(cli=fake.path, max_budget_tokens=600) as session:
+            assert (await session.query("go")).is_success
+            await session.set_model("haiku")  # and from here on no query runs
+            await session.tasks.wait_idle()
+            with pytest.raises(ph.BudgetError):
+                await session.query("more")
+        [call] = fake.calls
+    assert call.control("interrupt") == [{"subtype": "interrupt", "cancel_queued": True}]
 
 
 async def test_every_further_prompt_of_a_query_is_stopped_too() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")

@@ -12,8 +12,8 @@ from fake_cli_processes import alive
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, as_default, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +114,7 @@ async def test_the_cli_of_a_session_wins_over_the_configured_one(tmp_path: Path)
             assert (await session.query("go")).text == "own"
             assert session.pid is not None
             assert alive(session.pid)
-        (tmp_path / "pilothouse.toml").write_text('cli = "/nowhere/claude"\n')
+        (file := tmp_path / "pilothouse.toml").write_text('cli = "/nowhere/claude"\n')
+        ph.configure(file=file)
         assert (await ph.query("go", cli=own.path)).text == "own"
         assert [len(configured.calls), len(own.calls)] == [1, 2]

@@ -13,16 +13,16 @@ import msgspec
 import pytest
 
 import pilothouse as ph
-from pilothouse.fleet.run import digest_prompt
-from pilothouse.fleet.submission import validate_key, validate_prompt
-from pilothouse.language_model import LanguageModel
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import render
 from pilothouse.protocol import encode_line
-from pilothouse.remote import messages as ops
-from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.tools.content import to_json_value, to_result
+from pilothouse_fleet.run import digest_prompt
+from pilothouse_fleet.submission import validate_key, validate_prompt
+from pilothouse_models import LanguageModel
+from pilothouse_remote import messages as ops
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 
 class Text(str):

@@ -12,11 +12,13 @@ import anyio
 import pytest
 
 import pilothouse as ph
+import pilothouse_models.sync
 from pilothouse import sync
 from pilothouse.errors import NoResultError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_models import LanguageModel
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +95,7 @@ async def test_the_text_stream_raises_the_error_after_the_text(fake: FakeCLI) ->
     failing(fake, frames.assistant("Half of it."))
     got: list[str] = []
     query = ph.query("go", cli=fake.path)
-    with pytest.raises(ph.AuthenticationError, match="Not logged in") as caught:
+    with pytest.raises(ph.AuthenticationError, match="the API refused the key in ANTHROPIC_API_KEY") as caught:
         await collect(query.text_stream(), got)
     assert got == ["Half of it."]
     assert caught.value is (await query.result()).error
@@ -209,7 +211,7 @@ def test_the_blocking_query_names_its_own_verbs(fake: FakeCLI) -> None:
 
 def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) -> None:
     with pytest.warns(RuntimeWarning, match=r"of a stream was never sent: read the stream"):
-        drop(ph.LanguageModel("opus", cli=fake.path).stream("Tidy up"))
+        drop(LanguageModel("opus", cli=fake.path).stream("Tidy up"))
 
 
 async def test_a_query_that_was_closed_interrupted_or_refused_does_not_warn(fake: FakeCLI) -> None:
@@ -338,12 +340,12 @@ async def test_a_loop_over_what_was_not_kept_says_what_to_do(fake: FakeCLI) -> N
 
 
 async def test_a_second_loop_over_a_stream_of_a_language_model_is_refused(fake: FakeCLI) -> None:
-    stream = ph.LanguageModel("opus", cli=fake.text("Hello").path).stream("Hi")
+    stream = LanguageModel("opus", cli=fake.text("Hello").path).stream("Hi")
     assert [part.type async for part in stream][-1] == "finish"
     with pytest.raises(ph.UsageError, match="read to its end"):
         await anext(aiter(stream))
     with FakeCLI().text("Hello") as other:
-        blocking = sync.LanguageModel("opus", cli=other.path).stream("Hi")
+        blocking = pilothouse_models.sync.LanguageModel("opus", cli=other.path).stream("Hi")
         assert blocking.result().text == "Hello"
         with pytest.raises(ph.UsageError, match="read to its end"):
             list(blocking)

@@ -15,7 +15,7 @@ from scripted_memory_cli import Body, ScriptedQuery, ScriptPeer
 
 import pilothouse as ph
 from pilothouse.permissions import DialogRequest, ElicitationRequest
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
@@ -177,6 +177,55 @@ async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
     with pytest.raises(ph.ControlError, match="PreToolUse would not be guarded"):
         await scripted.run(hooks={"PreToolUse": yes_hook})
     assert "user" not in {frame["type"] for frame in scripted.transport.sent_frames}  # the prompt never went out
+
+
+GUARDS: list[dict[str, Any]] = [
+    {"can_use_tool": yes},
+    {"confirm": lambda prompt, request: True},
+    {"hooks": {"PreToolUse": yes_hook}},
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=["can_use_tool", "confirm", "hooks"])
+@pytest.mark.parametrize(
+    ("version", "settings", "warns"),
+    [
+        ("2.1.330", {}, True),
+        (None, {}, True),
+        ("2.1.332", {}, False),
+        ("2.1.330", {"setting_sources": ["project"]}, True),
+        ("2.1.330", {"setting_sources": [], "plugins": ["x"]}, True),
+        ("2.1.330", {"setting_sources": []}, False),
+        ("2.1.330", {"settings": {"disableSkillShellExecution": True}}, False),
+        ("2.1.330", {"disable_slash_commands": True}, False),
+        ("2.1.330", {"disallowed_tools": ["Bash"]}, False),
+    ],
+    ids=str,
+)
+async def test_a_cli_whose_skills_pass_by_what_decides_is_warned_of(
+    guard: dict[str, Any],
+    version: str | None,
+    settings: dict[str, Any],
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pilothouse.client.handlers._warned_versions", set[str]())
+    for _ in range(2):  # one warning is enough
+        scripted = ScriptedQuery(finish)
+        scripted.info["claude_code_version"] = version
+        await scripted.run(**guard, **settings)
+    assert caplog.text.count("PreSkillShellCommand") == warns
+
+
+async def test_nothing_that_decides_needs_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pilothouse.client.handlers._warned_versions", set[str]())
+    scripted = ScriptedQuery(finish)
+    scripted.info["claude_code_version"] = "2.1.330"
+    await scripted.run(hooks={"Stop": yes_hook}, on_question=yes)
+    assert not caplog.records
 
 
 async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

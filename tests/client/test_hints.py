@@ -18,6 +18,9 @@ from pilothouse import hints, sync
 from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.options import TABLE
 from pilothouse.tracebacks import user_function
+from pilothouse_fleet import Fleet
+from pilothouse_fleet import sync as blocking
+from pilothouse_models import LanguageModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 
@@ -38,19 +41,19 @@ SLIPS = {
     "ph.HttpServer('https://x')": (TypeError, "HttpServer: extra positional .*, all keywords, are url, headers"),
     "ph.StdioServer(comand='x')": (TypeError, "StdioServer: .* 'comand'; did you mean 'command'?"),
     "ph.session().receive_response": (AttributeError, r"a loop over query\(…\)"),
-    "ph.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
-    "sync.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
-    'ph.Fleet().map(["x"], kye="id")': (TypeError, "did you mean 'key'?"),
+    "Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
+    "blocking.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
+    'Fleet().map(["x"], kye="id")': (TypeError, "did you mean 'key'?"),
     "ph.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "ph.ClaudeSDKClient": (AttributeError, r"here it is pilothouse.session\(\)"),
-    "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse.integrations.otel import OpenTelemetry`"),
+    "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse_otel import OpenTelemetry`"),
     "ph.HookEvent": (AttributeError, "here it is `from pilothouse.hooks import HookEvent`"),
-    "sync.StoredSessions": (AttributeError, "here it is `from pilothouse.sync.stores import StoredSessions`$"),
+    "sync.StoredSessions": (AttributeError, "here it is `from pilothouse_transcripts.sync import StoredSessions`$"),
     "from pilothouse import HookEvent": (ImportError, "here it is `from pilothouse.hooks import HookEvent`"),
     "ph.HookEvnt": (AttributeError, "did you mean 'HookEvent' of pilothouse.hooks?"),
-    "wait(ph.LanguageModel().stream('Hi'))": (TypeError, r"use `async for`, or await its result\(\)"),
+    "wait(LanguageModel().stream('Hi'))": (TypeError, r"use `async for`, or await its result\(\)"),
     "ph.benchmark_of_nothing": (AttributeError, "has no attribute 'benchmark_of_nothing'$"),
-    "sync.stores": (AttributeError, "write `import pilothouse.sync.stores` first"),
+    "ph.client.nothing": (AttributeError, "has no attribute 'nothing'$"),
     "ph.Sesion": (AttributeError, "did you mean 'Session'?"),
     "sync.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "from pilothouse import ClaudeAgentOptions": (ImportError, "here it is pilothouse.Options"),
@@ -75,10 +78,18 @@ def wait(awaitable: Any) -> None:
 
 
 @pytest.mark.parametrize("code", SLIPS)
-def test_a_mistake_is_reported_with_advice(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_reported_with_advice(code: str) -> None:
     kind, text = SLIPS[code]
-    monkeypatch.delattr(sync, "stores", raising=False)  # of another test's import
-    names = {"ph": ph, "sync": sync, "enter": enter, "enter_async": enter_async, "wait": wait}
+    names = {
+        "ph": ph,
+        "sync": sync,
+        "enter": enter,
+        "enter_async": enter_async,
+        "wait": wait,
+        "Fleet": Fleet,
+        "LanguageModel": LanguageModel,
+        "blocking": blocking,
+    }
     with pytest.raises(kind, match=text) as caught:
         exec(code, names)
     shown = "".join(traceback.format_exception(caught.value))
@@ -109,6 +120,14 @@ def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
         ask(itm=1)  # pyright: ignore[reportCallIssue]
 
 
+@pytest.mark.parametrize("name", [*hints.MOVED, *hints.MOVED_MODULES])
+def test_a_name_of_a_package_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints, "find_homes", lambda module: {})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    home, extra = (hints.MOVED | hints.MOVED_MODULES)[name]
+    with pytest.raises(AttributeError, match=rf"here it is `.*{home}.*: pip install 'pilothouse\[{extra}\]'"):
+        getattr(ph, name)
+
+
 def test_hints_name_what_is_there() -> None:
     result = ph.QueryResult([])
     assert {name for name in hints.RESULT_NAMES if name not in dir(result)} == set()
@@ -119,7 +138,7 @@ def test_hints_name_what_is_there() -> None:
     for name, home in hints.find_homes("pilothouse").items():
         assert hasattr(import_module(home), name), name
     for name, meant in hints.ARGUMENTS.items():
-        assert meant in inspect.signature(ph.Fleet).parameters, name
+        assert meant in inspect.signature(Fleet).parameters, name
 
 
 def test_dir_has_public_names_only() -> None:
@@ -160,7 +179,7 @@ def test_a_notebook_shows_the_answer() -> None:
     assert output._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("module", ["pilothouse", *(f"pilothouse.{name}" for name in PUBLIC_MODULES)])
+@pytest.mark.parametrize("module", ["pilothouse", *PUBLIC_MODULES])
 def test_help_reads_every_signature(module: str) -> None:
     for name in list_names(module):
         value = getattr(import_module(module), name)

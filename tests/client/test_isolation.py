@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from fake_cli_processes import ended, until
+from places import DOCS
 
 import pilothouse as ph
 from pilothouse.options.isolation import BUILT_IN_AGENTS, INHERITED_VARIABLES, inherit_variables, isolation_report
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports.watchdog import watchdog
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="looks at modes of files")]
 
@@ -57,7 +58,7 @@ def test_what_is_kept_of_an_environment() -> None:
 
 
 def test_the_documentation_has_the_list() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    page = (DOCS / "policy.md").read_text()
     assert [name for name in INHERITED_VARIABLES if f"`{name}`" not in page] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

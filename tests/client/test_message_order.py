@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI, frames, mock_transport
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 

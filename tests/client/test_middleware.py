@@ -18,7 +18,7 @@ from pilothouse.client.prompt import make_prompt
 from pilothouse.driver import Prompts, QueryRun
 from pilothouse.events import QueryEvent
 from pilothouse.messages import Message, ResultMessage
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

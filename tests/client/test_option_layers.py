@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Generator
 from contextlib import suppress
@@ -17,10 +15,9 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.client.config_file import MAX_BYTES, load_config_layer
 from pilothouse.driver import child_run
 from pilothouse.errors import ConfigError
-from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
+from pilothouse_testing import FakeCLI, as_default, frames, mock_transport
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")]
@@ -54,7 +51,7 @@ def test_the_highest_layer_that_sets_a_field_wins(top: int, project: Path, monke
         monkeypatch.setenv("PILOTHOUSE_MODEL", "variable")
         monkeypatch.setenv("PILOTHOUSE_MAX_TURNS", "7")
     if "file" in there:
-        write(project / "pilothouse.toml", 'max_budget_usd = 0.001\nmodel = "file"\n')
+        ph.configure(file=write(project / "pilothouse.toml", 'max_budget_usd = 0.001\nmodel = "file"\n'))
     if "configure" in there:
         ph.configure(model="configure", effort="low")
     agent = ph.Agent(model="agent", allowed_tools=[]) if "agent" in there else ph.Agent()
@@ -99,8 +96,7 @@ def test_nothing_set_means_the_cli_decides_and_nothing_is_cut_off() -> None:
 @pytest.mark.requirement("L62")
 def test_explain_reads_well_and_hides_secrets(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTHOUSE_API_KEY", "sk-ant-never-shown")
-    write(project / "pilothouse.toml", 'model = "haiku"\n')
-    ph.configure(max_turns=9)
+    ph.configure(file=write(project / "pilothouse.toml", 'model = "haiku"\n'), max_turns=9)
     explanation = ph.Agent(max_turns=None).query("go", effort="low").options.explain()
     assert str(explanation).splitlines() == [
         f"model      'haiku'     {project / 'pilothouse.toml'}:1",
@@ -214,8 +210,7 @@ def test_a_wrong_configuration_call_changes_nothing() -> None:
 
 @pytest.mark.requirement("E12", "E43")
 def test_a_layer_may_need_what_another_one_has(project: Path) -> None:
-    write(project / "pilothouse.toml", "fork_session = true\n")
-    ph.trust(project)
+    ph.configure(file=write(project / "pilothouse.toml", "fork_session = true\n"))
     assert ph.Agent(resume="id").query("go").options.fork_session
     with pytest.raises(ph.OptionsError, match="'fork_session' needs 'resume'"):
         ph.query("go")
@@ -237,74 +232,108 @@ def test_a_call_is_checked_like_everything_else() -> None:
 
 @pytest.mark.requirement("E49", "L62")
 @pytest.mark.parametrize(
-    ("files", "model"),
+    ("name", "text", "model"),
     [
-        ({"pilothouse.toml": 'model = "a"'}, "a"),
-        ({"pyproject.toml": '[tool.pilothouse]\nmodel = "b"'}, "b"),
-        ({"pilothouse.toml": 'model = "a"', "pyproject.toml": '[tool.pilothouse]\nmodel = "b"'}, "a"),
-        ({"../pilothouse.toml": 'model = "beyond the repository"'}, None),
-        ({"pyproject.toml": "[project]\nname = 'x'"}, None),
-        ({"pyproject.toml": "[tool.other]\nurl = 'pilothouse'"}, None),
-        ({"pyproject.toml": "this is not TOML, and not about us"}, None),
-        ({"pyproject.toml": "dependencies = ['pilothouse[cli]>=1', 'pilothouse'] and this is not TOML"}, None),
-        ({"pyproject.toml": '[ "tool" . "pilothouse" ]\nmodel = "b"'}, "b"),
-        ({"pyproject.toml": '["tool".\'pilothouse\']\nmodel = "b"'}, "b"),
-        ({"pyproject.toml": '[tool]\npilothouse.model = "b"'}, "b"),
-        ({"pyproject.toml": '[ tool\t]\npilothouse = { model = "b" }'}, "b"),
-        ({"pyproject.toml": 'tool . pilothouse . model = "b"'}, "b"),
-        ({"pyproject.toml": 'tool = { ruff = {}, pilothouse = { model = "b" } }'}, "b"),
-        ({"pilothouse.toml": ""}, None),
-        ({}, None),
+        ("pilothouse.toml", 'model = "a"', "a"),
+        ("mine.toml", 'model = "a"', "a"),
+        ("pilothouse.toml", "", None),
+        ("pyproject.toml", '[project]\nname = "x"\n[tool.pilothouse]\nmodel = "b"', "b"),
+        ("pyproject.toml", '["tool".\'pilothouse\']\nmodel = "b"', "b"),
+        ("pyproject.toml", '[tool]\npilothouse.model = "b"', "b"),
+        ("pyproject.toml", "[tool.pilothouse]", None),
     ],
 )
-def test_which_file_counts(project: Path, files: dict[str, str], model: str | None) -> None:
-    for name, text in files.items():
-        write(project / name, text)
+@pytest.mark.parametrize("way", ["call", "variable"])
+def test_a_file_counts_when_it_was_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, model: str | None, way: str
+) -> None:
+    write(project / name, text)
+    assert ph.query("go").options.as_dict() == {}
+    if way == "call":
+        ph.configure(file=name)
+    else:
+        monkeypatch.setenv("PILOTHOUSE_CONFIG", name)
     assert ph.query("go").options.model == model
 
 
-def test_the_search_goes_up_to_the_root_of_the_repository(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["pilothouse.toml", "pyproject.toml", "config.toml", ".pilothouse.toml"])
+@pytest.mark.parametrize("where", [".", "..", ".config/pilothouse", "home/.config/pilothouse"])
+async def test_a_file_that_nobody_named_is_not_read(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, where: str
+) -> None:
+    """Not even the user's own, which is for the command: it would steer every program that imports the library."""
+    monkeypatch.setenv("HOME", str(project / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    header = "[tool.pilothouse]\n" if name == "pyproject.toml" else ""
+    canary = tmp_path / "ran"
+    program = write(project / "claude", f"#!/bin/sh\ntouch {canary}\n")
+    program.chmod(0o755)
+    write(project / where / name, f'{header}cli = "{program}"\nmax_turns = 1\n')
+    with FakeCLI().text("hello") as fake:
+        monkeypatch.setenv("PILOTHOUSE_CLI", str(fake.path))
+        assert (await ph.query("go")).text == "hello"
+        assert not [flag for flag in fake.calls[0].argv if flag.startswith("--max-turns")]
+    assert not canary.exists()
+
+
+def test_relative_paths_in_a_file_begin_at_the_file(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(project / "pyproject.toml", "[tool.pilothouse]\nmax_turns = 2\nadd_dirs = ['lib', '/abs']\ncwd = '.'")
-    inner = project / "packages" / "one"
-    write(inner / "pyproject.toml", "[project]\nname = 'one'")
-    ph.trust(project)
-    monkeypatch.chdir(inner)
+    monkeypatch.chdir(tmp_path)
+    ph.configure(file="project/pyproject.toml")
     options = ph.query("go").options
     assert options.as_dict() == {"max_turns": 2, "add_dirs": [str(project / "lib"), "/abs"], "cwd": str(project)}
-    file = load_config_layer(warns=False)
-    assert file is not None
-    assert file.path == str(project / "pyproject.toml")
 
 
 def test_names_of_the_cli_are_no_paths(project: Path) -> None:
-    write(project / "pilothouse.toml", 'cli = "bundled"')
-    ph.trust("pilothouse.toml")
+    file = write(project / "pilothouse.toml", 'cli = "bundled"')
+    ph.configure(file=file)
     assert ph.query("go").options.cli == "bundled"
-    write(project / "pilothouse.toml", 'cli = "bin/claude"')
-    ph.configure()
+    write(file, 'cli = "bin/claude"')
+    ph.configure(file=file)
     assert ph.query("go").options.cli == str(project / "bin" / "claude")
 
 
-def test_the_file_is_read_once_and_again_by_configure(project: Path) -> None:
+@pytest.mark.parametrize("way", ["call", "variable"])
+def test_a_file_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     file = write(project / "pilothouse.toml", 'model = "a"')
+    if way == "call":
+        ph.configure(file=file)
+    else:
+        monkeypatch.setenv("PILOTHOUSE_CONFIG", str(file))
     assert ph.query("go").options.model == "a"
     file.write_text('model = "b"')
-    assert ph.query("go").options.model == "a"
     ph.configure()
+    assert ph.query("go").options.model == "a"
+    ph.configure(file=file)
     assert ph.query("go").options.model == "b"
 
 
-def test_a_variable_names_the_file_or_none(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(project / "pilothouse.toml", 'model = "near"')
-    write(tmp_path / "other" / "team.toml", 'model = "team"\nadd_dirs = ["x"]')
-    monkeypatch.setenv("PILOTHOUSE_CONFIG", "../other/team.toml")
-    assert ph.query("go").options.as_dict() == {"model": "team", "add_dirs": [str(tmp_path / "other" / "x")]}
-    monkeypatch.setenv("PILOTHOUSE_CONFIG", "none")
-    assert ph.query("go").options.as_dict() == {}
-    assert load_config_layer(warns=False) is None
-    monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
-    with pytest.raises(ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"):
-        ph.query("go")
+def test_the_file_of_the_program_replaces_that_of_the_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "of-variable.toml", 'model = "variable"\nmax_turns = 1')
+    write(project / "first.toml", 'model = "first"\neffort = "low"')
+    write(project / "second.toml", 'model = "second"')
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", "of-variable.toml")
+    assert ph.query("go").options.as_dict() == {"model": "variable", "max_turns": 1}
+    ph.configure(file="first.toml")
+    assert ph.query("go").options.as_dict() == {"model": "first", "effort": "low"}
+    ph.configure(file="second.toml")
+    assert ph.query("go").options.as_dict() == {"model": "second"}
+
+
+def test_a_file_that_cannot_be_read_changes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ph.configure(file=write(project / "good.toml", 'model = "good"'))
+    bad = write(project / "bad.toml", "modle = 1")
+    for settings in ({"file": bad}, {"file": project / "good.toml", "modle": "x"}, {"file": "missing.toml"}):
+        with pytest.raises(ph.OptionsError):
+            ph.configure(effort="low", **settings)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert ph.query("go").options.as_dict() == {"model": "good"}
+    with as_default():
+        monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
+        ph.configure(file="good.toml")
+    with as_default(), pytest.raises(ConfigError, match=r"there is no configuration file .*/project/missing\.toml"):
+        ph.configure(file="missing.toml")
 
 
 BAD_FILES = [
@@ -325,6 +354,8 @@ BAD_FILES = [
     ("pyproject.toml", "[project]\nmodel = 1\n[tool.pilothouse]\nmodel = 1", 4, "option 'model': expected"),
     ("pyproject.toml", "[tool.pilothouse.mcp_servers]\n[tool.pilothouse.modle]", 2, "unknown option 'modle'"),
     ("pyproject.toml", "[tool]\npilothouse = 5", None, "expected a table [tool.pilothouse]"),
+    ("pyproject.toml", "[project]\nname = 'x'", None, "expected a table [tool.pilothouse]"),
+    ("pilothouse.toml", "[tool.pilothouse]\nmodel = 'a'", 1, "unknown option 'tool'"),
     ("pyproject.toml", "[tool.pilothouse]\nx = [", 2, "not valid TOML"),
 ]
 
@@ -332,10 +363,11 @@ BAD_FILES = [
 @pytest.mark.requirement("E45", "L59")
 @pytest.mark.parametrize(("name", "text", "line", "expected"), BAD_FILES)
 def test_a_bad_file_is_one_error_with_file_and_line(
-    project: Path, name: str, text: str | bytes, line: int | None, expected: str
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | bytes, line: int | None, expected: str
 ) -> None:
     path = project / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", str(path))
     with FakeCLI().text("never") as fake:
         with pytest.raises(ConfigError):
             ph.query("go", cli=fake.path)
@@ -349,33 +381,16 @@ def test_a_bad_file_is_one_error_with_file_and_line(
     assert (caught.value.path, caught.value.line) == (str(path), line)
 
 
-def test_files_that_are_no_files(project: Path) -> None:
+def test_files_that_are_no_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = project / "pilothouse.toml"
     path.mkdir()
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none continues"):
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", str(path))
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         ph.query("go")
     path.rmdir()
-    os.mkfifo(path)
-    with pytest.raises(ConfigError, match="is not a file"):
-        ph.query("go")
-    path.unlink()
-    path.write_bytes(b"#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match="longer than"):
-        ph.query("go")
-    path.unlink()
     path.symlink_to(project / "nowhere")
-    assert ph.query("go").options.as_dict() == {}
-
-
-def test_a_working_directory_that_is_gone_has_no_file(project: Path, tmp_path: Path) -> None:
-    code = (
-        "import os, shutil, pilothouse as ph; ph.query; shutil.rmtree(os.getcwd()); q = ph.query('x'); "
-        "print(q.options.as_dict())"
-    )
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("{}\n", "")
+    with pytest.raises(ConfigError, match="there is no configuration file"):
+        ph.query("go")
 
 
 # Variables.
@@ -431,7 +446,7 @@ def test_a_misspelt_variable_is_reported_once(
     for name in ("PILOTHOUSE_MAX_TURN", "PILOTHOUSE_MY_PROGRAM", "PILOTHOUSE_TRANSPORT"):
         monkeypatch.setenv(name, "secret")
     for name in ("CACHE", "CONFIG", "HOST", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI"):
-        monkeypatch.setenv(f"PILOTHOUSE_{name}", "none" if name == "CONFIG" else "x")
+        monkeypatch.setenv(f"PILOTHOUSE_{name}", os.devnull if name == "CONFIG" else "x")
     for _ in range(2):
         ph.query("go")
     [record] = caplog.records
@@ -449,7 +464,7 @@ async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)  # this child never ends its turn
-    write(project / "pilothouse.toml", "timeout = 0.3")
+    ph.configure(file=write(project / "pilothouse.toml", "timeout = 0.3"))
     with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
         with pytest.raises(ph.QueryTimeout):
             await ph.query("go", cli=fake.path)
@@ -467,8 +482,8 @@ async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
 ) -> None:
     monkeypatch.setenv("PILOTHOUSE_FALLBACK_MODEL", "haiku")
     with FakeCLI().text("done") as fake:
-        write(project / "pilothouse.toml", f'cli = "{fake.path}"\nallowed_tools = ["Read"]\n[env]\nFROM_FILE = "1"')
-        ph.trust(project)
+        text = f'cli = "{fake.path}"\nallowed_tools = ["Read"]\n[env]\nFROM_FILE = "1"'
+        ph.configure(file=write(project / "pilothouse.toml", text))
         agent = ph.Agent(model="opus", api_key="sk-ant-test")
         await agent.query("go", max_turns=2)
         async for _ in agent.query("go", max_turns=2):

@@ -15,7 +15,7 @@ from pilothouse.client.event_reader import EventReader
 from pilothouse.events import Started
 from pilothouse.messages import decode
 from pilothouse.permissions import Accept, SetMode
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

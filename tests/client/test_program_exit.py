@@ -12,7 +12,7 @@ import time
 import pytest
 from fake_cli_processes import DEADLINE, eventually, running
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

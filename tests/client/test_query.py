@@ -16,9 +16,9 @@ from fake_cli_processes import alive, ended, until
 import pilothouse as ph
 from pilothouse.events import Started
 from pilothouse.messages import Message
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.discovery import ProbeResult, probe_version
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from fake_cli_processes import ended
 import pilothouse as ph
 from pilothouse.driver import child_run
 from pilothouse.messages import LineSkippedMessage
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,7 @@ async def test_idle_timeout_counts_silence_only() -> None:
     async def never_speaks(peer: MemoryPeer) -> None:
         await anyio.sleep_forever()
 
-    with pytest.raises(ph.QueryTimeout, match="since it was started"):
+    with pytest.raises(ph.QueryTimeout, match="before it began to answer"):
         await ph.query("go", transport=lambda: MemoryTransport(never_speaks), idle_timeout=0.2)
 
 

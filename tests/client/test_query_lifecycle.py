@@ -17,8 +17,8 @@ from fake_cli_processes import DEADLINE, alive, ended, eventually, running, unti
 
 import pilothouse as ph
 from pilothouse.messages import Message
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports.watchdog import watchdog
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
+from places import TRANSCRIPTS
 
 from pilothouse import errors
 from pilothouse.client.event_reader import TextReader
 from pilothouse.client.result import QueryResult, make_result_error
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, decode, from_dict
-from pilothouse.testing import frames
-
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
-
+from pilothouse_testing import frames
 
 GOLDEN = [
     b'{"type":"system","session_id":"abc-123"}',

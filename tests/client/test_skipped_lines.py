@@ -13,9 +13,10 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.events import LineSkipped
 from pilothouse.messages import LineSkippedMessage, PermissionDeniedMessage
+from pilothouse.permissions import deny_all
 from pilothouse.protocol.validator import StreamFaultKind
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 
@@ -167,7 +168,7 @@ def test_what_a_rule_or_a_mode_denied_is_not(
 
 def test_there_is_no_warning_with_a_permission_handler(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
     fake.expect("user").emit(frames.init(), denied(), frames.result("Done"))
-    sync.query("Refactor", cli=fake.path, can_use_tool=ph.permissions.deny_all).result()
+    sync.query("Refactor", cli=fake.path, can_use_tool=deny_all()).result()
     assert warnings_of(caplog) == []
 
 

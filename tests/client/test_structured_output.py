@@ -19,7 +19,7 @@ from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, make_repair_text
 from pilothouse.events import OutputRejected, Started
 from pilothouse.messages import Message
-from pilothouse.testing import FakeCLI, mock_transport
+from pilothouse_testing import FakeCLI, mock_transport
 
 pytestmark = pytest.mark.anyio
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ import pilothouse as ph
 from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, OutputValidator
 from pilothouse.messages import ResultMessage
-from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -240,3 +241,58 @@ async def test_prompts_that_an_old_cli_folds_into_one_turn() -> None:
     with fake:
         result = await ph.query(prompts, cli=fake.path, output_type=Invoice)
     assert result.raise_for_error().output == Invoice(7)
+
+
+# --- an output that the CLI refuses, and a model that gives up
+
+
+REFUSAL = "Output does not match required schema: /total: must be number"
+
+
+def refused(value: Any, reason: str = REFUSAL, text: str = "I give up", call_id: str = "toolu_1") -> list[frames.Frame]:
+    """A turn in which the CLI refuses an output, and the model gives none after that."""
+    call = frames.assistant([frames.tool_use("StructuredOutput", value, call_id)], message_id="msg_0")
+    refusal = frames.user_tool_result(reason, tool_use_id=call_id, is_error=True)
+    return [frames.init(), call, refusal, *answer(text=text)[1:]]
+
+
+async def test_the_error_says_why_the_cli_has_refused_the_output(fake_cli: Callable[..., FakeCLI]) -> None:
+    fake = fake_turns(fake_cli(), refused(WRONG))
+    result = await ph.query("go", cli=fake.path, output_type=Invoice, output_repairs=0)
+    error = result.error
+    assert isinstance(error, ph.StructuredOutputError)
+    assert str(error).startswith(f"the model gave up after Claude Code had refused its structured output: {REFUSAL}")
+    assert error.value == WRONG
+    assert json.loads(error.raw) == WRONG
+    assert isinstance(error.__cause__, ph.StructuredOutputError)
+    with pytest.raises(ph.StructuredOutputError, match="must be number"):
+        result.raise_for_error()
+
+
+async def test_the_model_is_told_why_its_output_was_refused(fake_cli: Callable[..., FakeCLI]) -> None:
+    fake = fake_turns(fake_cli(), refused(WRONG), answer(text="no"))
+    result = await ph.query("go", cli=fake.path, output_type=Invoice, output_repairs=1)
+    repair = fake.calls[0].prompts[-1]
+    assert REFUSAL in repair
+    assert "was not called" not in repair
+    assert REFUSAL in str(result.error)  # the last output that there was
+    assert result.output_attempts == 2
+
+
+async def test_a_refused_output_that_fits_is_taken(fake_cli: Callable[..., FakeCLI]) -> None:
+    fake = fake_turns(fake_cli(), refused({"output": GOOD}))
+    result = await ph.query("go", cli=fake.path, output_type=Invoice)
+    assert (result.is_success, result.output_attempts) == (True, 1)
+    assert isinstance(result.output, Invoice)
+
+
+async def test_an_output_after_a_refused_one_counts(fake_cli: Callable[..., FakeCLI]) -> None:
+    fake = fake_turns(fake_cli(), [*refused(WRONG)[:-2], *answer(GOOD)[1:]])
+    result = await ph.query("go", cli=fake.path, output_type=Invoice)
+    assert result.is_success
+
+
+@pytest.mark.parametrize("rule", ["StructuredOutput", "StructuredOutput(*)", "*"])
+def test_an_output_whose_tool_is_denied_is_refused_at_once(rule: str) -> None:
+    with pytest.raises(ph.OptionsError, match=r"'disallowed_tools' and 'json_schema' exclude each other.*tools=\[\]"):
+        ph.query("go", output_type=Invoice, disallowed_tools=["Bash", rule])

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 HEAD = """
 import asyncio, os, sys, traceback
 import pilothouse as ph
+import pilothouse_fleet.sync
 from pilothouse import sync
+from pilothouse_fleet import Fleet
 CLI = os.environ.get("FAKE")
 
 def run(work):
@@ -44,15 +46,15 @@ RAISED = {
     "configure": ("ph.configure(max_turn=3)", "OptionsError"),
     "hook": ("ph.HookMatcher(3, print)", "UsageError"),
     "tool": ("ph.tool(lambda: 1)", "ToolDefinitionError"),
-    "fleet": ("async with ph.Fleet() as f:\n    async for run in f.map([3]): pass", "UsageError"),
-    "fleet outside": ('await ph.Fleet().submit("x")', "SessionClosedError"),
+    "fleet": ("async with Fleet() as f:\n    async for run in f.map([3]): pass", "UsageError"),
+    "fleet outside": ('await Fleet().submit("x")', "SessionClosedError"),
     "sync result": (f'sync.query("x", {GONE}).result()', "CLINotFoundError"),
     "sync loop": (f'for m in sync.query("x", {GONE}): pass', "CLINotFoundError"),
     "sync text_stream": (f'for m in sync.query("x", {GONE}).text_stream(): pass', "CLINotFoundError"),
     "sync session": (f"with sync.session({GONE}): pass", "CLINotFoundError"),
     "sync request": (f'sync.session({GONE}).set_model("opus")', "CLINotFoundError"),
     "sync option": ('sync.query("x", max_turn=3)', "OptionsError"),
-    "sync fleet": ('sync.Fleet().submit("x")', "SessionClosedError"),
+    "sync fleet": ('pilothouse_fleet.sync.Fleet().submit("x")', "SessionClosedError"),
     "failed": ('(await ph.query("x", cli=CLI)).raise_for_error()', "OverloadedError"),
     "failed stream": ('async for t in ph.query("x", cli=CLI).text_stream(): pass', "OverloadedError"),
     "failed sync": ('sync.query("x", cli=CLI).result().raise_for_error()', "OverloadedError"),
@@ -61,7 +63,7 @@ RAISED = {
 
 
 def owner(path: str) -> str:
-    if "/pilothouse/" in path:
+    if re.search(r"/pilothouse(_\w+)?/", path):
         return "pilothouse"
     return "user" if path.endswith("program.py") else "other"
 

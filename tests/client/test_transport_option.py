@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import frames
 from pilothouse.transports import ExitInfo, Health, MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

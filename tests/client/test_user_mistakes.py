@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,9 @@ import pytest
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.options import Plugin, PolicyWarning, SystemPromptFile
-from pilothouse.testing import FakeCLI, frames, mock_transport
+from pilothouse_fleet import Fleet
+from pilothouse_remote import in_container, on_host
+from pilothouse_testing import FakeCLI, ReplayTransport, frames, mock_transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")]
 
@@ -146,9 +149,21 @@ def test_a_directory_that_is_not_there_is_logged(caplog: pytest.LogCaptureFixtur
     ]  # fmt: skip
 
 
-def test_a_program_that_is_not_the_cli() -> None:
+@pytest.mark.parametrize("program", ["ls", "true", "false", "echo", "cat"])
+def test_a_program_that_is_not_the_cli(program: str) -> None:
+    cli = shutil.which(program)
     with pytest.raises(ph.CLIExitedError, match="so this is probably not Claude Code: check the option cli"):
-        sync.query("x", cli="/bin/ls").result()
+        sync.query("x", cli=cli).result()
+    with pytest.raises(ph.CLIExitedError, match="so this is probably not Claude Code: check the option cli"):
+        sync.session(cli=cli).__enter__()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_cli_that_has_said_something_is_not_taken_for_another_program(code: int) -> None:
+    fake = FakeCLI().turn(frames.init()).exit(code)
+    with fake, pytest.raises(ph.CLIExitedError, match="before the answer was complete") as caught:
+        sync.query("x", cli=fake.path).result()
+    assert "probably not" not in str(caught.value)
 
 
 async def test_the_refusal_for_root_gets_advice() -> None:
@@ -239,21 +254,25 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         r"transport: factory\(a: .*\) .* cannot be called without arguments",
     ),
     "class with arguments": (
-        lambda: sync.query("x", transport=ph.ReplayTransport).result(),
+        lambda: sync.query("x", transport=ReplayTransport).result(),
         "cannot be called without arguments",
     ),
     "async stderr": (lambda: ph.query("x", stderr=cast("Any", asyncio.sleep)), "expected a callable that is not async"),
     "pool of text": (lambda: ph.Pool(transport=cast("Any", "x")), "expected a callable .* got str"),
     "pool size": (lambda: ph.Pool(min_idle=cast("Any", "2")), "min_idle: expected a whole number"),
     "error text": (lambda: ph.tool(error_text=cast("Any", 3))(add), "error_text must be text or a function"),
+    "result length": (lambda: ph.tool(max_result_chars=0)(add), "max_result_chars must be a number above 0"),
     "result size": (lambda: ph.tool(max_result_bytes=-1)(add), "max_result_bytes must be a number above 0"),
     "one tool": (lambda: ph.sdk_server("a", cast("Any", add)), "tools must be a list of functions"),
     "instructions": (lambda: ph.sdk_server("a", instructions=cast("Any", 3)), "instructions must be text"),
-    "image": (lambda: ph.in_container(cast("Any", 3)), "image: 3 is not a name"),
-    "mounts": (lambda: ph.in_container("x", mounts=cast("Any", "/x")), "mounts: expected a mapping"),
+    "image": (lambda: in_container(cast("Any", 3)), "image: 3 is not a name"),
+    "mounts": (lambda: in_container("x", mounts=cast("Any", "/x")), "mounts: expected a mapping"),
     "result of a hook": (lambda: ph.HookMatcher("Bash", [cast("Any", None)]), "pass the function itself, do not call"),
     "plain parameter": (lambda: ph.tool(plain), "its type has no JSON form: [^;]*Plain[^;]*; use a dataclass"),
-    "address in a browser": (lambda: ph.on_host("http://x:1/#token=abc"), "wss://HOST:PORT; put ws in place of http$"),
+    "address in a browser": (
+        lambda: on_host("http://x:1/#token=abc"),
+        "no user, query or fragment; give the token as token=$",
+    ),
     "tool of claude_agent_sdk": (
         lambda: cast("Any", ph.tool)("add", "Add", {"a": int}),
         r"@tool takes keywords: .* create_tool\(name, description, schema, function\)",
@@ -263,10 +282,9 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "of a chat message pass the content, and use a session",
     ),
     "agent of an agent": (lambda: sync.Agent(cast("Any", ph.Agent())), "got Agent; pass its .options"),
-    "one prompt for a fleet": (lambda: ph.Fleet().map("Say hi"), "items: expected a list, .* got str; put one into"),
-    "empty path": (lambda: ph.trust(""), "expected the path of a file or a directory, got ''"),
+    "one prompt for a fleet": (lambda: Fleet().map("Say hi"), "items: expected a list, .* got str; put one into"),
     "blocking agent": (lambda: ph.set_default_agent(cast("Any", sync.Agent())), "pass its async_agent"),
-    "blocking agent of a fleet": (lambda: ph.Fleet(cast("Any", sync.Agent())), "pass its async_agent"),
+    "blocking agent of a fleet": (lambda: Fleet(cast("Any", sync.Agent())), "pass its async_agent"),
     "text as options": (lambda: ph.Options().merge(cast("Any", "opus")), "expected pilothouse.Options, got str"),
 }
 

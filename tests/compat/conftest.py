@@ -10,8 +10,8 @@ import anyio
 import pytest
 from process_checks import find_processes
 
-from pilothouse.compat import claude_agent_sdk as sdk
-from pilothouse.testing import ScriptedModel
+from pilothouse_compat import claude_agent_sdk as sdk
+from pilothouse_testing import ScriptedModel
 
 MAX_SECONDS = 60.0
 

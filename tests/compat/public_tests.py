@@ -17,9 +17,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pilothouse.compat.alias import PATH
-from pilothouse.compat.claude_agent_sdk import __version__
 from pilothouse.provision.artifacts import cache_root
+from pilothouse_compat.alias import PATH
+from pilothouse_compat.claude_agent_sdk import __version__
 
 PACKAGE = "claude_agent_sdk"
 _PRIVATE_PATH = re.compile(rf"{PACKAGE}\.(_|[a-z_.]*\._)")
@@ -31,7 +31,7 @@ _OTHER_PACKAGES = ("redis", "postgres", "live")
 STAND_INS = f"""
 import importlib, importlib.abc, importlib.machinery, sys, types
 
-NAMES = ("{PACKAGE}.", "pilothouse.compat.{PACKAGE}.")
+NAMES = ("{PACKAGE}.", "pilothouse_compat.{PACKAGE}.")
 
 def make(name):
     if name.startswith("__"):

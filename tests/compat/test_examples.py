@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from public_tests import fetch_source
 
-from pilothouse.compat.alias import PATH
-from pilothouse.testing import RecordedRequest
+from pilothouse_compat.alias import PATH
+from pilothouse_testing import RecordedRequest
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.matrix]
 

@@ -19,13 +19,13 @@ import anyio
 import pytest
 from process_checks import find_processes
 
-from pilothouse.compat import claude_agent_sdk as sdk
-from pilothouse.compat.claude_agent_sdk._internal import client, message_parser
-from pilothouse.compat.claude_agent_sdk._internal.query import UserTransport
-from pilothouse.compat.claude_agent_sdk._internal.transport import subprocess_cli
-from pilothouse.compat.claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 from pilothouse.driver.child_run import CLOSE_SECONDS
 from pilothouse.options import Invocation
+from pilothouse_compat import claude_agent_sdk as sdk
+from pilothouse_compat.claude_agent_sdk._internal import client, message_parser
+from pilothouse_compat.claude_agent_sdk._internal.query import UserTransport
+from pilothouse_compat.claude_agent_sdk._internal.transport import subprocess_cli
+from pilothouse_compat.claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 
 pytestmark = [
     pytest.mark.anyio,

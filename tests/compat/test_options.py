@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from pilothouse.compat import claude_agent_sdk as sdk
-from pilothouse.compat.claude_agent_sdk._options import make_initialize_fields, make_options
+from pilothouse_compat import claude_agent_sdk as sdk
+from pilothouse_compat.claude_agent_sdk._options import make_initialize_fields, make_options
 
 UUID = "11111111-2222-4333-8444-555555555555"
 

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+from downstream_packages import fetch_packages
 
-from pilothouse.compat.alias import PATH
-from pilothouse.provision.artifacts import cache_root
-from pilothouse.testing import ToolUse
+from pilothouse_compat.alias import PATH
+from pilothouse_testing import ToolUse
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.matrix]
 
@@ -37,7 +35,7 @@ PACKAGES = (
 HEAD = """
 import asyncio, json, os, sys
 import claude_agent_sdk
-assert claude_agent_sdk.__name__ == "pilothouse.compat.claude_agent_sdk"
+assert "pilothouse" in claude_agent_sdk.__file__
 CLI, CWD = sys.argv[1:]
 """
 
@@ -96,24 +94,11 @@ for span in spans.get_finished_spans():
 """
 
 
-def fetch_packages() -> Path:
-    """Return the directory of the packages; fetched by the user's own pip if it is not in the cache."""
-    place = cache_root() / "judges" / "packages-1"
-    if not place.is_dir():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            made = Path(folder) / "made"
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            subprocess.run([*pip, "--target", str(made), *PACKAGES], check=True, timeout=300)
-            try:
-                made.rename(place)
-            except OSError:  # another worker was faster
-                assert place.is_dir()
-    return place
-
-
 def run(code: str, program: Any) -> list[Any]:
-    env = {**program.model.env(max_retries=0), "PYTHONPATH": os.pathsep.join((str(PATH), str(fetch_packages())))}
+    env = {
+        **program.model.env(max_retries=0),
+        "PYTHONPATH": os.pathsep.join((str(PATH), str(fetch_packages("packages-1", PACKAGES)))),
+    }
     done = subprocess.run(
         [sys.executable, "-c", HEAD + code, program.cli, str(program.cwd)],
         env=env, cwd=program.cwd, capture_output=True, text=True, timeout=180, check=False,

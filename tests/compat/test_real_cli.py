@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
-from pilothouse.compat import claude_agent_sdk as sdk
-from pilothouse.compat.claude_agent_sdk.types import PermissionRuleValue
-from pilothouse.testing import Gate, HttpError, Pause, Text, ToolUse
+from pilothouse_compat import claude_agent_sdk as sdk
+from pilothouse_compat.claude_agent_sdk.types import PermissionRuleValue
+from pilothouse_testing import Gate, HttpError, Pause, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -74,6 +75,22 @@ async def test_messages_of_a_stream_are_sent_as_they_are(program: Any) -> None:
                 first_answered.set()
     assert texts(found) == ["one", "two"]
     assert [each.result for each in results(found)] == ["one", "two"]
+
+
+async def test_messages_that_wait_are_answered_together(program: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """As with the original, which says nothing about it."""
+    gate = Gate()
+    program.script([Pause(gate), Text("one")], "the other four")
+
+    async def prompts() -> AsyncIterator[dict[str, Any]]:
+        for number in range(5):
+            yield {"type": "user", "message": {"role": "user", "content": f"Item {number}"}}
+        gate.open()
+
+    with anyio.fail_after(60):
+        found = [message async for message in sdk.query(prompt=prompts(), options=program.options())]
+    assert [each.result for each in results(found)] == ["one", "the other four"]
+    assert not caplog.records
 
 
 async def test_a_failed_iterable_ends_the_query_with_its_error(program: Any) -> None:
@@ -349,6 +366,29 @@ async def test_agents_and_settings(program: Any) -> None:
     assert "filed" in init_of(messages)["agents"]
 
 
+async def test_settings_that_the_cli_drops_raise(program: Any) -> None:
+    program.script("a")
+    path = program.cwd / "own.json"
+    broken = {"permissions": {"deny": ["Bash"]}, "cleanupPeriodDays": "x"}
+    refused = {"permissions": {"deny": ["Bash("]}}
+    for content, message in ((broken, "cleanupPeriodDays: Expected number"), (refused, "is not a permission rule")):
+        path.write_text(json.dumps(content))
+        for settings in (
+            {"settings": json.dumps(content)},
+            {"settings": str(path)},
+            {"settings": "own.json"},
+            {"settings": "own.json", "sandbox": {"enabled": False}},
+            {"extra_args": {"settings": json.dumps(content)}},
+        ):
+            with pytest.raises(sdk.CLIConnectionError, match=message):
+                await program.ask(**settings)
+            with pytest.raises(sdk.CLIConnectionError, match=message):
+                await program.client(**settings).connect()
+    assert not program.model.requests
+    path.write_text(json.dumps({"permissions": {"deny": ["Bash"]}}))
+    assert texts(await program.ask(settings=str(path))) == ["a"]
+
+
 async def test_standard_error(program: Any) -> None:
     lines: list[str] = []
     program.script("a")
@@ -434,3 +474,24 @@ async def test_cancelling_ends_the_cli(program: Any) -> None:
         await program.ask()
     assert scope.cancelled_caught
     await program.gone()
+
+
+async def test_an_api_that_cannot_be_reached_is_logged_once(program: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        env = {"ANTHROPIC_BASE_URL": address, "CLAUDE_CODE_MAX_RETRIES": "3"}
+        with pytest.raises(sdk.ProcessError):
+            await program.ask(env=env)
+    texts = [record.getMessage() for record in caplog.records if "could not be reached" in record.getMessage()]
+    assert [text.startswith(f"the API at {address} could not be reached (retry 2 of 3)") for text in texts] == [True]
+
+
+async def test_a_tool_that_nobody_could_be_asked_about_is_logged_once(
+    program: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = ToolUse("Write", {"file_path": "x.txt", "content": "x"})
+    program.script(write, write, "done")
+    await program.ask()
+    texts = [record.getMessage() for record in caplog.records if "was denied" in record.getMessage()]
+    assert [text.startswith("the tool Write was denied, because no function decides") for text in texts] == [True]

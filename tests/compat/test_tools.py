@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from pilothouse.compat import claude_agent_sdk as sdk
-from pilothouse.compat.claude_agent_sdk._tools import make_tool
+from pilothouse_compat import claude_agent_sdk as sdk
+from pilothouse_compat.claude_agent_sdk._tools import make_tool
 
 pytestmark = pytest.mark.anyio
 

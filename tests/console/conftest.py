@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from console_browser import Browser, ConsoleProgram, Viewer, open_browser
 
-from pilothouse.testing import ScriptedModel
+from pilothouse_testing import FakeCLI, ScriptedModel
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +54,24 @@ def view(browser: Browser, console: ConsoleProgram) -> Iterator[Callable[..., Vi
     yield open_viewer
     for viewer in viewers:
         viewer.close()
+
+
+@pytest.fixture
+def fake_console(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[FakeCLI], Viewer]]:
+    """Starts a console on a CLI that follows a script; gives a window on it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    opened: list[tuple[FakeCLI, ConsoleProgram, Viewer]] = []
+
+    def start(fake: FakeCLI) -> Viewer:
+        fake.__enter__()
+        program = ConsoleProgram(tmp_path, fake.path, "--drain", "0.1")
+        opened.append((fake, program, Viewer(browser, program.start())))
+        return opened[-1][2]
+
+    yield start
+    for fake, program, viewer in opened:
+        viewer.close()
+        program.stop()
+        fake.__exit__(None, None, None)

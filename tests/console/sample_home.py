@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI
+from pilothouse_fleet import Fleet
+from pilothouse_testing import FakeCLI
 
 OPUS, SONNET = "claude-opus-5-5", "claude-sonnet-5-0"
 TOPICS = (
@@ -86,11 +87,11 @@ def fill_home(home: Path, work: Path, days: int = 28) -> None:
 async def make_fleet_journal(path: Path) -> None:
     """A fleet of which some runs ended, one failed, and some wait."""
     with FakeCLI().text("The door was repaired; no further work is needed.", total_cost_usd=0.031) as fake:
-        async with ph.Fleet(ph.Agent(cli=fake.path), concurrency=2, journal=path) as fleet:
+        async with Fleet(ph.Agent(cli=fake.path), concurrency=2, journal=path) as fleet:
             tickets = [f"Triage ticket {number}: the lamp of room {number} is out" for number in range(7)]
             await fleet.gather(tickets, key=lambda prompt: prompt.split(":")[0].removeprefix("Triage "))
     with FakeCLI().stderr("no such model").exit(1) as broken:
-        async with ph.Fleet(ph.Agent(cli=broken.path), retry=None, stop_after=None, journal=path) as fleet:
+        async with Fleet(ph.Agent(cli=broken.path), retry=None, stop_after=None, journal=path) as fleet:
             await fleet.gather(["Triage ticket 7: the door squeaks"], key=lambda prompt: "ticket 7")
-    async with ph.Fleet(concurrency=0, journal=path) as fleet:
+    async with Fleet(concurrency=0, journal=path) as fleet:
         await fleet.enqueue(["Triage ticket 8: too hot", "Triage ticket 9: too cold"], key=lambda prompt: prompt[7:15])

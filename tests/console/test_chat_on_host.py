@@ -11,7 +11,7 @@ from typing import IO, Any
 import pytest
 from console_browser import ConsoleProgram, Viewer, expect
 
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 

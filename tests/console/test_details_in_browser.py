@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from console_browser import PHONE, Browser, ConsoleProgram, Viewer, expect, start_session
+from console_browser import PHONE, ConsoleProgram, Viewer, expect, start_session
 from sample_home import assistant, user, write_conversation
 
-from pilothouse.testing import FakeCLI, Gate, Pause, ScriptedModel, Steps, Text, ToolUse, frames
+from pilothouse_testing import FakeCLI, Gate, Pause, ScriptedModel, Steps, Text, ToolUse, frames
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
@@ -50,32 +50,11 @@ HIDE = """(hidden) => {
 }"""
 
 
-@pytest.fixture
-def fake_console(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[FakeCLI], Viewer]]:
-    """Starts a console on a CLI that follows a script; gives a window on it."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    opened: list[tuple[FakeCLI, ConsoleProgram, Viewer]] = []
-
-    def start(fake: FakeCLI) -> Viewer:
-        fake.__enter__()
-        program = ConsoleProgram(tmp_path, fake.path, "--drain", "0.1")
-        opened.append((fake, program, Viewer(browser, program.start())))
-        return opened[-1][2]
-
-    yield start
-    for fake, program, viewer in opened:
-        viewer.close()
-        program.stop()
-        fake.__exit__(None, None, None)
-
-
 def test_a_hidden_tab_notifies_of_what_waits_and_of_the_end(
     view: View, console: ConsoleProgram, scripted_model: ScriptedModel
 ) -> None:
-    gate = Gate()
-    scripted_model.reply(Steps((Pause(gate), TOUCH), "It is there."))
+    gate, last = Gate(), Gate()
+    scripted_model.reply(Steps((Pause(gate), TOUCH), (Pause(last), Text("It is there."))))
     page = view().page
     page.add_init_script(NOTIFY)
     page.reload()
@@ -89,6 +68,13 @@ def test_a_hidden_tab_notifies_of_what_waits_and_of_the_end(
     page.evaluate("shown[0].onclick()")
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
     page.keyboard.press("a")
+    expect(page.locator(".ask")).to_have_count(1)  # nobody has seen it so far
+    page.evaluate(HIDE, False)
+    expect(page.locator(".unread")).to_have_count(0)
+    page.keyboard.press("a")
+    expect(page.locator(".ask")).to_have_count(0)
+    page.evaluate(HIDE, True)
+    last.open()
     expect(page.locator("body")).to_have_attribute("data-shown", "2")
     assert page.evaluate("[shown[1].title, shown[1].body]") == ["Make a file: done", "It is there."]
 
@@ -179,15 +165,6 @@ def test_the_list_has_the_cost_and_the_context_of_each_session(
     expect(new).to_contain_text("context")
     page.set_viewport_size({"width": 390, "height": 844})
     expect(old.get_by_text("$1.25")).to_be_visible()
-
-
-def test_the_days_below_the_plot_are_those_of_the_bars(view: View) -> None:
-    page = view().page
-    ticks = "([days, width]) => import('/static/costs.js').then(({ chooseTicks }) => chooseTicks(days, width))"
-    days = [f"2026-11-{day:02}" for day in range(1, 31)]
-    assert page.evaluate(ticks, [days, 10_000]) == list(range(30))
-    few = page.evaluate(ticks, [days, 300])
-    assert few == [1, 8, 15, 22, 29]  # the last is today; 70 pixels lie between two
 
 
 def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted_model: ScriptedModel) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from accessibility import find_violations
 from console_browser import Browser, Viewer, expect
+from places import PROGRAMS
 
-from pilothouse.testing import Gate, Pause, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
 PICTURES = os.environ.get("PILOTHOUSE_PICTURES") == "docs"
-PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
 
 
 @pytest.fixture
@@ -71,10 +71,27 @@ def test_a_page_of_its_own_asks_and_goes_on(
     page.get_by_label("Prompt").fill("Thanks")
     page.keyboard.press("Enter")
     expect(page.get_by_text("You are welcome.")).to_be_visible()
+    page.reload()  # the page gets the past of its thread from the route
+    for text in ("Make files", "I make <b>two</b>.", "One is there.", "Thanks", "You are welcome."):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
     assert find_violations(page) == []
     if PICTURES:
         page.set_viewport_size({"width": 720, "height": 560})
         page.screenshot(path=PROGRAMS.parent / f"front-end-{program.removesuffix('_app.py')}.png")
+
+
+def test_a_decision_is_asked_again_after_a_reload(
+    view: Callable[..., Viewer], scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.on("Make a file", reply=Steps((Text("I make it."), touch("one")), "It is there."))
+    page = view("agui_app.py").page
+    page.get_by_label("Prompt").fill("Make a file")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Allow")).to_be_visible()
+    page.reload()
+    page.get_by_role("button", name="Allow").click()
+    expect(page.get_by_text("It is there.")).to_be_visible()
+    assert (tmp_path / "one").exists()
 
 
 def test_an_answer_goes_on_after_a_reload_and_is_stopped(

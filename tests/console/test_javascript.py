@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from npm_packages import fetch_package, find_node
+from places import CONSOLE_FILES, TESTS
 
 pytestmark = pytest.mark.browser
 
-STATIC = Path(__file__).parents[2] / "src/pilothouse/server/static"
 TYPESCRIPT = ("typescript", "5.9.3")
 STRICT = ("--strict", "--noUncheckedIndexedAccess", "--noUnusedLocals", "--noUnusedParameters", "--noImplicitReturns")
 WHERE = (
@@ -31,15 +31,15 @@ WHERE = (
 
 def test_the_types_hold() -> None:
     compiler = fetch_package(*TYPESCRIPT) / "bin" / "tsc"
-    files = [str(path) for path in STATIC.glob("*.js")]
+    files = [str(path) for path in CONSOLE_FILES.glob("*.js")]
     libraries = ("--lib", "es2023,dom,dom.iterable,dom.asynciterable")
     command = [find_node()[0], str(compiler), *WHERE, *STRICT, *libraries, *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=STATIC)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=CONSOLE_FILES)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 FOLD = """
-import { foldEvent, listChanges, makeTimeline } from "./fold.mjs";
+import { foldEvent, listChanges, makeTimeline } from "./fold.js";
 import { readFileSync } from "node:fs";
 const timeline = makeTimeline();
 const messages = JSON.parse(readFileSync(0, "utf-8"));
@@ -56,7 +56,9 @@ console.log(JSON.stringify({ items, todos, model, context, cost: cost + spent, r
 @pytest.fixture
 def fold(tmp_path: Path) -> Any:
     """Folds messages in node; gives what the timeline then shows."""
-    shutil.copy(STATIC / "fold.js", tmp_path / "fold.mjs")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    for name in ("fold.js", "text.js"):
+        shutil.copy(CONSOLE_FILES / name, tmp_path / name)
     (tmp_path / "run.mjs").write_text(FOLD)
 
     def run(*messages: dict[str, Any]) -> Any:
@@ -210,10 +212,52 @@ def test_messages_of_another_form_do_no_harm(fold: Any, message: dict[str, Any])
 
 @pytest.mark.parametrize("name", ["04_tool_use_bash", "05b_partial_thinking", "06_two_turns_stream_json"])
 def test_recordings_of_the_real_cli_fold_the_same_with_and_without_pieces(fold: Any, name: str) -> None:
-    [file] = (Path(__file__).parents[1]).glob(f"**/{name}.ndjson")
+    [file] = TESTS.glob(f"**/{name}.ndjson")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     messages = [line["msg"] for line in lines if line["dir"] == "out"]
     whole = [message for message in messages if message.get("type") != "stream_event"]
     folded = said(fold(*messages))
     assert "text" in dict(folded)
     assert folded == said(fold(*whole))
+
+
+def test_a_host_without_a_key_says_what_to_do(fold: Any) -> None:
+    words = "Not logged in · Please run /login"
+    told = assistant("a", {"type": "text", "text": words}, error="authentication_failed")
+    closing = {"type": "result", "subtype": "success", "is_error": True, "result": words}
+    (text, notice) = fold(told, closing)["items"]
+    assert text["text"] == "Not logged in"
+    assert (notice["kind"], notice["failed"]) == ("result", True)
+    for way in ("neither a key nor a login", "ANTHROPIC_API_KEY", "run `claude`", "pilothouse chat --local"):
+        assert way in notice["text"]
+    assert said(fold(assistant("a", {"type": "text", "text": words})))[0] == ("text", words)  # the model may write it
+
+
+REVEAL = """
+import { reveal } from "./text.js";
+import { readFileSync } from "node:fs";
+console.log(JSON.stringify(JSON.parse(readFileSync(0, "utf-8")).map(reveal)));
+"""
+
+
+def test_nothing_in_a_revealed_text_is_invisible(tmp_path: Path) -> None:
+    unseen = [
+        *(0x00, 0x07, 0x0D, 0x1B, 0x7F, 0x85, 0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180E),
+        *(0x200B, 0x200D, 0x200E, 0x2028, 0x2029, 0x202A, 0x202E, 0x2060, 0x2066, 0x2069, 0x206F, 0x2800, 0x3164),
+        *(0xD800, 0xE000, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE0100, 0xE01EF, 0x10FFFF),
+    ]
+    plain = "ls -la\t| x\r\n\n äöü שלום こんにちは\u3000“é” e\u0301 👍 \N{WARNING SIGN}\ufe0f"
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    shutil.copy(CONSOLE_FILES / "text.js", tmp_path)
+    (tmp_path / "run.mjs").write_text(REVEAL)
+    given = [plain, *(f"a{chr(code)}b" for code in unseen), 5, None, {"toString": "\u202e"}]
+    command = [find_node()[0], str(tmp_path / "run.mjs")]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=60, check=True)
+    same, *shown = json.loads(done.stdout)
+    assert same == plain
+    assert shown == [
+        *(f"a\\u{{{code:x}}}b" for code in unseen),
+        "5",
+        "",
+        '{\n  "toString": "\\u{202e}"\n}',
+    ]

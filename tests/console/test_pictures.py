@@ -17,14 +17,14 @@ import anyio
 import pytest
 from accessibility import find_violations
 from console_browser import DESKTOP, PHONE, ConsoleProgram, Viewer, expect, start_session
+from places import DOCS
 from sample_home import fill_home, make_fleet_journal
 
-from pilothouse.testing import ScriptedModel, Steps, Text, Thinking, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
 KEPT = os.environ.get("PILOTHOUSE_PICTURES", "")
-DOCS = Path(__file__).parents[2] / "docs"
 IN_DOCS = {"inbox-wide-light", "session-wide-light", "costs-wide-dark", "inbox-narrow-dark"}
 MAX_BYTES = 250_000
 FOUND = """I found the cause: `check()` compares the **digest** with the password itself.
@@ -144,7 +144,7 @@ def test_every_page_looks_as_it_should(
                 expect(shown.locator("h1")).to_be_visible()
                 expect(shown.locator("[aria-busy=true]")).to_have_count(0)
                 if name == "costs":
-                    expect(shown.locator("canvas")).to_be_visible()
+                    expect(shown.locator(".plot")).to_be_visible()
                 if name == "fleet":  # one run failed at its only attempt
                     expect(shown.get_by_text("retry")).to_have_count(0)
                 picture = target / f"{name}-{width}-{scheme}.png"

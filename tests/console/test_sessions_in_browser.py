@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from console_browser import ConsoleProgram, Viewer, expect, start_session
 
-from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_cli]
 
@@ -91,7 +91,7 @@ def test_requests_are_settled_in_the_inbox_by_keyboard(view: View, scripted_mode
     expect(page.get_by_label("PostgreSQL")).to_be_checked()
     page.keyboard.press("Enter")
     expect(page.locator(".ask")).to_have_count(1)
-    expect(page.locator(".ask li")).to_have_text(["First", "Second"])
+    expect(page.get_by_role("region", name="Text")).to_have_text("# Plan\n\n1. First\n2. Second")
     page.keyboard.press("a")
     expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
     page.keyboard.press("g")

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
-ROOT = Path(__file__).parents[2]
+from places import ROOT
+
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 

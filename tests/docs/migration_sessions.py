@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pilothouse as ph
-from pilothouse.language_model import GenerateResult
-from pilothouse.testing import FakeCall, frames, mock_transport
 from pilothouse.transports import MemoryTransport
+from pilothouse_models import GenerateResult
+from pilothouse_testing import FakeCall, frames, mock_transport
 
 FIRST = "My name is Alice."
 TOKEN = "the-token-of-a-host-of-these-tests"

@@ -17,18 +17,19 @@ from pathlib import Path
 
 import anyio
 import pytest
-from markdown_pages import PAGES, ROOT, name_page, prose
+from markdown_pages import PAGES, name_page, prose
+from places import module_name, source_files
 
 from pilothouse.client import Agent
 from pilothouse.errors import ControlError, OptionsError, UsageError
-from pilothouse.language_model import LanguageModel
-from pilothouse.native.tools import file_tools, search_tools
-from pilothouse.native.tools.base import BuiltinToolError, Workplace
-from pilothouse.remote.messages import ConnectionLostError
-from pilothouse.remote.websocket import _make_status_error
-from pilothouse.stores import redis
-from pilothouse.testing import FakeCLI, mock_transport
 from pilothouse.transports.isolation import find_account
+from pilothouse_models import LanguageModel
+from pilothouse_native.tools import file_tools, search_tools
+from pilothouse_native.tools.base import BuiltinToolError, Workplace
+from pilothouse_remote.messages import ConnectionLostError
+from pilothouse_remote.websocket import _make_status_error
+from pilothouse_testing import FakeCLI, mock_transport
+from pilothouse_transcripts.stores import redis
 
 Proof = str | Callable[[], None]
 
@@ -105,6 +106,11 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
     "fleet.md": {
         "A run whose files cannot be saved fails": "fleet/test_artifacts.py::test_no_key_is_shown",
     },
+    "front-ends.md": {
+        "A page cannot reach the route through a name of its own": (
+            "access/test_mounted_routes.py::test_a_page_cannot_reach_a_route_through_a_name_of_its_own"
+        ),
+    },
     "host.md": {
         "a page cannot reach the host through a name of its own": (
             "server/test_rest.py::test_requests_need_a_token_and_an_allowed_origin"
@@ -135,78 +141,88 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
     },
 }
 _NOT_HAD = "integrations/test_endpoints.py::test_what_an_endpoint_does_not_have"
+_FIELDS = "integrations/test_request_fields.py"
 _NOT_ANSWERED = "integrations/test_endpoints.py::test_requests_that_cannot_be_answered"
 MESSAGES_SAY: dict[str, dict[str, Proof]] = {
-    "transports/command.py": {
+    "pilothouse_remote.command": {
         "so it cannot be mounted": "elsewhere/test_commands.py::test_a_command_has_the_directory_of_its_run",
     },
-    "integrations/acp/agent.py": {
+    "pilothouse_doors.acp.agent": {
         "has a transport that is not supported": "integrations/test_acp.py::test_what_is_refused",
     },
-    "cli/arguments.py": {
+    "pilothouse_cli.arguments": {
         "the journal cannot be written": "server/test_host_journal.py::test_files_that_cannot_be_the_journal"
     },
-    "client/supervisor.py": {
+    "pilothouse.client.supervisor": {
         "cannot change in a session": "session/test_controls.py::test_what_cannot_change_is_refused_at_once",
         "cannot be set for one query": "session/test_query_settings.py::test_what_no_query_can_have_for_itself",
     },
-    "client/queries.py": {
+    "pilothouse.client.queries": {
         "its messages cannot be read again": (
             "client/test_structured_output.py::test_a_long_stream_keeps_what_the_numbers_need"
         )
     },
-    "compat/claude_agent_sdk/_options.py": {
+    "pilothouse_compat.claude_agent_sdk._options": {
         "Unsupported plugin type": "compat/test_options.py::test_what_cannot_work_is_refused"
     },
-    "compat/claude_agent_sdk/_permissions.py": {
+    "pilothouse_compat.claude_agent_sdk._permissions": {
         "cannot be used with permission_prompt_tool_name": ("compat/test_options.py::test_what_cannot_work_is_refused")
     },
-    "driver/incoming_requests.py": {
+    "pilothouse.driver.incoming_requests": {
         "Unsupported control request": "driver/test_incoming_requests.py::test_an_unknown_request_is_refused_at_once"
     },
-    "integrations/endpoints/anthropic_messages.py": {"runs at Anthropic": _NOT_HAD},
-    "integrations/endpoints/application.py": {
+    "pilothouse_models.endpoints.anthropic_messages": {
+        "runs at Anthropic": _NOT_HAD,
+        "cannot be begun for the model": f"{_FIELDS}::test_values_that_change_the_meaning_are_refused",
+    },
+    "pilothouse_models.endpoints.application": {
         "cannot continue each other's": "integrations/test_endpoints.py::test_an_agent_with_tools_of_its_own"
     },
-    "integrations/endpoints/openai_chat.py": {"not supported": _NOT_ANSWERED},
-    "integrations/endpoints/openai_responses.py": {"not supported": _NOT_HAD},
-    "language_model/request.py": {
+    "pilothouse_models.endpoints.fields": {
+        "older form is not supported": f"{_FIELDS}::test_a_field_that_changes_the_meaning_is_refused"
+    },
+    "pilothouse_models.endpoints.openai_chat": {"not supported": _NOT_ANSWERED},
+    "pilothouse_models.endpoints.openai_responses": {"not supported": _NOT_HAD},
+    "pilothouse_models.request": {
         "media_type: it cannot be detected": no_guessed_media_type,
         "cannot be sent": no_part_of_an_unknown_kind,
     },
-    "native/engine.py": {
+    "pilothouse_native.engine": {
         "Unsupported control request": (
             "native/test_engine_wire.py::test_an_unknown_request_is_refused_and_never_left_open"
         )
     },
-    "native/turn.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
-    "native/tools/search_tools.py": {"cannot go up behind a wildcard": no_pattern_goes_up_behind_a_wildcard},
-    "native/tools/file_tools.py": {"Parts of a PDF cannot": no_pages_of_a_pdf, "not supported here": no_pages_of_a_pdf},
-    "options/table.py": {"other settings cannot loosen": "real/test_options.py::test_what_restricts"},
-    "stores/objects.py": {
+    "pilothouse_native.turn": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
+    "pilothouse_native.tools.search_tools": {"cannot go up behind a wildcard": no_pattern_goes_up_behind_a_wildcard},
+    "pilothouse_native.tools.file_tools": {
+        "Parts of a PDF cannot": no_pages_of_a_pdf,
+        "not supported here": no_pages_of_a_pdf,
+    },
+    "pilothouse.options.table": {"other settings cannot loosen": "real/test_options.py::test_what_restricts"},
+    "pilothouse_transcripts.stores.objects": {
         "the service cannot be reached": (
             "stores/test_object_store.py::test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_shown"
         )
     },
-    "stores/redis.py": {"cannot save to its disk": a_full_disk_is_told},
-    "stores/sqlite.py": {
+    "pilothouse_transcripts.stores.redis": {"cannot save to its disk": a_full_disk_is_told},
+    "pilothouse_transcripts.stores.sqlite": {
         "it cannot be opened": "stores/test_sqlite_store.py::test_a_file_that_is_none_of_ours_is_left_alone"
     },
-    "testing/fake_child.py": {"Unsupported control request": no_request_that_nobody_knows},
-    "testing/mocks.py": {"Unsupported control request": no_request_that_nobody_knows},
-    "tools/input_schema.py": {
+    "pilothouse_testing.fake_child": {"Unsupported control request": no_request_that_nobody_knows},
+    "pilothouse_testing.mocks": {"Unsupported control request": no_request_that_nobody_knows},
+    "pilothouse.tools.input_schema": {
         "a generator cannot be a tool": (
             "tools/test_input_schemas.py::test_an_invalid_tool_is_reported_at_its_definition"
         )
     },
-    "transports/isolation.py": {"this system cannot run a child as another": no_other_users_here},
-    "transports/start_errors.py": {
+    "pilothouse.transports.isolation": {"this system cannot run a child as another": no_other_users_here},
+    "pilothouse.transports.start_errors": {
         "a name that cannot be passed on": "transports/test_start_errors.py::test_start_errors_say_what_to_do"
     },
-    "remote/websocket.py": {"the host is busy or not available (HTTP": a_busy_host_is_tried_again},
+    "pilothouse_remote.websocket": {"the host is busy or not available (HTTP": a_busy_host_is_tried_again},
 }
 # What the model is told, and what another library says, is no message of pilothouse.
-_NO_MESSAGES = frozenset({"native/prompts.py", "client/structured_output.py"})
+_NO_MESSAGES = frozenset({"pilothouse_native.prompts", "pilothouse.client.structured_output"})
 
 
 def limits_of_pages() -> Iterator[tuple[str, str]]:
@@ -223,13 +239,12 @@ def limits_of_pages() -> Iterator[tuple[str, str]]:
 
 def limits_of_messages() -> Iterator[tuple[str, str]]:
     """Each file of the source with a text in it, docstrings left out, that tells of a limit."""
-    source = ROOT / "src" / "pilothouse"
-    for path in sorted(source.rglob("*.py")):
+    for path in source_files():
         tree = ast.parse(path.read_text("utf-8"))
         reported = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in reported:
-                name = path.relative_to(source).as_posix()
+                name = module_name(path)
                 is_limit = " " in node.value and LIMIT.search(node.value) and not _REPORT.search(node.value)
                 if is_limit and name not in _NO_MESSAGES:
                     yield name, node.value

@@ -23,7 +23,8 @@ from pilothouse.client.handlers import make_handlers
 from pilothouse.messages import from_dict
 from pilothouse.options import OptionsBuilder, render
 from pilothouse.permissions import SetMode
-from pilothouse.testing import FakeCall, FakeCLI, as_default, frames
+from pilothouse_models import LanguageModel
+from pilothouse_testing import FakeCall, FakeCLI, as_default, frames
 
 PAGE = DOCS / "coming-from.md"
 CALLS = calls(PAGE)
@@ -129,7 +130,7 @@ GIVEN = {"stderr=show", "transport=mock_transport", "transport=mock_transport('H
     "confirm=check",
     "on_elicitation=check",
     "on_user_dialog=check",
-    "transport=ph.on_host('ws://127.0.0.1:8765', token=token)",
+    "transport=on_host('ws://127.0.0.1:8765', token=token)",
 }
 """Objects of the caller: they come back as they are."""
 
@@ -157,8 +158,8 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     'ph.HookOutput.deny("No.")': lambda v: v.permission_decision == "deny",
     "ph.Options()": lambda v: v.to_cli_args() == [],
     'ph.Options(custom_tools=[ph.tool(add)], tool_bridge="xml")': lambda v: "sdkMcpServers" not in handshake(v),
-    'ph.Options(transport=ph.on_host("ws://127.0.0.1:8765", token=token))': lambda v: "8765" in repr(v.transport()),
-    'model = ph.LanguageModel("opus", max_thinking_tokens=2000)': lambda v: v.model == "opus",
+    'ph.Options(transport=on_host("ws://127.0.0.1:8765", token=token))': lambda v: "8765" in repr(v.transport()),
+    'model = LanguageModel("opus", max_thinking_tokens=2000)': lambda v: v.model == "opus",
     "ph.QueryResult(from_dict(frame) for frame in frames.sample_messages())": lambda v: v.text == "It printed hi.",
     'ph.create_tool("add", "Adds", {"a": float, "b": float}, add)': lambda v: v(1, 2) == 3 and takes(v, "number"),
     'ph.create_tool("add", "Adds", {"a": int, "b": int}, add)': lambda v: v(1, 2) == 3 and takes(v, "integer"),
@@ -260,7 +261,7 @@ class RowContext:
             check=check_nothing,
             add=add,
             token=TOKEN,
-            model=ph.LanguageModel("haiku"),
+            model=LanguageModel("haiku"),
         )
 
     async def running(self, *, stops: bool) -> ph.Query:

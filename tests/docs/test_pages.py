@@ -25,13 +25,13 @@ import pytest
 from markdown_pages import DOCS, PAGES, ROOT, Block, blocks, name_page, prose
 
 import pilothouse as ph
-from pilothouse.cli.arguments import parse
 from pilothouse.hints import find_homes
 from pilothouse.lazy_exports import read_lazy_names
-from pilothouse.native.configuration import parse_command_line as read_flags
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import model_path
-from pilothouse.testing import FakeCLI, RecordedRequest, ScriptedModel, ToolUse, frames
+from pilothouse_cli.arguments import parse
+from pilothouse_native.configuration import parse_command_line as read_flags
+from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, ToolUse, frames
 
 README = ROOT / "README.md"
 NAMES_ONLY_LISTED = 70
@@ -65,6 +65,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "project").mkdir()
     for name in ("app.py", "README.md", "invoice.txt", "question.txt"):
         (tmp_path / name).write_text("ahoy\n")
+    (tmp_path / "pilothouse.toml").write_text('model = "opus"\n')
     (tmp_path / "invoice.schema.json").write_text('{"type": "object"}')
     (tmp_path / "chart.png").write_bytes(PNG)
     monkeypatch.chdir(tmp_path)
@@ -199,7 +200,9 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_are_right(page: Path, directory: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "packages" / "pilothouse" / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for line, words in commands(page):
         match words:
             case ["pilothouse", *arguments]:
@@ -213,10 +216,12 @@ def test_commands_are_right(page: Path, directory: Path) -> None:
                 assert set(parts) <= {"cli", "model"}, line
             case ["make", target]:
                 assert f"\n{target}:" in makefile, line
+            case ["pip", "install", "-r", "packages.txt", package]:
+                assert package == "pilothouse[local]", line
             case ["pip", "install", package]:
                 assert set(re.findall(r"\w+", package)[1:]) <= set(extras), line
             case _:
-                assert words[0] in {"export", "git", "jq", "npm"}, line
+                assert words[0] in {"export", "git", "inspect", "jq", "npm"}, line
 
 
 # --- prose
@@ -254,7 +259,7 @@ def test_every_public_name_is_documented() -> None:
     listed = set(re.findall(r"`(\w+)`", text.pop("names.md")))
     words = set(re.findall(r"\w+", "\n".join(text.values())))
     assert not set(ph.__all__) - words
-    assert not set(read_lazy_names("pilothouse.testing") or ()) - words
+    assert not set(read_lazy_names("pilothouse_testing") or ()) - words
     public = {name for name, home in find_homes("pilothouse").items() if home != "pilothouse.instrumentation"}
     assert not public - listed
     assert len(public - words) <= NAMES_ONLY_LISTED, sorted(public - words)

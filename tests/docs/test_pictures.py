@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 from diagrams import CHILD, CHILD_ARROWS, EDITOR_ARROWS, EDITORS, HOST_ARROWS, HOSTS, Arrow, Box, make_pictures
-
-from pilothouse.cli.demo import PLACE_NAMES
 from tests.recordings import DOCS, RECORDINGS, Run, draw, read_last_frame, record
+
+from pilothouse_cli.demo import PLACE_NAMES
 
 STALE = "stale: python -m tests.recordings"
 

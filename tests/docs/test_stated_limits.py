@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from places import TESTS
 from stated_limits import MESSAGES_SAY, PAGES_SAY, Proof, limits_of_messages, limits_of_pages
 
-TESTS = Path(__file__).parents[1]
 PROOFS = [
     pytest.param(proof, id=f"{where}: {phrase}")
     for output in (PAGES_SAY, MESSAGES_SAY)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
-from markdown_pages import DOCS, ROOT, prose
+from markdown_pages import DOCS, prose
+from places import source_files
 
 from pilothouse import errors
 
 PAGE = prose(DOCS / "guides" / "troubleshooting.md")
-SOURCE = ROOT / "src" / "pilothouse"
 TEXTS = re.findall(r"^- `([^`]+)`", PAGE, re.MULTILINE)
 
 
 def texts_of_the_source() -> str:
     """The source, with the texts that stand on several lines put together."""
-    files = (path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py")))
+    files = (path.read_text("utf-8") for path in source_files())
     return re.sub(r'"\s*\n\s*f?"', "", "\n".join(files))
 
 

@@ -16,8 +16,8 @@ from blockbuster import BlockBuster, blockbuster_ctx
 import pilothouse as ph
 from pilothouse.driver.tasks import HIGH_WATER_BYTES
 from pilothouse.messages import AssistantMessage
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

@@ -17,8 +17,8 @@ from pilothouse.driver.tasks import MessageBuffer
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
 from pilothouse.messages import LineSkippedMessage, Message
 from pilothouse.options import Invocation
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,8 @@ from pilothouse.driver.warm_child import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Options, render
-from pilothouse.testing import frames
 from pilothouse.transports import ExitInfo
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -268,7 +268,12 @@ def test_timeouts_name_their_option() -> None:
     silence = idle_timeout_error(0.2, has_received=True)
     assert (silence.seconds, silence.kind) == (0.2, "idle_timeout")
     assert "since its last message" in str(silence)
-    assert "since it was started" in str(idle_timeout_error(0.2, has_received=False))
+    assert "before it began to answer" in str(idle_timeout_error(0.2, has_received=False))
+
+
+def test_children_that_leave_other_things_running_are_not_alike() -> None:
+    ends, keeps = (make_pool_key(render(Options(keep_detached=value), {})) for value in (False, True))
+    assert ends != keeps
 
 
 def test_children_with_other_handshakes_are_not_alike() -> None:

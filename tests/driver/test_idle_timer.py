@@ -71,7 +71,7 @@ def test_the_phases_have_limits_of_their_own(
     error = after.make_error("it was ended", has_received=received)
     assert (error.seconds, error.kind) == (limit, kind)
     assert f"option {kind}" in str(error)
-    assert ("since its last message" if received else "since it was started") in str(error)
+    assert ("since its last message" if received else "before it began to answer") in str(error)
 
 
 def test_the_startup_limit_ends_with_the_first_message() -> None:

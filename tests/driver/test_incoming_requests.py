@@ -17,7 +17,7 @@ from pilothouse.callbacks import TimeLimited
 from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask, RequestHandler
 from pilothouse.errors import ControlError
 from pilothouse.protocol import Connection, RequestCancelled, RequestReceived
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

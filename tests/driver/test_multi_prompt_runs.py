@@ -10,8 +10,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -194,6 +194,28 @@ async def test_one_result_may_answer_two_prompts() -> None:
     messages = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("one", "two")]
     with anyio.fail_after(4):
         assert (await over(peer, messages)).text == "both"
+
+
+@pytest.mark.parametrize("joined", [[1, 1, 1, 1], [1, 3], [2, 2]], ids=str)
+async def test_prompts_that_got_one_answer_are_reported_once(
+    joined: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def peer(peer: MemoryPeer) -> None:
+        for count in joined:
+            asked = [(await next_of(peer, "user"))["uuid"] for _ in range(count)]
+            await peer.write(frames.result("answer", user_message_uuids=asked))
+        await wait_for_end(peer)
+
+    named = [f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd"]
+    prompts = [{"type": "user", "uuid": uuid, "message": {"role": "user", "content": uuid}} for uuid in named]
+    with anyio.fail_after(4):
+        answer = await over(peer, iter(prompts))
+    results = [message.user_message_uuids for message in answer.messages if isinstance(message, ResultMessage)]
+    assert [len(uuids) for uuids in results] == joined
+    assert [uuid for uuids in results for uuid in uuids] == named
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == (joined != [1, 1, 1, 1])
+    assert all("prompts of a query together" in warning and "make a session" in warning for warning in warnings)
 
 
 async def test_an_interrupt_before_the_first_message() -> None:

@@ -11,8 +11,8 @@ from pilothouse.driver.pool import Pool, PooledTransport
 from pilothouse.errors import CLIExitedError
 from pilothouse.options import Invocation
 from pilothouse.protocol import Connection
-from pilothouse.testing.conformance import PEER_PROGRAMS, Behaviour, TransportSuite
 from pilothouse.transports import CliTransport, Transport
+from pilothouse_testing.conformance import PEER_PROGRAMS, Behaviour, TransportSuite
 
 OPENING = Connection().request("initialize", {})[1]
 # Answers the handshake as the CLI does; then the program of the suite goes on.

@@ -23,9 +23,9 @@ import trio
 
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.watchdog import watchdog
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),

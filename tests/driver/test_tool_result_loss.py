@@ -15,8 +15,8 @@ from pilothouse.driver.pending_work import RunningTools
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Invocation
 from pilothouse.protocol import StreamValidator, ValidationReport
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryTransport
+from pilothouse_testing import frames
 
 MAIN: dict[str, Any] = {}
 AGENT: dict[str, Any] = {"parent_tool_use_id": "agent"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pilothouse.options import Invocation
-from pilothouse.testing.conformance import PEER_PROGRAMS, Behaviour
 from pilothouse.transports import TransportWrapper
+from pilothouse_testing.conformance import PEER_PROGRAMS, Behaviour
 
 PLAIN = ("sh", "-c", 'exec "$@"', "prefix")
 """A command that passes on its streams, and nothing else."""

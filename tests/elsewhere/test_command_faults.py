@@ -17,11 +17,11 @@ from far_side import PLAIN, command_lines, processes, supervisors, until_gone
 from served_host import TOKEN, Served
 
 import pilothouse as ph
-from pilothouse.server import Host, HostSettings
-from pilothouse.stores import MemoryStore
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text
-from pilothouse.testing.conformance import AgentSuite
-from pilothouse.transports import CommandTransport
+from pilothouse_host import Host, HostSettings
+from pilothouse_remote import CommandTransport, on_host
+from pilothouse_testing import Gate, Pause, ScriptedModel, Text
+from pilothouse_testing.conformance import AgentSuite
+from pilothouse_transcripts.stores import MemoryStore
 
 pytestmark = [
     pytest.mark.real_cli,
@@ -92,20 +92,20 @@ async def test_large_settings_travel_and_keys_are_nowhere(
 async def test_a_host_with_children_elsewhere(
     settings: dict[str, Any], scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    """The key is the host's, the model the client's; nothing else of the host's environment travels."""
+    """The key is the host's, the limit the client's; nothing else of the host's environment travels."""
     scripted_model.default = "Aye."
     host = Host(
-        HostSettings(journal=tmp_path / "host.sqlite", roots=(settings["cwd"],), env=("ANTHROPIC_MODEL",)),
+        HostSettings(journal=tmp_path / "host.sqlite", roots=(settings["cwd"],)),
         environ=settings["env"],
         make_transport=settings["transport"],
     )
     served = Served(lambda: host).start()
     try:
-        over = ph.on_host(f"ws://127.0.0.1:{served.port}", token=TOKEN)
-        model = {"ANTHROPIC_MODEL": "claude-haiku-4-5"}
-        result = await ph.query("Are you there?", transport=over, cwd=settings["cwd"], env=model)
+        over = on_host(f"ws://127.0.0.1:{served.port}", token=TOKEN)
+        limit = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1234"}
+        result = await ph.query("Are you there?", transport=over, cwd=settings["cwd"], env=limit)
         assert result.text == "Aye."
-        assert "haiku" in scripted_model.requests[-1].body["model"]
+        assert scripted_model.requests[-1].body["max_tokens"] == 1234
     finally:
         served.stop()
 

@@ -8,8 +8,9 @@ import pytest
 from far_side import PLAIN, KeyTransport, peer
 
 from pilothouse.options import Invocation
-from pilothouse.testing.conformance import Behaviour, TransportSuite
-from pilothouse.transports import CommandTransport, Transport
+from pilothouse.transports import Transport
+from pilothouse_remote import CommandTransport
+from pilothouse_testing.conformance import Behaviour, TransportSuite
 
 JOINING = ("sh", "-c", 'exec sh -c "$*"', "prefix")
 

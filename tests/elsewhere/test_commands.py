@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,12 +15,12 @@ from typing import Any
 import anyio
 import pytest
 from far_side import PLAIN, peer
+from process_checks import is_dead, linux_only, until
 
 import pilothouse as ph
 from pilothouse.options import Invocation, PrivateFile
-from pilothouse.transports import CommandTransport, in_container, in_pod, over_ssh
-from pilothouse.transports.command import HEARTBEAT_SECONDS
-from pilothouse.transports.supervisor import (
+from pilothouse_remote.command import HEARTBEAT_SECONDS, CommandTransport, in_container, in_pod, over_ssh
+from pilothouse_remote.shell_supervisor import (
     SILENCE_SECONDS,
     ControlLines,
     encode_input,
@@ -29,10 +30,6 @@ from pilothouse.transports.supervisor import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-def test_the_names_are_in_the_root() -> None:
-    assert (ph.in_container, ph.over_ssh, ph.in_pod) == (in_container, over_ssh, in_pod)
 
 
 def prefix(factory: Callable[[], CommandTransport]) -> str:
@@ -198,6 +195,34 @@ async def test_any_posix_shell_does(shell: str, tmp_path: Path, monkeypatch: pyt
             output += data
         await made.close()
     assert output.decode() == f"'$(id)' é\n a 'b' $c `d`\n\\e {tmp_path} 1 '2' \"3\" $4 \\5\n6\n"
+
+
+DETACHING = """
+import subprocess, sys
+started = subprocess.Popen(["env", "-i", "/bin/sleep", "600"], start_new_session=True)
+print(started.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@linux_only
+@pytest.mark.parametrize("way", ["it exits", "the command is killed", "it is kept"])
+async def test_what_a_child_detaches_ends_with_it(way: str) -> None:
+    made = CommandTransport(PLAIN, cli=sys.executable)
+    kept = way == "it is kept"
+    with anyio.fail_after(60):
+        await made.start(Invocation(cli="auto", argv=("-c", DETACHING), env={}, keep_detached=kept))
+        pid = int(await made.receive())
+        assert not is_dead(pid)
+        if way == "the command is killed":
+            assert made.pid is not None
+            os.kill(made.pid, signal.SIGKILL)
+        await made.close()
+        if kept:
+            assert not is_dead(pid)
+            os.kill(pid, signal.SIGKILL)
+        else:
+            await until(lambda: is_dead(pid), "the process is alive")
 
 
 @pytest.mark.matrix

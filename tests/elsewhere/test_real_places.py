@@ -20,12 +20,13 @@ from real_places import engine, find_engine_fault, make_root, run_flags, ssh_ser
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.fleet import GitWorktree
 from pilothouse.options import Invocation
-from pilothouse.stores import MemoryStore
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
-from pilothouse.testing.conformance import AgentSuite, Behaviour, TransportSuite
-from pilothouse.transports import Transport, in_container, over_ssh
+from pilothouse.transports import Transport
+from pilothouse_fleet import Fleet, GitWorktree
+from pilothouse_remote import in_container, over_ssh
+from pilothouse_testing import Gate, Pause, ScriptedModel, Text, ToolUse
+from pilothouse_testing.conformance import AgentSuite, Behaviour, TransportSuite
+from pilothouse_transcripts.stores import MemoryStore
 
 pytestmark = [
     pytest.mark.anyio,
@@ -322,7 +323,7 @@ async def test_thirty_runs_of_a_fleet_each_in_a_container_with_a_worktree(
     settings |= {"transport": transport, "env": settings["env"] | {"IS_SANDBOX": "1"}}
     agent = ph.Agent(permission_mode="bypassPermissions", **settings)
     workspace = GitWorktree(repository, root=runs, keep="always")
-    async with ph.Fleet(agent, concurrency=4, workspace=workspace) as fleet:
+    async with Fleet(agent, concurrency=4, workspace=workspace) as fleet:
         done = await fleet.gather([f"file-{number}" for number in range(30)])
     assert [run.state for run in done] == ["succeeded"] * 30, [run.error for run in done]
     trees = [path for path in runs.iterdir() if (path / "README").exists()]

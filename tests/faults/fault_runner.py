@@ -18,8 +18,8 @@ from faulty_child_program import BIG, LIMIT
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
-from pilothouse.testing import FakeCLI
 from pilothouse.transports import CliTransport
+from pilothouse_testing import FakeCLI
 
 IDLE_TIMEOUT = 2.5  # a child needs less to start, also on a machine with much else to do
 CONTROL_TIMEOUT = 2.5

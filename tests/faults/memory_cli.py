@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 
 import pilothouse as ph
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 NAME = "mcp__tools__add"
 

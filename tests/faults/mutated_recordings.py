@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
+from places import TRANSCRIPTS
+
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1e308, 10**30, -(10**400), 2**63, 0.1, "", "x", "\ud800", "\x00", "null", [], [[]], {},
     {"": None}, [None], ["x", 1], {"type": 1}, {"type": "text"}, "2026-13-45T99:99:99Z", "result", "success",

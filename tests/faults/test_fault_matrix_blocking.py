@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -163,7 +164,15 @@ def test_ctrl_c_at_any_moment_of_what_asks_back(tmp_path: Path) -> None:
         timeout=DEADLINE,
         start_new_session=True,
     )
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(("Executing <", "skipped a line"))]
+    # Python drops a Ctrl-C that comes in a destructor, and prints it.
+    told = re.sub(
+        r"^Exception ignored in: <function \S+__del__ .*?^KeyboardInterrupt: *$",
+        "",
+        done.stderr,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    expected = ("Executing <", "skipped a line", "in Claude Code that does not report its version")
+    lines = [line for line in told.splitlines() if line and not line.startswith(expected)]
     assert (done.returncode, lines) == (0, []), done.stderr
     enough, *pids = done.stdout.split()
     assert enough == "True"

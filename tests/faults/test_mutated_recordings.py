@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mutated_recordings import mutant
 
 import pilothouse as ph
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 HANG = 10.0  # seconds; all waits below together take far less
 # `timeout` too: silence does not count while a tool runs, and a mutant may begin one that never ends.

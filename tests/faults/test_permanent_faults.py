@@ -7,8 +7,8 @@ import pytest
 from memory_cli import Memory
 
 import pilothouse as ph
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

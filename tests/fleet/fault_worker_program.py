@@ -1,8 +1,7 @@
-"""A worker over a journal that may be killed or put to sleep: `fault_worker_program.py <JSON>`.
+"""A worker over a journal that may be killed: `fault_worker_program.py <JSON>`.
 
 Writes a line for each run that ended here. In the log each attempt notes its key when it starts. A run "poison" kills
-the process; a run "slow" ends only when it is started for the second time, or as soon as the file `go` exists. With
-`together`, nothing starts before so many workers are there.
+the process; a run "slow" ends only when it is started for the second time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import anyio
 from scripted_runners import answer
 
 from pilothouse.client import Agent, QueryResult
-from pilothouse.fleet import AgentRunner, Attempt, Fleet, PostgresJournal, SqliteJournal
+from pilothouse_fleet import AgentRunner, Attempt, Fleet
 
 ASKED: dict[str, Any] = json.loads(sys.argv[1])
 LOG = Path(ASKED["log"])
@@ -44,26 +43,16 @@ class FaultyRunner:
         return answer(f"{attempt.prompt}!", cost=0.01)
 
 
-def make_journal() -> SqliteJournal | PostgresJournal:
-    lease: float = ASKED.get("lease", 30.0)
-    if schema := ASKED.get("schema"):
-        return PostgresJournal(ASKED["journal"], schema=schema, lease_seconds=lease)
-    return SqliteJournal(ASKED["journal"], lease_seconds=lease)
-
-
 async def main() -> None:
     keys: list[str] = ASKED.get("keys", [])
     budget: float | None = ASKED.get("budget")
     async with Fleet(
         runner=FaultyRunner(),
         concurrency=ASKED.get("concurrency", 4),
-        journal=make_journal(),
+        journal=ASKED["journal"],
         budget_usd=budget,
         run_budget_usd=None if budget is None else ASKED["run_budget"],
     ) as fleet:
-        LOG.with_name(f"worker-{os.getpid()}").touch()
-        while len(list(LOG.parent.glob("worker-*"))) < ASKED.get("together", 1):
-            await anyio.sleep(0.01)
         runs = fleet.map(keys, key=str, prompt=lambda key: f"prompt {key}") if keys else fleet.work(until_empty=True)
         async for run in runs:
             print(run.key, run.state, flush=True)

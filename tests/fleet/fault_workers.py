@@ -14,8 +14,7 @@ from typing import Any
 
 import anyio
 
-from pilothouse.fleet import PostgresJournal, Run, SqliteJournal
-from pilothouse.fleet.journals.sql import SqlJournal
+from pilothouse_fleet import Run, SqliteJournal
 
 PROGRAM = Path(__file__).with_name("fault_worker_program.py")
 
@@ -30,17 +29,11 @@ class FaultWorkers:
         more: further arguments of the program.
     """
 
-    def __init__(self, make: Callable[..., SqlJournal], scratch: Path, limit: float = 120.0, **more: Any) -> None:
+    def __init__(self, make: Callable[..., SqliteJournal], scratch: Path, limit: float = 120.0, **more: Any) -> None:
         self.make = make
         self.limit = limit
         self.log = scratch / "attempts"
-        journal = make()
-        self.arguments: dict[str, Any] = {"log": str(self.log), **more}
-        if isinstance(journal, PostgresJournal):
-            self.arguments |= {"journal": journal._server.conninfo, "schema": journal._schema}
-        else:
-            assert isinstance(journal, SqliteJournal)
-            self.arguments["journal"] = str(journal.path)
+        self.arguments: dict[str, Any] = {"log": str(self.log), "journal": str(make().path), **more}
 
     @contextmanager
     def worker(self, **more: Any) -> Generator[subprocess.Popen[str]]:
@@ -59,7 +52,7 @@ class FaultWorkers:
         """How often each key was started."""
         return Counter(self.log.read_text().split() if self.log.exists() else ())
 
-    async def ask(self, question: Callable[[SqlJournal], Any]) -> Any:
+    async def ask(self, question: Callable[[SqliteJournal], Any]) -> Any:
         """What a journal answers that is opened for reading."""
         journal = self.make()
         await journal.open_for_reading()
@@ -83,7 +76,7 @@ class FaultWorkers:
 
         async def add() -> None:
             journal = self.make()
-            await journal.open(0.0, "resume")
+            await journal.open(0.0, "resume", executes=False)
             await journal.add([Run(key=key, prompt=f"prompt {key}", created=1.0) for key in keys])
             await journal.close()
 

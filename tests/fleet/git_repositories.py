@@ -10,7 +10,7 @@ from pathlib import Path
 from scripted_runners import answer
 
 from pilothouse.client import QueryResult
-from pilothouse.fleet import Attempt, Run
+from pilothouse_fleet import Attempt, Run
 
 WHO = {
     f"GIT_{who}_{what}": value

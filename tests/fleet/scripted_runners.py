@@ -10,9 +10,9 @@ import anyio
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import PilothouseError
-from pilothouse.fleet import Attempt
 from pilothouse.messages import from_dict
-from pilothouse.testing import frames
+from pilothouse_fleet import Attempt
+from pilothouse_testing import frames
 
 
 def answer(text: str, *, cost: float = 0.001, tokens: int = 10, error: PilothouseError | None = None) -> QueryResult:
@@ -56,25 +56,6 @@ class PlayedRunner:
     @property
     def keys(self) -> list[str]:
         return [attempt.key for attempt in self.attempts]
-
-
-class Together:
-    """The runners of several workers: no run ends before each worker has begun one, so that none does them all."""
-
-    def __init__(self, workers: int) -> None:
-        self._missing = workers
-        self._all_here = anyio.Event()
-
-    def runner(self) -> PlayedRunner:
-        runner = PlayedRunner(play=lambda attempt: self._run(runner, attempt))
-        return runner
-
-    async def _run(self, runner: PlayedRunner, attempt: Attempt) -> QueryResult:
-        self._missing -= len(runner.attempts) == 1
-        if not self._missing:
-            self._all_here.set()
-        await self._all_here.wait()
-        return answer(f"{attempt.prompt}!")
 
 
 class Interruptible:

@@ -7,11 +7,11 @@ from scripted_runners import PlayedRunner, answer
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import Interrupted, WorkerLostError
-from pilothouse.fleet import AgentRunner, Attempt, Fleet, Runner
-from pilothouse.fleet.limits import MAX_INTERRUPTIONS
 from pilothouse.messages import from_dict
-from pilothouse.testing import frames
-from pilothouse.testing.conformance import RunnerSuite
+from pilothouse_fleet import AgentRunner, Attempt, Fleet, Runner
+from pilothouse_fleet.limits import MAX_INTERRUPTIONS
+from pilothouse_fleet.runner_suite import RunnerSuite
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

@@ -17,14 +17,14 @@ from obstore.store import MemoryStore, S3Store
 from scripted_runners import all_of, answer
 from store_servers import S3_KEYS, started
 
-import pilothouse.fleet.workspaces.artifacts as artifacts_module
+import pilothouse_fleet.workspaces.artifacts as artifacts_module
 from pilothouse.client import QueryResult
 from pilothouse.errors import ArtifactsError, CLIExitedError, ExecutionError, UsageError
-from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, RunDirectory, RunWriter
-from pilothouse.fleet.workspaces.base import make_directory_name
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import frames
+from pilothouse_fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, RunDirectory, RunWriter
+from pilothouse_fleet.workspaces.base import make_directory_name
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -171,7 +171,7 @@ async def test_no_key_is_shown(place: RunDirectory, workspace: Any) -> None:
     config = {**S3_KEYS, "endpoint": "http://127.0.0.1:9"}
     artifacts = Artifacts("s3://user:hidden-word@saved/x?token=hidden-token", ["*"], config=config)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pilothouse.stores.objects._RETRIES", 0)
+        patched.setattr("pilothouse_transcripts.stores.objects._RETRIES", 0)
         with pytest.raises(ArtifactsError) as caught:
             await artifacts.open()
     text = str(caught.value)

@@ -15,11 +15,11 @@ from scripted_runners import Interruptible, answer
 
 from pilothouse.client import Agent, QueryResult, configure
 from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, UsageError, find_cause
-from pilothouse.fleet import AgentRunner, Attempt
-from pilothouse.fleet.runner import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
 from pilothouse.messages import Message, from_dict
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.tools import tool
+from pilothouse_fleet import AgentRunner, Attempt
+from pilothouse_fleet.runner import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 Play = Callable[[Attempt], Awaitable[QueryResult]]
@@ -107,6 +107,23 @@ async def test_every_call_may_come_twice() -> None:
     for _ in range(2):
         await host.interrupt("one")
         await host.end("one")
+
+
+async def test_an_attempt_that_was_ended_before_it_began_never_runs() -> None:
+    started: list[Attempt] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        started.append(attempt)
+        return answer("done")
+
+    host = host_of(play)
+    await host.end("one")
+    await host.begin("one", order())
+    await anyio.wait_all_tasks_blocked()
+    assert started == []
+    await host.begin("two", order())
+    await all_of(host, "two")
+    assert len(started) == 1
 
 
 async def test_an_unread_attempt_waits() -> None:

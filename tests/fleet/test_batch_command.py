@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pilothouse.cli import main
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.batch import RunPrinter, format_status
-from pilothouse.cli.flags import BatchRequest
-from pilothouse.cli.rich_screen import RichScreen
-from pilothouse.fleet import FleetStatus, Run
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_cli import main
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.batch import RunPrinter, format_status
+from pilothouse_cli.flags import BatchRequest
+from pilothouse_cli.screen import Screen
+from pilothouse_fleet import FleetStatus, Run
+from pilothouse_testing import FakeCLI, frames
 
 LIMIT_S = 60.0
 PROMPTS = [{"prompt": "one", "key": "a"}, {"prompt": "two", "id": 7, "options": {"model": "opus"}}, "three"]
@@ -260,7 +260,7 @@ def _is_alive(pid: int) -> bool:
 
 def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    screen = RichScreen(stream, stream)
+    screen = Screen(stream, stream)
     monkeypatch.setattr(screen, "_console", Console(file=stream, force_terminal=True, width=110, highlight=False))
     status = FleetStatus(
         succeeded=3,

@@ -10,14 +10,15 @@ import pytest
 from scripted_runners import Interruptible, PlayedRunner
 
 from pilothouse import sync as ph
-from pilothouse.fleet import FleetJournalError
-from pilothouse.testing import FakeCLI
+from pilothouse_fleet import FleetJournalError
+from pilothouse_fleet.sync import Fleet
+from pilothouse_testing import FakeCLI
 
 
 def test_map_gather_submit(tmp_path: Path) -> None:
     with FakeCLI().text("Hello").forever() as fake:
         agent = ph.Agent(cli=fake.path)
-        with ph.Fleet(agent, concurrency=2, journal=tmp_path / "runs.db") as fleet:
+        with Fleet(agent, concurrency=2, journal=tmp_path / "runs.db") as fleet:
             assert {run.key for run in fleet.map(["a", "b", "c"], key=str)} == {"a", "b", "c"}
             assert [run.text for run in fleet.gather(iter(["a", "d"]), key=str)] == ["Hello", "Hello"]
             run = fleet.submit("e", key="e")
@@ -37,7 +38,7 @@ def test_slow_items_do_not_block_other_calls() -> None:
             time.sleep(0.05)
             yield text
 
-    with ph.Fleet(runner=PlayedRunner(seconds=0)) as fleet:
+    with Fleet(runner=PlayedRunner(seconds=0)) as fleet:
         runs = fleet.map(slow())
         assert next(runs).text == "a!"
         assert [run.text for run in runs] == ["b!"]
@@ -49,7 +50,7 @@ def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
     def fails() -> None:
-        with ph.Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+        with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
             fleet.submit("x", key="a")
             while not fleet.running:
                 time.sleep(0.01)
@@ -57,7 +58,7 @@ def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    with ph.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+    with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
         [row] = fleet.rows()
         assert (row.attempts, row.state) == (1, "queued")
         assert [run.text for run in fleet.resume()] == ["x!"]
@@ -65,14 +66,14 @@ def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
 
 def test_an_unusable_journal_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("no database at all, " * 100)
-    with pytest.raises(FleetJournalError), ph.Fleet(journal=tmp_path / "notes"):
+    with pytest.raises(FleetJournalError), Fleet(journal=tmp_path / "notes"):
         pass
     with pytest.raises(ph.UsageError):
-        ph.Fleet(budget_usd=0)
+        Fleet(budget_usd=0)
 
 
 def test_interrupt_and_cancel() -> None:
-    with ph.Fleet(runner=PlayedRunner(Interruptible())) as fleet:
+    with Fleet(runner=PlayedRunner(Interruptible())) as fleet:
         fleet.submit("x", key="a")
         fleet.cancel("a")
         assert fleet.wait("a").state == "cancelled"

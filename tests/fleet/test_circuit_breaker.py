@@ -26,8 +26,8 @@ from pilothouse.errors import (
     UsageError,
     WorkspaceError,
 )
-from pilothouse.fleet import Attempt, Fleet, Run
-from pilothouse.fleet.limits import SYSTEMIC_ERRORS, CircuitBreaker, is_systemic, undo_failure
+from pilothouse_fleet import Attempt, Fleet, Run
+from pilothouse_fleet.limits import SYSTEMIC_ERRORS, CircuitBreaker, is_systemic, undo_failure
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 

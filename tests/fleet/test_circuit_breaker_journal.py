@@ -1,4 +1,4 @@
-"""What the circuit breaker puts back stands in the journal: for a later program, and for other processes."""
+"""What the circuit breaker puts back stands in the journal, for a later program."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import anyio
 import pytest
 from scripted_runners import PlayedRunner, all_of
 
-from pilothouse import sync
-from pilothouse.cli import main
+import pilothouse_fleet.sync
 from pilothouse.client import QueryResult
 from pilothouse.errors import AuthenticationError
-from pilothouse.fleet import Attempt, Fleet, Runner
-from pilothouse.testing import FakeCLI
+from pilothouse_cli import main
+from pilothouse_fleet import Attempt, Fleet, Runner
+from pilothouse_testing import FakeCLI
 
 
 def failing() -> PlayedRunner:
@@ -44,26 +44,9 @@ async def test_when_it_is_mended_all_goes_on_in_turn(tmp_path: Path) -> None:
     assert [run.attempts for run in sorted(runs, key=lambda run: int(run.key))[:4]] == [2, 2, 2, 1]
 
 
-@pytest.mark.anyio
-async def test_a_process_with_a_good_key_does_what_another_has_put_back(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    bad, good = failing(), PlayedRunner(seconds=0)
-
-    async def stopped(fleet: Fleet) -> None:
-        with pytest.raises(AuthenticationError):
-            await all_of(fleet.map([str(n) for n in range(40)], key=str))
-
-    async with Fleet(runner=bad, concurrency=2, journal=path) as first:
-        await stopped(first)
-        async with Fleet(runner=good, concurrency=2, journal=path) as second:
-            runs = await second.gather([str(n) for n in range(40)], key=str)
-    assert all(run.is_success for run in runs)
-    assert set(bad.keys) < set(good.keys)
-
-
 def test_blocking_code_gets_the_error_too() -> None:
     runner: Runner = failing()
-    with sync.Fleet(runner=runner) as fleet:
+    with pilothouse_fleet.sync.Fleet(runner=runner) as fleet:
         with pytest.raises(AuthenticationError, match="was stopped"):
             list(fleet.map(list("abcdef")))
         status = fleet.status()

@@ -14,8 +14,8 @@ import pytest
 from git_repositories import git, left_in, made_repository, nobody
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet import CopiedDirectory
-from pilothouse.fleet.workspaces import copies
+from pilothouse_fleet import CopiedDirectory
+from pilothouse_fleet.workspaces import copies
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from msgspec import Struct
-from msgspec.structs import replace
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
-from shared_memory_journal import SharedJournal, SharedRuns
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import (
@@ -24,10 +22,9 @@ from pilothouse.errors import (
     SessionClosedError,
     UsageError,
 )
-from pilothouse.fleet import Attempt, Fleet, HeartbeatResult, Limits, Rate
-from pilothouse.fleet.limits import OnInterrupted
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import mock_transport
+from pilothouse_fleet import Attempt, Fleet, Limits, Rate
+from pilothouse_testing import mock_transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -353,7 +350,7 @@ async def test_an_attempt_that_does_not_end_in_order_is_cancelled() -> None:
         ({"rate": 7}, "Rate"),
         ({"retry": "often"}, "retry"),
         ({"on_interrupted": "cry"}, "'resume', 'restart', 'fail'"),
-        ({"journal": "mysql://host/db"}, "there is none for mysql://"),
+        ({"journal": "postgresql://host/db"}, "there is none for postgresql://"),
         ({"journal": 7}, "expected a path or a Journal"),
         ({"agent": "opus"}, "expected an Agent"),
         ({"runner": 7}, "the method of a Runner"),
@@ -419,19 +416,3 @@ async def test_pace_and_eta() -> None:
         status = await fleet.status()
         assert status.runs_per_minute == pytest.approx(10, rel=0.1)
         assert status.eta_seconds == pytest.approx(60, rel=0.1)
-
-
-async def test_an_idle_worker_sends_heartbeats_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = SharedJournal(SharedRuns())
-    beat = journal.heartbeat
-
-    async def idle_heartbeat(now: float, policy: OnInterrupted) -> HeartbeatResult:
-        return replace(await beat(now, policy), is_due=False)
-
-    monkeypatch.setattr(journal, "heartbeat", idle_heartbeat)
-    async with Fleet(runner=PlayedRunner(), journal=journal) as fleet:
-        await anyio.sleep(1000)
-        await fleet.interrupt()
-    calls = journal.shared.calls
-    assert calls["beat"] > 80
-    assert calls["lease"] + calls["next_due"] < 5

@@ -16,11 +16,11 @@ from scripted_runners import PlayedRunner, all_of, answer
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, CLIExitedError, OverloadedError, RateLimitError
-from pilothouse.fleet import Attempt, Fleet, Rate, SqliteJournal
-from pilothouse.fleet.limits import RateLimiter
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import frames
+from pilothouse_fleet import Attempt, Fleet, Rate, SqliteJournal
+from pilothouse_fleet.limits import RateLimiter
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 

@@ -1,165 +1,152 @@
-"""Workers that are killed at random, put to sleep, and lose their server: each run of their journal ends once."""
+"""An executor that is killed at random, while others add and cancel: each run of its journal ends once."""
 
 from __future__ import annotations
 
 import random
 import signal
 import subprocess
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
-from detached_programs import SendCommand
 from fault_workers import FaultWorkers
-from store_servers import controlled
 
-from pilothouse.fleet import FleetStatus, PostgresJournal, Run
-from pilothouse.fleet.journals.sql import SqlJournal
-from pilothouse.fleet.limits import MAX_DEATHS, MAX_DEATHS_NEAR_LAST
-from pilothouse.testing import FakeCLI
-from pilothouse.testing.frames import PRICE
+from pilothouse_fleet import FleetStatus, Run, SqliteJournal
+from pilothouse_fleet.limits import MAX_DEATHS
+from pilothouse_testing import FakeCLI
+from pilothouse_testing.frames import PRICE
 
 CONCURRENCY = 4
 RUN_BUDGET = 0.05
 PAUSE = 0.05
-"""Seconds between two looks at the processes."""
+"""Seconds between two looks at the process."""
 
 
 class Trial:
-    """Three workers that are started again when they die, and the faults that happen to them.
-
-    While a killed worker starts again, which takes long on a busy machine, the others may be dead too. A worker that is
-    the last one then fails each run that was beside two deaths: one of them kills its process, and nobody knows which.
+    """An executor that is started again when it dies, and others that add and cancel runs meanwhile.
 
     Args:
-        workers: the workers.
-        fake: their CLI.
-        runs: how many runs there are, besides the one that kills its process.
-        kills: how many workers are killed at random.
-        sleep: whether one sleeps past its lease.
-        restart: stops and starts the server.
+        workers: starts the executor.
+        fake: its CLI.
+        runs: how many runs there are, besides the one that kills its process; half of them are added later.
+        kills: how often the executor is killed at random.
     """
 
-    def __init__(
-        self,
-        workers: FaultWorkers,
-        fake: FakeCLI,
-        *,
-        runs: int,
-        kills: int,
-        sleep: bool = False,
-        restart: Callable[[], object] | None = None,
-    ) -> None:
+    def __init__(self, workers: FaultWorkers, fake: FakeCLI, *, runs: int, kills: int) -> None:
         self.workers = workers
         self.fake = fake
         self.keys = [str(number) for number in range(runs)]
         self.luck = random.Random(7)
-        faults: list[Callable[[], object]] = [*[self.kill] * kills, *[self.put_to_sleep] * sleep]
-        self.luck.shuffle(faults)
-        if restart is not None:
-            faults.insert(len(faults) // 2, restart)
-        self.faults = [(runs * (number + 1) // (len(faults) + 2), fault) for number, fault in enumerate(faults)]
-        self.children: list[subprocess.Popen[str]] = []
-        self.deaths = 0
-        self.seen: list[tuple[set[str], Counter[str]]] = []
-        self.pause = threading.Event()
-        self.expected_codes = {-signal.SIGKILL} | ({1} if restart else set[int]())  # no server, no start
+        self.kills_at = sorted(self.luck.sample(range(1, runs - runs // 10), kills))
+        self.later = self.keys[runs // 2 :]
+        self.cancelled: set[str] = set()
+        self.kills = self.deaths = 0
+        self.recorded: list[tuple[set[str], Counter[str]]] = []
 
     def calls(self) -> Counter[str]:
         """How often each prompt was asked."""
         return Counter(str(call.prompts[0]).split()[-1] for call in self.fake.calls if call.prompts)
 
-    def kill(self) -> None:
-        self.seen.append((self.workers.recorded(), self.calls()))
-        self.luck.choice(self.children).kill()
-
-    def put_to_sleep(self) -> None:
-        child = self.luck.choice(self.children)
-        child.send_signal(signal.SIGSTOP)
-        threading.Timer(2 * self.workers.arguments["lease"], child.send_signal, (signal.SIGCONT,)).start()
-
     def run(self) -> None:
-        """Let all happen, until a worker finds nothing left to do."""
+        """Let all happen, until the executor finds nothing left to do."""
+        step = max(1, len(self.later) // 4)
         half = len(self.keys) // 2
-        self.workers.enqueue([*self.keys[:half], "poison", *self.keys[half:]])
-        with ExitStack() as stack:
-            self.children = [stack.enter_context(self.workers.worker()) for _ in range(3)]
-            while self.children:
-                self.pause.wait(PAUSE)
-                if self.faults and sum(self.workers.attempts().values()) >= self.faults[0][0]:
-                    self.faults.pop(0)[1]()
-                for child in [child for child in self.children if child.poll() is not None]:
-                    self.children.remove(child)
-                    if child.returncode:
-                        assert child.returncode in self.expected_codes
-                        self.deaths += 1
-                        self.children.append(stack.enter_context(self.workers.worker()))
+        self.workers.enqueue([*self.keys[: half // 2], "poison", *self.keys[half // 2 : half]])
+        code = None
+        while code != 0:
+            with self.workers.worker() as executor:
+                while (code := executor.poll()) is None:
+                    time.sleep(PAUSE)
+                    self.disturb(executor, step)
+            if code:
+                assert code == -signal.SIGKILL
+                self.deaths += 1
+            elif self.later:
+                code = None
+
+    def disturb(self, executor: subprocess.Popen[str], step: int) -> None:
+        """Add some runs, cancel one of them, and kill the executor if its time has come."""
+        if self.later:
+            added, self.later = self.later[:step], self.later[step:]
+            self.workers.enqueue(added)
+            key = self.luck.choice(added)
+            self.cancelled |= {run.key for run in anyio.run(self.cancel, key)}
+        if self.kills_at and self.workers.attempts().total() >= self.kills_at[0]:
+            self.kills_at.pop(0)
+            self.recorded.append((self.workers.recorded(), self.calls()))
+            executor.kill()
+            self.kills += 1
+
+    async def cancel(self, key: str) -> list[Run]:
+        journal = self.workers.make()
+        await journal.open(0.0, "resume", executes=False)
+        try:
+            return await journal.cancel([key], time.time())
+        finally:
+            await journal.close()
 
     def check(self, budget: float, kills: int) -> None:
         """Each run has one result; nothing was asked after it was recorded; nothing is left."""
-        assert not self.faults
-        failed: list[Run] = anyio.run(self.workers.ask, lambda journal: journal.rows("failed", 0, 100_000))
-        assert "poison" in {run.key for run in failed}
-        assert all(MAX_DEATHS_NEAR_LAST <= run.deaths <= MAX_DEATHS for run in failed), failed
-        good = set(self.keys) - {run.key for run in failed}
+        assert self.kills == kills
+        ask: Callable[[str], list[Run]] = lambda state: anyio.run(  # noqa: E731
+            self.workers.ask, lambda journal: journal.rows(state, 0, 100_000)
+        )
+        failed = {run.key: run.deaths for run in ask("failed")}
+        assert failed.pop("poison") == MAX_DEATHS
+        assert all(deaths == MAX_DEATHS for deaths in failed.values())
+        cancelled = {run.key for run in ask("cancelled")}
+        assert self.cancelled <= cancelled
+        good = set(self.keys) - failed.keys() - cancelled
         assert self.workers.recorded() == good
-        assert self.workers.states() == {"succeeded": len(good), "failed": len(failed)}
-        assert self.workers.attempts()["poison"] <= MAX_DEATHS  # a worker may die before it notes one
+        assert self.workers.states().total() == len(self.keys) + 1
+        assert self.workers.attempts()["poison"] <= MAX_DEATHS  # a process may die before it notes one
         calls = self.calls()
-        for recorded, called in self.seen:
+        assert not set(calls) & self.cancelled
+        for recorded, called in self.recorded:
             assert {key: calls[key] for key in recorded} == {key: called[key] for key in recorded}
-        assert len(self.seen) == kills
         assert calls.total() <= len(self.keys) + (self.deaths + 1) * CONCURRENCY
         status: FleetStatus = anyio.run(self.workers.ask, lambda journal: journal.status())
-        assert status.cost_usd == pytest.approx(len(good) * PRICE)
+        assert status.cost_usd == pytest.approx(sum(run.cost_usd for run in ask("succeeded") + ask("cancelled")))
+        assert status.cost_usd >= len(good) * PRICE - 1e-6
         assert max(status.cost_usd + status.lost_usd, calls.total() * PRICE) <= budget
-        ends: list[int] = anyio.run(self.workers.ask, count_ends)
-        assert ends == [len(self.keys) + 1] * 3 + [0]
+        statement = "SELECT count(*), count(DISTINCT ended_as), max(ended_as), (SELECT pid FROM totals) FROM run"
+        ends = anyio.run(self.workers.ask, partial(read_row, statement=statement))
+        assert ends == (*[len(self.keys) + 1] * 3, None)
         for call in self.fake.calls:
             with suppress(FileNotFoundError):  # another process may have its number
                 assert self.fake.path not in Path(f"/proc/{call.pid}/cmdline").read_text()
 
 
-async def count_ends(journal: SqlJournal) -> list[int]:
-    statement = "SELECT count(*), count(DISTINCT ended_as), max(ended_as), (SELECT count(*) FROM worker) FROM run"
-    return await journal.transact(lambda db: list(db.execute(statement).fetchone()))
+async def read_row(journal: SqliteJournal, *, statement: str) -> tuple[object, ...]:
+    return await journal.transact(lambda db: db.execute(statement).fetchone())
 
 
-def restart_server(tell: SendCommand) -> None:
-    tell("stop")
-    tell("start")
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_workers_are_killed_and_each_run_ends_once(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
+def tried(make: Callable[[], SqliteJournal], scratch: Path, *, runs: int, kills: int, budget: float) -> None:
     with FakeCLI().text("Hello").forever() as fake:
-        more: dict[str, Any] = {"cli": str(fake.path), "concurrency": CONCURRENCY, "budget": 3.0}
-        more["run_budget"] = RUN_BUDGET
-        workers = FaultWorkers(request.getfixturevalue(f"make_{kind}"), tmp_path, keys=[], **more)
-        trial = Trial(workers, fake, runs=24, kills=2)
+        workers = FaultWorkers(
+            make,
+            scratch,
+            limit=500,
+            keys=[],
+            cli=str(fake.path),
+            concurrency=CONCURRENCY,
+            budget=budget,
+            run_budget=RUN_BUDGET,
+        )
+        trial = Trial(workers, fake, runs=runs, kills=kills)
         trial.run()
-        trial.check(3.0, 2)
+        trial.check(budget, kills)
+
+
+def test_an_executor_is_killed_and_each_run_ends_once(make_sqlite: Callable[[], SqliteJournal], tmp_path: Path) -> None:
+    tried(make_sqlite, tmp_path, runs=24, kills=2, budget=3.0)
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_all_faults_together_over_many_runs(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
-    with FakeCLI().text("Hello").forever() as fake, ExitStack() as stack:
-        make: Callable[..., SqlJournal] = request.getfixturevalue("make_sqlite")
-        restart: Callable[[], object] | None = None
-        if kind == "postgres":
-            how, tell = stack.enter_context(controlled("postgres"))
-            make = partial(PostgresJournal, how["url"])
-            restart = partial(restart_server, tell)
-        more: dict[str, Any] = {"cli": str(fake.path), "concurrency": CONCURRENCY, "lease": 5}
-        more |= {"budget": 12.0, "run_budget": RUN_BUDGET}
-        workers = FaultWorkers(make, tmp_path, limit=500, keys=[], **more)
-        trial = Trial(workers, fake, runs=500, kills=8, sleep=True, restart=restart)
-        trial.run()
-        trial.check(12.0, 8)
+def test_eight_kills_among_500_runs(make_sqlite: Callable[[], SqliteJournal], tmp_path: Path) -> None:
+    tried(make_sqlite, tmp_path, runs=500, kills=8, budget=12.0)

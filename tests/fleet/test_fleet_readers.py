@@ -12,16 +12,14 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
-from shared_memory_journal import SharedJournal, SharedRuns
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import Interrupted, SessionClosedError
-from pilothouse.fleet import Attempt, Fleet, Run
-from pilothouse.fleet.journals.base import FleetJournalError
-from pilothouse.fleet.journals.sql import SqlJournal, live_workers
-from pilothouse.fleet.limits import NO_LIMITS, Limits
 from pilothouse.messages import from_dict
-from pilothouse.testing import frames
+from pilothouse_fleet import Attempt, Fleet, MemoryJournal, Run, SqliteJournal
+from pilothouse_fleet.journals.base import FleetJournalError
+from pilothouse_fleet.limits import NO_LIMITS, Limits
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -126,22 +124,22 @@ class TestInMemory:
                 assert await all_of(fleet.resume()) == []
 
     async def test_an_interrupt_while_runs_are_leased_takes_no_others(self) -> None:
-        class SlowJournal(SharedJournal):
+        class SlowJournal(MemoryJournal):
             async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
                 leased = await super().lease(count, now, limits)
                 await anyio.sleep(1)
                 return leased
 
-        shared = SharedRuns()
-        async with Fleet(runner=PlayedRunner(), concurrency=2, journal=SlowJournal(shared)) as fleet:
+        journal = SlowJournal()
+        async with Fleet(runner=PlayedRunner(), concurrency=2, journal=journal) as fleet:
             await fleet.enqueue([str(number) for number in range(20)])
             await anyio.sleep(0.5)
             await fleet.interrupt()
-        assert sum(run.attempts for run in shared.runs.values()) == 2
+        assert sum(run.attempts for run in await journal.rows(None, 0, 99)) == 2
 
     async def test_an_interrupt_ends_although_the_journal_is_lost(self) -> None:
-        class LostJournal(SharedJournal):
-            async def release(self, run: Run, *, lost_usd: float = 0.0) -> bool:
+        class LostJournal(MemoryJournal):
+            async def release(self, run: Run, *, lost_usd: float = 0.0) -> Run:
                 raise FleetJournalError("the disk is gone")
 
         play = Interruptible()
@@ -154,7 +152,7 @@ class TestInMemory:
             interrupted.set()
 
         async def use(group: TaskGroup) -> None:
-            async with Fleet(runner=PlayedRunner(play), journal=LostJournal(SharedRuns())) as fleet:
+            async with Fleet(runner=PlayedRunner(play), journal=LostJournal()) as fleet:
                 group.start_soon(interrupt, fleet)
                 with suppress(Interrupted):
                     await fleet.gather(["one"])
@@ -168,7 +166,7 @@ class TestInMemory:
 
 @pytest.mark.parametrize("leaves", ["map", "resume"])
 async def test_who_leaves_takes_nothing_from_a_worker_in_the_same_fleet(
-    make_sqlite: Callable[..., SqlJournal], leaves: str
+    make_sqlite: Callable[..., SqliteJournal], leaves: str
 ) -> None:
     journal = make_sqlite()
     async with Fleet(runner=PlayedRunner(seconds=0.02), journal=journal, concurrency=1) as fleet:
@@ -190,7 +188,7 @@ async def all_of_into(runs: Any, ends: list[Run]) -> None:
     ends.extend(await all_of(runs))
 
 
-async def test_an_end_that_was_known_is_not_given_to_others(make_sqlite: Callable[..., SqlJournal]) -> None:
+async def test_an_end_that_was_known_is_not_given_to_others(make_sqlite: Callable[..., SqliteJournal]) -> None:
     async def play(attempt: Attempt) -> QueryResult:
         if attempt.prompt == "slow":
             await asked_again.wait()
@@ -214,22 +212,23 @@ async def test_an_end_that_was_known_is_not_given_to_others(make_sqlite: Callabl
     assert [run.text for run in given] == ["slow!"]
 
 
-async def test_a_runner_that_cannot_be_left_does_not_keep_the_journal(make_sqlite: Callable[..., SqlJournal]) -> None:
+async def test_a_runner_that_cannot_be_left_does_not_keep_the_journal(
+    make_sqlite: Callable[..., SqliteJournal],
+) -> None:
     class Stuck(PlayedRunner):
         async def __aenter__(self) -> None: ...
 
         async def __aexit__(self, *_: object) -> None:
             raise OSError("the cluster is gone")
 
-    journal = make_sqlite()
     with pytest.raises(OSError, match="cluster"):
-        async with Fleet(runner=Stuck(), journal=journal):
+        async with Fleet(runner=Stuck(), journal=make_sqlite()):
             pass
-    assert journal._id not in live_workers
-    assert journal._connection is None
+    async with Fleet(runner=PlayedRunner(), journal=make_sqlite()):
+        pass
 
 
-async def test_an_interrupt_that_outlasts_the_block_is_no_error(make_sqlite: Callable[..., SqlJournal]) -> None:
+async def test_an_interrupt_that_outlasts_the_block_is_no_error(make_sqlite: Callable[..., SqliteJournal]) -> None:
     started, left = anyio.Event(), anyio.Event()
 
     async def play(attempt: Attempt) -> QueryResult:

@@ -11,10 +11,10 @@ from git_repositories import made_repository, worktrees
 
 from pilothouse.client import Agent
 from pilothouse.errors import AuthenticationError
-from pilothouse.fleet import Artifacts, Fleet, GitWorktree
-from pilothouse.fleet.limits import RESUME_PROMPT
-from pilothouse.fleet.workspaces.base import make_directory_name
-from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_fleet import Artifacts, Fleet, GitWorktree
+from pilothouse_fleet.limits import RESUME_PROMPT
+from pilothouse_fleet.workspaces.base import make_directory_name
+from pilothouse_testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

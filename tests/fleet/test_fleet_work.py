@@ -7,22 +7,16 @@ from pathlib import Path
 
 import anyio
 import pytest
-from scripted_runners import Interruptible, PlayedRunner, Together, all_of, answer
+from scripted_runners import PlayedRunner, all_of, answer
 
+import pilothouse_fleet.sync
 from pilothouse import sync as ph
 from pilothouse.client import QueryResult
-from pilothouse.errors import BudgetError, Interrupted, UsageError
-from pilothouse.fleet import Attempt, Fleet, FleetJournalError, SqliteJournal
+from pilothouse.errors import BudgetError, UsageError
+from pilothouse_fleet import Attempt, Fleet, FleetJournalError
 
 pytestmark = pytest.mark.anyio
 NAMES = [str(number) for number in range(12)]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at the journal are close together, as nobody waits for anything else here."""
-    for name in ("scheduler.HEARTBEAT_SECONDS", "scheduler.SHARED_HEARTBEAT_SECONDS"):
-        monkeypatch.setattr(f"pilothouse.fleet.{name}", 0.02)
 
 
 @pytest.fixture
@@ -31,12 +25,12 @@ def path(tmp_path: Path) -> Path:
 
 
 async def enqueued(path: Path, names: list[str] = NAMES) -> None:
-    """Runs that were put in by a process that has left."""
+    """Runs that were added by a process that has left."""
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
         assert await fleet.enqueue(names, key=str) == len(names)
 
 
-async def test_a_client_gets_runs_of_other_workers(path: Path) -> None:
+async def test_a_client_gets_the_runs_of_the_executor(path: Path) -> None:
     worker, idle = PlayedRunner(seconds=0), PlayedRunner()
 
     async def work() -> None:
@@ -49,7 +43,7 @@ async def test_a_client_gets_runs_of_other_workers(path: Path) -> None:
         async with Fleet(runner=idle, journal=path, concurrency=0) as fleet:
             runs = await fleet.gather(NAMES, key=str)
             assert [run.text for run in runs] == [f"{name}!" for name in NAMES]
-            late = await fleet.submit("late", key="late")  # a worker sees what comes later, too
+            late = await fleet.submit("late", key="late")  # the executor sees what comes later, too
             assert (await fleet.wait(late)).text == "late!"
             assert {run.key async for run in fleet.map(["3", "more"], key=str)} == {"3", "more"}
             assert fleet.running == []
@@ -97,48 +91,6 @@ async def test_runs_without_a_waiter_are_executed(path: Path) -> None:
         await all_of(fleet.work(until_empty=True))
         assert (await fleet.status()).left == 0
     assert runner.attempts
-
-
-async def test_each_worker_gets_only_its_own_runs(path: Path) -> None:
-    await enqueued(path)
-    reported: list[list[str]] = []
-    together = Together(2)
-
-    async def work() -> None:
-        async with Fleet(runner=together.runner(), journal=path, concurrency=1) as fleet:
-            reported.append([run.key async for run in fleet.work(until_empty=True)])
-
-    async with anyio.create_task_group() as group:
-        for _ in range(2):
-            group.start_soon(work)
-    assert sorted(reported[0] + reported[1]) == sorted(NAMES)
-    assert all(reported)
-
-
-async def test_a_worker_waits_for_what_another_has_begun(path: Path) -> None:
-    async def end_later(attempt: Attempt) -> QueryResult:
-        await interrupted.wait()
-        return answer("done")
-
-    await enqueued(path, ["a"])
-    play, heir, interrupted = Interruptible(), PlayedRunner(end_later), anyio.Event()
-    async with Fleet(runner=PlayedRunner(play), journal=path) as first, anyio.create_task_group() as group:
-        group.start_soon(_rest, first.work())
-        await play.started.wait()
-        async with Fleet(runner=heir, journal=path) as second:
-            left = second.work(until_empty=True)
-            with anyio.move_on_after(0.2) as waited:  # nothing waits, but something runs
-                await anext(left)
-            assert waited.cancelled_caught
-            await first.interrupt()  # which gives it back; "second" may have begun it when the runs left are counted
-            interrupted.set()
-            assert [run.key for run in await all_of(left)] == ["a"]
-    assert [attempt.session_id for attempt in heir.attempts] == ["session of a"]
-
-
-async def _rest(runs: object) -> None:
-    with pytest.raises(Interrupted, match="the fleet was interrupted; 1 runs are left"):
-        await all_of(runs)
 
 
 async def test_leaving_the_loop_starts_no_more_and_loses_nothing(path: Path) -> None:
@@ -231,7 +183,7 @@ async def test_a_lost_journal_is_reported_once(path: Path) -> None:
 
 
 async def test_what_cannot_be(path: Path) -> None:
-    with pytest.raises(UsageError, match="concurrency=0 leaves all runs to other processes, which needs a journal"):
+    with pytest.raises(UsageError, match="concurrency=0 leaves all runs to another fleet, which needs a journal"):
         Fleet(runner=PlayedRunner(), concurrency=0)
     with pytest.raises(UsageError, match="concurrency is a whole number of at least 0, not -1"):
         Fleet(runner=PlayedRunner(), concurrency=-1, journal=path)
@@ -243,25 +195,11 @@ async def test_what_cannot_be(path: Path) -> None:
             fleet.work()
 
 
-async def test_a_client_takes_runs_over_from_the_dead_for_live_workers(path: Path) -> None:
-    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
-        run = await asking.submit("x", key="a")
-        dying = SqliteJournal(path)
-        await dying.open(0.0, "resume")
-        assert [leased.key for leased in await dying.lease(1, 1e12)] == ["a"]
-        await dying.close()  # which gives it back as interrupted
-        async with anyio.create_task_group() as group:
-            group.start_soon(_work, path)
-            ended = await asking.wait(run)
-            assert (ended.text, ended.attempts) == ("x!", 2)
-            group.cancel_scope.cancel()
-
-
 def test_the_blocking_api(path: Path) -> None:
-    with ph.Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
+    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
         assert fleet.enqueue(NAMES, key=str) == len(NAMES)
-    with ph.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
         assert sorted(run.key for run in fleet.work(until_empty=True)) == sorted(NAMES)
         assert fleet.status().succeeded == len(NAMES)
-    with ph.Fleet(runner=PlayedRunner(seconds=0)) as fleet, pytest.raises(ph.UsageError):
+    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(seconds=0)) as fleet, pytest.raises(ph.UsageError):
         fleet.work()

@@ -15,22 +15,26 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from places import ROOT
 
 from pilothouse.errors import RemoteError, UsageError
-from pilothouse.fleet import RayRunner
-from pilothouse.fleet.ray_runner import RayConnection
+from pilothouse_fleet import RayRunner
+from pilothouse_fleet.ray_runner import RayConnection
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 600.0
 """Seconds for all of them; a quiet machine takes a tenth."""
-[_RAY] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
+[_RAY] = tomllib.loads((ROOT / "packages" / "pilothouse-fleet" / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]["ray"]
 HAS_WHEELS = (_MARKER := Requirement(_RAY).marker) is None or _MARKER.evaluate()
 REQUIRED = HAS_WHEELS and os.environ.get("PILOTHOUSE_REQUIRE_RAY") == "1"
 """Whether Ray must be there, as in `make test-matrix`."""
 
 
 @pytest.mark.matrix
-@pytest.mark.skipif(not REQUIRED and find_spec("ray") is None, reason="without Ray: pip install -e '.[ray]'")
+@pytest.mark.skipif(
+    not REQUIRED and find_spec("ray") is None, reason="without Ray: pip install -r packages.txt 'pilothouse[ray]'"
+)
 def test_attempts_on_a_cluster_of_this_machine() -> None:
     inside = Path(__file__).with_name("ray_cluster_tests.py").relative_to(ROOT)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(inside)]
@@ -50,7 +54,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 ACTOR = """
 import pickle, threading
-from pilothouse.fleet import ray_runner
+from pilothouse_fleet import ray_runner
 
 ray_runner.EXIT_SECONDS = 0.1
 host = ray_runner.ActorAttemptHost(b"", pickle.dumps)

@@ -12,10 +12,10 @@ from scripted_runners import answer
 
 import pilothouse as ph
 from pilothouse import errors
-from pilothouse.fleet import Run, RunWriter, run_row
-from pilothouse.fleet.journals.sql import decode_error, encode_error, encode_result
-from pilothouse.fleet.run import drop_messages
 from pilothouse.messages import AssistantMessage, InitMessage, ResultMessage, encode
+from pilothouse_fleet import Run, RunWriter, run_row
+from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, decode_error, encode_error, encode_outcome
+from pilothouse_fleet.run import drop_messages
 
 NAMES = sorted(n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ph.PilothouseError))
 
@@ -55,7 +55,7 @@ def test_a_failed_answer_keeps_the_text_of_the_model() -> None:
     small = drop_messages(ph.QueryResult([InitMessage(), AssistantMessage.of("First."), output, closing]))
     run = Run(key="a", prompt="x", state="failed", result=small, error=small.error)
     assert run.text == small.text == "Half of it."
-    assert encode_result(run)[0] == b"\n".join(map(encode, (output, closing)))
+    assert encode_outcome(run)[OUTCOME_COLUMNS.index("lines")] == b"\n".join(map(encode, (output, closing)))
 
 
 ODD = 'a "quoted", line\nand another; ünïcode \ud800'

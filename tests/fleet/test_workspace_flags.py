@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from git_repositories import git, made_repository, worktrees
 
-from pilothouse.cli.batch import make_workspace_settings
-from pilothouse.cli.flags import WorkspaceRequest
-from pilothouse.cli.main import main
 from pilothouse.errors import UsageError
-from pilothouse.fleet import CopiedDirectory, GitWorktree
-from pilothouse.testing import FakeCLI
+from pilothouse_cli.batch import make_workspace_settings
+from pilothouse_cli.flags import WorkspaceRequest
+from pilothouse_cli.main import main
+from pilothouse_fleet import CopiedDirectory, GitWorktree
+from pilothouse_testing import FakeCLI
 
 
 def test_what_flags_stand_for(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
-from pilothouse.fleet import AgentRunner, Run, RunDirectory, Runner, WorkspaceRunner
-from pilothouse.fleet.run import RunState
-from pilothouse.testing import FakeCLI
-from pilothouse.testing.conformance import RunnerSuite
-from pilothouse.testing.runner_suite import ReceivedMessages, make_attempt
+from pilothouse_fleet import AgentRunner, Run, RunDirectory, Runner, WorkspaceRunner
+from pilothouse_fleet.run import RunState
+from pilothouse_fleet.runner_suite import ReceivedMessages, RunnerSuite, make_attempt
+from pilothouse_testing import FakeCLI
 
 
 class Standing:

@@ -10,7 +10,7 @@ import sys
 import anyio
 
 from pilothouse.client import Agent
-from pilothouse.fleet import Fleet, GitWorktree
+from pilothouse_fleet import Fleet, GitWorktree
 
 
 async def main() -> None:

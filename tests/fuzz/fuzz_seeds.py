@@ -13,8 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from places import TRANSCRIPTS
+
 CORPUS: Final = Path(__file__).parent / "corpus"
-TRANSCRIPTS: Final = Path(__file__).parents[1] / "fixtures" / "transcripts"
 LONGEST: Final = 8_000  # bytes of a seed; those that are shorter find more in the same time
 PROMPT: Final = b"00000000-0000-4000-8000-00000000feed"
 

@@ -23,9 +23,9 @@ from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.protocol import Connection, RequestReceived
 from pilothouse.protocol.control_frames import encode_line
 from pilothouse.protocol.frame_reader import LineFramer
-from pilothouse.testing import frames
-from pilothouse.tools.xml import StreamParser
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_models.xml import StreamParser
+from pilothouse_testing import frames
 
 LIMITS: Final = (5, 64, 1000, 64 * 1024 * 1024)  # bytes of a line
 CUTS: Final = (1, 2, 7, 100, 4096, 1 << 30)  # bytes of a chunk

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from places import TRANSCRIPTS
 
 from pilothouse.errors import ControlError
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookMatcher, HookOutput, PreToolUseEvent, UnknownHookEvent
@@ -18,7 +18,6 @@ from pilothouse.hooks.matchers import HookDispatcher
 
 pytestmark = pytest.mark.anyio
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 SHORT = 0.05  # seconds; the limit of hooks that never answer
 
 
@@ -113,6 +112,15 @@ async def test_a_gate_that_fails_stays_closed(
     assert reason == f"Blocked: a hook for PreToolUse {what}."
     assert hook.__name__ in caplog.text
     assert ("hunter2" in caplog.text) is (hook is not endless and hook is not nonsense)
+
+
+@pytest.mark.parametrize("event", ["PreSkillShellCommand", "PreCompact", "TaskCreated", "PreMarsLanding"])
+@pytest.mark.parametrize(("hook", "what"), FAILING)
+async def test_every_event_before_a_step_fails_closed(hook: Callable[[Any], Any], what: str, event: str) -> None:
+    matcher = HookMatcher(None, hook, timeout=limit_of(hook), is_unlisted=event not in HOOK_EVENTS)
+    answer = await HookDispatcher({event: matcher}).handle(ask(event))
+    assert "deny" in repr(answer) or answer["decision"] == "block"
+    assert f"Blocked: a hook for {event} {what}." in repr(answer)
 
 
 @pytest.mark.virtual_time
@@ -230,6 +238,16 @@ def test_a_cli_that_did_not_register_a_gate_is_refused(caplog: pytest.LogCapture
     HookDispatcher({"Stop": lambda event: None}).check_initialize_response({"hooks_applied": False})
     assert "did not register the hooks" in caplog.text
     HookDispatcher({}).check_initialize_response({"hooks_applied": False})
+
+
+@pytest.mark.parametrize("info", [{}, {"claude_code_version": "2.1.330"}])
+def test_a_cli_that_does_not_know_a_gate_is_refused(info: dict[str, Any]) -> None:
+    hooks = {"PreSkillShellCommand": lambda event: None}
+    with pytest.raises(ControlError, match=r"no hooks for PreSkillShellCommand, .* update it to 2\.1\.332"):
+        HookDispatcher(hooks).check_initialize_response(info)
+    HookDispatcher(hooks).check_initialize_response({"claude_code_version": "2.1.332"})
+    lenient = HookMatcher(None, raising, on_failure="continue")
+    HookDispatcher({"PreSkillShellCommand": lenient}).check_initialize_response(info)
 
 
 def test_a_gate_that_only_the_cli_can_close_needs_a_cli_that_can() -> None:

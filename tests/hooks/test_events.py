@@ -1,4 +1,4 @@
-"""The inputs of hooks as typed events: all 33 of them, recorded ones, odd ones, unknown ones."""
+"""The inputs of hooks as typed events: all 34 of them, recorded ones, odd ones, unknown ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = [
     "PreCompact", "PostCompact", "PreModelSwitch", "PostModelSwitch", "PermissionRequest", "PermissionDenied",
     "Setup", "TeammateIdle", "TaskCreated", "TaskCompleted", "Elicitation", "ElicitationResult", "ConfigChange",
     "WorktreeCreate", "WorktreeRemove", "InstructionsLoaded", "CwdChanged", "FileChanged", "DirectoryAdded",
-    "MessageDisplay",
+    "MessageDisplay", "PreSkillShellCommand",
 ]  # fmt: skip
 
 

@@ -57,9 +57,18 @@ def test_no_hooks_make_an_empty_dispatcher() -> None:
 def test_gates_block_by_default() -> None:
     gates = {name for name in HOOK_EVENTS if HookDispatcher({name: check}).config[name][0].get("onFailure") == "block"}
     assert gates == {
-        "PreToolUse", "PermissionRequest", "PreModelSwitch", "UserPromptSubmit", "UserPromptExpansion", "ConfigChange",
-        "Elicitation", "ElicitationResult",
+        "PreToolUse", "PreSkillShellCommand", "PreModelSwitch", "PreCompact", "PermissionRequest", "UserPromptSubmit",
+        "UserPromptExpansion", "TaskCreated", "ConfigChange", "Elicitation", "ElicitationResult",
     }  # fmt: skip
+
+
+def test_an_unknown_event_before_a_step_is_a_gate() -> None:
+    def find_on_failure(event: str) -> str | None:
+        return HookDispatcher({event: HookMatcher(None, check, is_unlisted=True)}).config[event][0].get("onFailure")
+
+    assert find_on_failure("PreMarsLanding") == "block"
+    assert find_on_failure("PostMarsLanding") is None
+    assert find_on_failure("Prefix") == "block"  # one gate too many is better than one too few
 
 
 def two(first: Any, second: Any) -> None: ...

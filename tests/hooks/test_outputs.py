@@ -88,6 +88,15 @@ def test_every_field_has_its_name_on_the_wire() -> None:
             own("PermissionRequest", decision={"behavior": "allow", "updatedPermissions": [{"type": "setMode"}]})),
         ("PreModelSwitch", HookOutput.deny("no"), own(
             "PreModelSwitch", permissionDecision="deny", permissionDecisionReason="no")),
+        ("PreSkillShellCommand", HookOutput.deny("no"), own(
+            "PreSkillShellCommand", permissionDecision="deny", permissionDecisionReason="no")),
+        ("PreSkillShellCommand", HookOutput.block("no"), own(
+            "PreSkillShellCommand", permissionDecision="deny", permissionDecisionReason="no")),
+        ("PreSkillShellCommand", HookOutput.allow({"command": "ls"}), own(
+            "PreSkillShellCommand", permissionDecision="allow", updatedInput={"command": "ls"})),
+        ("PreMarsLanding", HookOutput.deny("no"), {"decision": "block", "reason": "no"}),
+        ("PreMarsLanding", {"hookSpecificOutput": {"permissionDecision": "deny", "brandNew": 1}},
+            {"decision": "block", **own("PreMarsLanding", brandNew=1)}),
         ("UserPromptSubmit", HookOutput.deny("no"), {"decision": "block", "reason": "no"}),
         ("UserPromptSubmit", HookOutput.context("today"), own("UserPromptSubmit", additionalContext="today")),
         ("Stop", HookOutput.block("go on"), {"decision": "block", "reason": "go on"}),
@@ -125,6 +134,7 @@ def test_answers_have_the_form_of_their_event(event: str, answer: Any, expected:
         ("PreToolUse", {"decision": "block", "permission_decision": "allow"}, "contradicts"),
         ("PreToolUse", {"updated_tool_output": "x"}, "takes no updated_tool_output"),
         ("Stop", HookOutput.deny("no"), "takes no permission_decision"),
+        ("PreSkillShellCommand", HookOutput.context("x"), "takes no additional_context"),
         ("PreModelSwitch", {"permission_decision": "defer"}, "one of allow, deny, ask"),
         ("PermissionRequest", {"updated_input": {}}, "with permission_decision only"),
         ("PermissionRequest", {"permission_decision": "deny", "updated_input": {}}, "does not go with"),
@@ -145,6 +155,7 @@ def test_whatever_can_be_refused_is_refused_in_its_own_way() -> None:
             assert "why" in repr(payload)
             assert encode_output(payload, name) == payload  # it is an answer that a hook could have given
     assert make_refusal("AfterAll", "why") is None
+    assert make_refusal("PreMarsLanding", "why") == {"decision": "block", "reason": "why"}
     assert make_refusal("UserPromptSubmit", "why") == {
         "decision": "block",
         "reason": "why",

@@ -8,7 +8,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.hooks import Hooks
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 FORMS: list[dict[str, Any]] = [
     {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}},

@@ -13,8 +13,8 @@ import pilothouse as ph
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Observer
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 SOON = RetryPolicy(attempts=2, first_delay=0.001, jitter=0.0)
 PLACES = (

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pilothouse.integrations.otel import OpenTelemetry
-from pilothouse.testing import frames
+from pilothouse_otel import OpenTelemetry
+from pilothouse_testing import frames
 
 Tree = tuple[str, tuple[Any, ...]]
 ROOT = "invoke_agent claude-code"

@@ -14,7 +14,7 @@ from otel_memory import Recorded
 
 import pilothouse as ph
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

@@ -18,11 +18,14 @@ from opentelemetry.trace import StatusCode
 from otel_memory import Recorded
 
 import pilothouse as ph
-from pilothouse import instrumentation, sync
-from pilothouse.fleet import (
+import pilothouse_fleet.sync
+from pilothouse import instrumentation
+from pilothouse.messages import from_dict
+from pilothouse_fleet import (
     Attempt,
     AttemptEnd,
     AttemptObserver,
+    Fleet,
     FleetInstrumentation,
     FleetJournalError,
     FleetObserver,
@@ -30,8 +33,7 @@ from pilothouse.fleet import (
     FleetStatus,
     Run,
 )
-from pilothouse.messages import from_dict
-from pilothouse.testing import frames, mock_transport
+from pilothouse_testing import frames, mock_transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -69,7 +71,7 @@ async def test_the_spans_of_a_fleet(record: Record) -> None:
     seen = record()
     runner = Played(seen.otel)
     with seen.tracer.start_as_current_span("caller") as caller:
-        async with ph.Fleet(runner=runner, concurrency=2, budget_usd=20) as fleet:
+        async with Fleet(runner=runner, concurrency=2, budget_usd=20) as fleet:
             await fleet.gather(["secret a", "secret b"], key=lambda text: text[-1], priority=3)
             assert trace.get_current_span() is caller
     assert seen.tree() == (("caller", ((FLEET, ((ATTEMPT, ()), (ATTEMPT, ()))),)),)
@@ -104,7 +106,7 @@ async def test_the_spans_of_a_fleet(record: Record) -> None:
 async def test_the_query_of_an_attempt_lies_in_it(record: Record) -> None:
     seen = record()
     agent = ph.Agent(transport=mock_transport("hi"), instrumentation=seen.otel)
-    async with ph.Fleet(agent, concurrency=3) as fleet:
+    async with Fleet(agent, concurrency=3) as fleet:
         await fleet.gather(list("abcdef"), key=str)
     [(name, attempts)] = seen.tree()
     assert (name, attempts) == (FLEET, ((ATTEMPT, ((QUERY, ()),)),) * 6)
@@ -117,7 +119,7 @@ async def test_a_further_attempt_is_linked_to_the_one_before(record: Record) -> 
         return output()
 
     seen = record()
-    async with ph.Fleet(runner=Played(seen.otel, play), retry=5) as fleet:
+    async with Fleet(runner=Played(seen.otel, play), retry=5) as fleet:
         await fleet.gather(list("ab"), key=str)
     mine = [s for s in seen.spans if s.name == ATTEMPT and (s.attributes or {})["pilothouse.fleet.run.key"] == "a"]
     mine.sort(key=lambda s: s.start_time or 0)
@@ -137,7 +139,7 @@ async def test_errors_that_may_quote_are_written_down_only_with_content(record: 
 
     for capture in (False, True):
         seen = record(capture_content=capture)
-        async with ph.Fleet(runner=Played(seen.otel, play)) as fleet:
+        async with Fleet(runner=Played(seen.otel, play)) as fleet:
             await fleet.gather(["secret a"])
         reported = "".join(s.to_json() for s in seen.spans)
         assert ("secret words" in reported) is capture
@@ -161,7 +163,7 @@ async def test_the_metrics_of_a_fleet(record: Record) -> None:
         return {facts.get("pilothouse.fleet.run.state"): value for facts, value in found[name]}
 
     seen = record()
-    async with ph.Fleet(runner=Played(seen.otel, play), concurrency=2) as fleet:
+    async with Fleet(runner=Played(seen.otel, play), concurrency=2) as fleet:
         await fleet.gather(list("abcd"), key=str)
     found = seen.metrics()
     assert max(running) == 2
@@ -176,7 +178,7 @@ async def test_the_metrics_of_a_fleet(record: Record) -> None:
 
 async def test_remaining_runs_are_reported_periodically(record: Record, tmp_path: Path) -> None:
     seen = record()
-    async with ph.Fleet(runner=Played(seen.otel), concurrency=1, journal=tmp_path / "runs.db") as fleet:
+    async with Fleet(runner=Played(seen.otel), concurrency=1, journal=tmp_path / "runs.db") as fleet:
         runs = fleet.map([str(n) for n in range(40)])
         for _ in range(20):
             await anext(runs)
@@ -191,7 +193,7 @@ async def test_a_fleet_that_was_stopped_is_a_span_with_that_error(record: Record
         raise ph.AuthenticationError("wrong key", api_error_status=401)
 
     seen = record()
-    async with ph.Fleet(runner=Played(seen.otel, play), concurrency=1) as fleet:
+    async with Fleet(runner=Played(seen.otel, play), concurrency=1) as fleet:
         with pytest.raises(ph.AuthenticationError):
             await fleet.gather([str(n) for n in range(9)])
     span = seen.span(FLEET)
@@ -276,7 +278,7 @@ async def test_an_observer_gets_every_event() -> None:
     assert isinstance(notebook, FleetInstrumentation)
     runner = Played(notebook, play)
     runner.agent = runner.agent.with_options(api_key="planted-key-0123456789")
-    async with ph.Fleet(runner=runner, concurrency=3, budget_usd=5) as fleet:
+    async with Fleet(runner=runner, concurrency=3, budget_usd=5) as fleet:
         await fleet.gather(["x", "y"], key=str)
         await fleet.gather(["z"], key=lambda _: "unwatched")
         assert inside.get() == "nothing"
@@ -297,7 +299,7 @@ async def test_an_observer_gets_an_error_that_leaves_the_block() -> None:
     notebook = Notebook()
 
     async def fails() -> None:
-        async with ph.Fleet(runner=Played(notebook)) as fleet:
+        async with Fleet(runner=Played(notebook)) as fleet:
             await fleet.submit("x", key="x")
             await anyio.sleep(0.5)
             raise ZeroDivisionError
@@ -313,7 +315,7 @@ async def test_a_block_that_cannot_be_entered_is_observed(tmp_path: Path) -> Non
     notebook = Notebook()
     (tmp_path / "runs.db").write_text("no journal")
     with pytest.raises(FleetJournalError):
-        await ph.Fleet(runner=Played(notebook), journal=tmp_path / "runs.db").__aenter__()
+        await Fleet(runner=Played(notebook), journal=tmp_path / "runs.db").__aenter__()
     assert [type(error) for error in notebook.fleets[0].over] == [FleetJournalError]
 
 
@@ -354,7 +356,7 @@ async def test_a_watcher_that_fails_touches_nothing(
         monkeypatch.setattr(instrumentation, "_reported", set())
         caplog.clear()
         good = Notebook()
-        async with ph.Fleet(runner=Played([broken(place, FAULTS[fault]), good])) as fleet:
+        async with Fleet(runner=Played([broken(place, FAULTS[fault]), good])) as fleet:
             runs = await fleet.gather(list("abc"), key=str)
         assert [run.text for run in runs] == ["secret answer"] * 3
         assert [end.run.state for _, end in good.fleets[0].ends] == ["succeeded"] * 3
@@ -371,6 +373,6 @@ def test_a_fleet_of_plain_code_lies_in_the_span_of_its_caller(record: Record) ->
 
     seen = record()
     ph.configure(instrumentation=seen.otel)
-    with seen.tracer.start_as_current_span("caller"), sync.Fleet(runner=Plain()) as fleet:
+    with seen.tracer.start_as_current_span("caller"), pilothouse_fleet.sync.Fleet(runner=Plain()) as fleet:
         fleet.gather(list("ab"))
     assert seen.tree() == (("caller", ((FLEET, ((ATTEMPT, ()), (ATTEMPT, ()))),)),)

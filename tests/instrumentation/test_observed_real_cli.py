@@ -11,7 +11,7 @@ from otel_memory import ROOT, Recorded
 
 import pilothouse as ph
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import HttpError, ScriptedModel, ToolUse
+from pilothouse_testing import HttpError, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

@@ -15,8 +15,8 @@ import pilothouse as ph
 from pilothouse.client import retry as retrying
 from pilothouse.instrumentation import QueryStart, ScheduledRetry
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import anyio
@@ -13,7 +11,7 @@ from recording_instrumentation import Notebook, caller, inside
 import pilothouse as ph
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation, Observer
-from pilothouse.testing import FakeCLI, frames, mock_transport
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -262,18 +260,3 @@ async def test_the_observer_of_the_next_query_gets_the_restart(book: Notebook) -
 
 
 # The blocking twin, and the price.
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_it_costs_nothing_without_observers() -> None:
-    code = (
-        "import sys, anyio, pilothouse as ph; from pilothouse.testing import mock_transport\n"
-        "async def main():\n"
-        "    await ph.query('Hi', transport=mock_transport('x'))\n"
-        "    async with ph.session(transport=mock_transport('x')) as session: await session.query('Hi')\n"
-        "anyio.run(main)\n"
-        "wanted = {'pilothouse.instrumentation', 'pilothouse.client.observation', 'pilothouse.client.budgets'}\n"
-        "print(sorted(wanted & set(sys.modules)))"
-    )
-    done = await anyio.run_process([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert done.stdout.strip() == b"[]"

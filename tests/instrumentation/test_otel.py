@@ -11,8 +11,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from otel_memory import ROOT, Recorded, answer, done, using
 
 import pilothouse as ph
-from pilothouse.integrations.otel_query import DENIED, TOOL_ERROR, UNFINISHED
-from pilothouse.testing import FakeCLI, frames, mock_transport
+from pilothouse_otel.query import DENIED, TOOL_ERROR, UNFINISHED
+from pilothouse_testing import FakeCLI, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 

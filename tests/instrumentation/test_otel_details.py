@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from opentelemetry import trace
+from opentelemetry.semconv._incubating.attributes import (
+    error_attributes,
+    gen_ai_attributes,
+    http_attributes,
+    process_attributes,
+    server_attributes,
+)
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from otel_memory import ROOT, Recorded, answer, done, using
 
 import pilothouse as ph
 from pilothouse import sync as blocking
-from pilothouse.integrations import genai
-from pilothouse.integrations.otel import OpenTelemetry
-from pilothouse.integrations.otel_query import TOOL_ERROR
-from pilothouse.testing import FakeCLI, ScriptedModel, Text, ToolUse, frames, mock_transport
+from pilothouse_otel import OpenTelemetry, genai
+from pilothouse_testing import FakeCLI, ScriptedModel, Text, ToolUse, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 Record = Callable[..., Recorded]
 
 
@@ -79,29 +83,40 @@ async def test_metrics_of_the_last_version_with_a_number(record: Record) -> None
     assert metrics["pilothouse.cost"][0][1] == 0.75
 
 
-async def test_the_latest_names(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(genai.OPT_IN_VARIABLE, "http, gen_ai_latest_experimental")
+RELEASED = {
+    value
+    for module in (
+        error_attributes,
+        gen_ai_attributes,
+        gen_ai_metrics,
+        http_attributes,
+        process_attributes,
+        server_attributes,
+    )
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, str)
+}
+
+
+def test_all_names_are_in_a_release() -> None:
+    """In the package of the released conventions, which OpenTelemetry's SDK brings."""
+    constants = {value for name, value in vars(genai).items() if name.isupper() and isinstance(value, str)}
+    names = {value for value in constants if "." in value} - {genai.SCHEMA_URL}
+    ours = {name for name in names if name.startswith("pilothouse.")}
+    assert len(names - ours) > 20
+    assert names - ours - RELEASED == set()
+    known: Any = gen_ai_attributes
+    providers = {value.value for value in known.GenAiProviderNameValues}
+    assert set(genai.PROVIDERS.values()) - providers == set()
+
+
+async def test_spans_and_metrics_name_their_schema(record: Record) -> None:
     seen = record()
-    lines = [frames.init(), using("Bash", "t1"), done("t1", is_error=True), frames.assistant("x"), answer()]
+    lines = [frames.init(), frames.assistant("x"), answer()]
     await ph.query("Hi", transport=mock_transport(lines), instrumentation=seen.otel)
-    metrics = seen.metrics()
-    prefix = "gen_ai.client.inference.usage."
-    assert sum(value for _, value in metrics[f"{prefix}input_tokens"]) == 1111
-    assert sum(value for _, value in metrics[f"{prefix}cache_read.input_tokens"]) == 100
-    assert sum(value for _, value in metrics[f"{prefix}cache_write.input_tokens"]) == 1000
-    assert sum(value for _, value in metrics[f"{prefix}output_tokens"]) == 14
-    assert metrics["gen_ai.invoke_agent.tool_calls"] == [({"gen_ai.agent.name": "claude-code"}, 1)]
-    assert metrics["gen_ai.invoke_agent.inference_calls"] == [({"gen_ai.agent.name": "claude-code"}, 2)]
-    [(point, _)] = metrics["gen_ai.execute_tool.duration"]
-    assert point == {"gen_ai.tool.name": "Bash", "error.type": TOOL_ERROR}
-    assert "gen_ai.client.token.usage" not in metrics
-    assert seen.attributes(ROOT)["gen_ai.usage.cache_write.input_tokens"] == 1000
-    assert "gen_ai.usage.cache_creation.input_tokens" not in seen.attributes(ROOT)
-
-
-async def test_there_is_no_other_version() -> None:
-    with pytest.raises(ph.UsageError, match=r"expected '1\.41\.0' or 'latest', got '1\.0'"):
-        OpenTelemetry(conventions="1.0")
+    scope = seen.span(ROOT).instrumentation_scope
+    assert scope is not None
+    assert scope.schema_url == genai.SCHEMA_URL
 
 
 # The W3C context.

@@ -14,7 +14,7 @@ from recording_instrumentation import Notebook, caller
 import pilothouse as ph
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import QueryStart
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

@@ -7,16 +7,18 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import anthropic
+import openai
 import uvicorn
 from starlette.applications import Starlette
 
-from pilothouse.integrations.endpoints import EndpointModels, anthropic_routes, openai_routes
 from pilothouse.options import Invocation
-from pilothouse.testing import frames, mock_transport
 from pilothouse.transports import MemoryTransport
+from pilothouse_models.endpoints import EndpointModels, anthropic_routes, openai_routes
+from pilothouse_testing import frames, mock_transport
 
 Frame = dict[str, Any]
 TOKEN = "token-of-the-endpoints"
@@ -128,3 +130,28 @@ class EndpointServer:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(LIMIT)
         assert not self._thread.is_alive()
+
+
+class Clients:
+    """Both clients of one server, and what the CLI got."""
+
+    def __init__(self, server: EndpointServer, told: ToldTransports) -> None:
+        self.server, self.told = server, told
+        self.openai: Any = openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0, timeout=LIMIT)
+        self.anthropic: Any = anthropic.Anthropic(base_url=server.url, api_key=TOKEN, max_retries=0, timeout=LIMIT)
+
+    def chat(self, content: Any = "Hi", **more: Any) -> Any:
+        return self.openai.chat.completions.create(
+            model="sonnet", messages=[{"role": "user", "content": content}], **more
+        )
+
+    def message(self, content: Any = "Hi", **more: Any) -> Any:
+        asked: dict[str, Any] = {"model": "sonnet", "max_tokens": 64_000, **more}
+        return self.anthropic.messages.create(messages=[{"role": "user", "content": content}], **asked)
+
+    def close(self) -> None:
+        self.openai.close()
+        self.anthropic.close()
+
+
+Connect = Callable[..., Clients]

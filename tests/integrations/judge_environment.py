@@ -11,6 +11,8 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from newest_clients import find_place, note_packages, wants_newest
+
 from pilothouse.provision.artifacts import cache_root
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -20,14 +22,16 @@ LIMIT = 300.0
 def make_environment(name: str, *requirements: str) -> Path:
     """Return the Python of an environment in the cache, which is made by the first test that wants it."""
     digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
-    place = cache_root() / "environments" / f"{name}-{digest}"
+    place = find_place(name) if wants_newest() else cache_root() / "environments" / f"{name}-{digest}"
     place.parent.mkdir(parents=True, exist_ok=True)
     python = place / "bin" / "python"
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "complete").exists():
             venv.create(place, with_pip=True, clear=True)
-            subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True, timeout=LIMIT * 2)
+            # Isolated: what PYTHONPATH adds to the tests is not there for the programs.
+            subprocess.run([python, "-I", "-m", "pip", "install", "-q", *requirements], check=True, timeout=LIMIT * 2)
+            note_packages(place, requirements)
             (place / "complete").touch()
     return python
 

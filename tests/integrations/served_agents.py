@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel
+from pilothouse_testing import ScriptedModel
 
 
 class ServedCli:

@@ -19,19 +19,30 @@ from served_agents import ServedCli
 from served_host import TOKEN, Served
 
 import pilothouse as ph
-from pilothouse.cli.acp import HostConversations
-from pilothouse.cli.acp import acp as run_acp
-from pilothouse.cli.flags import AcpRequest
 from pilothouse.events import TextDelta, TextRetracted, ToolCallFinished, ToolCallStarted
-from pilothouse.integrations.acp import questions
-from pilothouse.integrations.acp.agent import _read_settings
-from pilothouse.integrations.acp.session import AcpSession, EditorGoneError
-from pilothouse.integrations.acp.updates import UpdateWriter, describe_asked_call, read_prompt
-from pilothouse.messages import AssistantBody, AssistantMessage, TextBlock, ToolResultBlock, ToolUseBlock, UserMessage
+from pilothouse.messages import (
+    AssistantBody,
+    AssistantMessage,
+    ResultMessage,
+    StreamEvent,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+    from_dict,
+)
 from pilothouse.permissions import Allow, Ask, Deny, PermissionRequest, PlanRequest, QuestionRequest, UserQuestion
 from pilothouse.permissions.requests import QuestionOption
-from pilothouse.server import Host, HostSettings
-from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
+from pilothouse_cli.acp import HostConversations
+from pilothouse_cli.acp import acp as run_acp
+from pilothouse_cli.flags import AcpRequest
+from pilothouse_doors.acp import questions
+from pilothouse_doors.acp.agent import _JsonLines, _read_settings
+from pilothouse_doors.acp.session import AcpSession, EditorGoneError
+from pilothouse_doors.acp.updates import UpdateWriter, describe_asked_call, read_prompt
+from pilothouse_host import Host, HostSettings
+from pilothouse_remote.messages import HostAddress
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio]
 real = pytest.mark.real_cli
@@ -83,15 +94,16 @@ async def test_a_turn(served_cli: ServedCli, scripted_model: ScriptedModel, edit
     options = [option["kind"] for option in editor.asks[0]["params"]["options"]]
     assert options == ["allow_once", "allow_always", "reject_once"]
     first, second = [each for each in editor.updates if each["sessionUpdate"] == "tool_call"]
-    assert (first["title"], first["kind"], first["status"]) == ("touch a", "execute", "pending")
-    states = [
-        (each["toolCallId"], each["status"]) for each in editor.updates if each["sessionUpdate"] == "tool_call_update"
-    ]
+    assert (first["title"], first["kind"], first["status"]) == ("Bash", "execute", "pending")  # still being written
+    updates = [each for each in editor.updates if each["sessionUpdate"] == "tool_call_update"]
+    titles = [each["title"] for each in updates if each["toolCallId"] == first["toolCallId"] and "title" in each]
+    assert set(titles) == {"touch a"}
+    states = [(each["toolCallId"], each["status"]) for each in updates if "status" in each]
     assert states == [(call["toolCallId"], state) for call in (first, second) for state in ("in_progress", "completed")]
     assert {"a", "b"} == {path.name for path in served_cli.cwd.iterdir()}
     [info] = [each for each in editor.updates if each["sessionUpdate"] == "session_info_update"]
     assert info["title"] == "hello there"
-    [usage] = [each for each in editor.updates if each["sessionUpdate"] == "usage_update"]
+    usage = [each for each in editor.updates if each["sessionUpdate"] == "usage_update"][-1]
     assert usage["used"] > 0 < usage["cost"]["amount"]
     assert editor.kinds()[0] == "available_commands_update"
     await editor.leave()
@@ -320,7 +332,7 @@ async def test_a_session_on_a_host_outlives_the_editor(
 PRINTER = """
 import asyncio, os
 import pilothouse as ph
-from pilothouse.integrations.acp.agent import serve_editor
+from pilothouse_doors.acp.agent import serve_editor
 
 async def main():
     asyncio.get_running_loop().call_soon(print, "noise")
@@ -433,6 +445,41 @@ def test_nothing_comes_twice() -> None:
     assert len([*writer.write(result()), *writer.write(result())]) == 1
 
 
+def stream(event: dict[str, Any], **fields: Any) -> StreamEvent:
+    message = from_dict({"type": "stream_event", "event": event, "session_id": "s", "uuid": "u", **fields})
+    assert isinstance(message, StreamEvent)
+    return message
+
+
+@pytest.mark.parametrize("is_abandoned", [True, False])
+def test_a_call_that_is_cut_off_while_it_is_written_has_failed(*, is_abandoned: bool) -> None:
+    block = {"type": "tool_use", "id": "c", "name": "Bash", "input": {}}
+    writer = UpdateWriter()
+    begin = {"type": "content_block_start", "index": 0, "content_block": block}
+    part = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"com'}}
+    begun = [*writer.read(stream(begin, api_message_id="m1")), *writer.read(stream(part, api_message_id="m1"))]
+    assert [(each["sessionUpdate"], each["title"], each["status"]) for each in begun] == [
+        ("tool_call", "Bash", "pending"),
+    ]  # fmt: skip
+    gone = {"api_message_id": "m1", "from_block_index": 0}
+    end = stream({"type": "message_stop"}, abandoned_blocks=gone) if is_abandoned else ResultMessage()
+    assert [(each["toolCallId"], each["status"]) for each in writer.read(end)] == [("c", "failed")]
+    assert list(writer.read(ResultMessage())) == []
+
+
+async def test_an_editor_that_was_killed_is_one_that_has_left() -> None:
+    class Broken:
+        def write(self, data: bytes) -> None: ...
+
+        async def drain(self) -> None:
+            raise ConnectionResetError
+
+    broken: Any = Broken()
+    messages = _JsonLines(asyncio.StreamReader(), broken)
+    await messages.send({"id": 1, "result": {}})  # nobody reads it, and nothing is logged
+    assert await messages.receive() is None
+
+
 def test_the_history_comes_before_what_a_host_repeats() -> None:
     said = AssistantMessage(message=AssistantBody(content=[TextBlock("ahoy")], id="m1"))
     writer = UpdateWriter()
@@ -452,7 +499,7 @@ def test_the_history_comes_before_what_a_host_repeats() -> None:
         ("hello", "hello"),
         ("<command-name>/cost</command-name> <command-args>all</command-args>", "/cost all"),
         ("<local-command-stdout>x</local-command-stdout>", None),
-        ("[Request interrupted by user]", None),
+        ("[Request interrupted by user]", "[Request interrupted by user]"),
     ],
 )
 def test_prompts_of_the_history_are_as_typed(text: str, shown: str | None) -> None:
@@ -473,24 +520,25 @@ def test_only_what_was_typed_can_mention_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "rest", "wire"),
+    ("url", "path", "wire"),
     [
-        ("wss://h.example", "https://h.example", "wss://h.example"),
-        ("https://h.example/", "https://h.example", "wss://h.example"),
-        ("ws://127.0.0.1:1/v1/wire", "http://127.0.0.1:1", "ws://127.0.0.1:1"),
-        ("wss://h.example/agents/v1/wire", "https://h.example/agents", "wss://h.example/agents/v1/wire"),
+        ("wss://h.example", "", "wss://h.example/v1/wire"),
+        ("https://h.example/", "", "wss://h.example/v1/wire"),
+        ("ws://127.0.0.1:1/v1/wire", "", "ws://127.0.0.1:1/v1/wire"),
+        ("https://h.example/agents", "/agents", "wss://h.example/agents/v1/wire"),
+        ("wss://h.example/agents/v1/wire", "/agents", "wss://h.example/agents/v1/wire"),
     ],
 )
-def test_the_addresses_of_a_host(url: str, rest: str, wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_addresses_of_a_host(url: str, path: str, wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ph.UsageError, match="PILOTHOUSE_HOST_TOKEN"):
         HostConversations(url)
     monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", TOKEN)
     made = HostConversations(url)
-    assert (made._client._parts.geturl(), made._wire) == (rest, wire)
+    assert (made._client._path, HostAddress.parse(made._wire).url) == (path, wire)
 
 
 async def test_without_the_extra_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pilothouse.integrations.acp.agent")
+    monkeypatch.delitem(sys.modules, "pilothouse_doors.acp.agent")
     monkeypatch.setitem(sys.modules, "acp", None)
     with pytest.raises(ph.UsageError, match=r"agent-client-protocol; .* 'pilothouse\[acp\]'"):
         await run_acp(AcpRequest(), cast("Any", None))

@@ -13,7 +13,7 @@ from npm_packages import find_node
 from official_clients import install, run_client
 from served_agents import ServedCli
 
-from pilothouse.testing import Gate, HttpError, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
+from pilothouse_testing import Gate, HttpError, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.matrix]
 
@@ -85,18 +85,19 @@ def states(seen: dict[str, Any]) -> dict[str, str]:
     """The last state of each call."""
     found: dict[str, str] = {}
     for update in [*pick(seen, "tool_call"), *pick(seen, "tool_call_update")]:
-        found[update["toolCallId"]] = update["status"]
+        if "status" in update:
+            found[update["toolCallId"]] = update["status"]
     return found
 
 
 def test_text_and_thinking(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
     scripted_model.reply([Thinking("hm"), Text("Hi.")])
     seen = judge(served_cli, prompt())
-    assert seen["responses"][-1] == {"stopReason": "end_turn"}
+    assert seen["responses"][-1]["stopReason"] == "end_turn"
     assert (text(seen), text(seen, "agent_thought_chunk")) == ("Hi.", "hm")
     hello, opened, _ = seen["responses"]
     assert hello["agentCapabilities"]["sessionCapabilities"].keys() == {
-        "list", "fork", "resume", "close", "additionalDirectories",
+        "list", "fork", "resume", "close", "delete", "additionalDirectories",
     }  # fmt: skip
     assert [option["id"] for option in opened["configOptions"]] == ["mode", "model", "effort"]
     assert opened["modes"]["currentModeId"] == "default"
@@ -119,7 +120,7 @@ def test_deny(permission: str, served_cli: ServedCli, scripted_model: ScriptedMo
     seen = judge(served_cli, prompt(), permission=permission)
     assert list(states(seen).values()) == ["failed"]
     assert not (served_cli.cwd / "a").exists()
-    assert seen["responses"][-1] == {"stopReason": "end_turn"}
+    assert seen["responses"][-1]["stopReason"] == "end_turn"
 
 
 def test_always(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
@@ -177,7 +178,7 @@ def test_error(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
     failed, done = seen["responses"][-2:]
     assert failed["error"]["code"] == -32603
     assert "400" in failed["error"]["message"]
-    assert done == {"stopReason": "end_turn"}
+    assert done["stopReason"] == "end_turn"
     assert text(seen) == "better"
 
 
@@ -187,7 +188,7 @@ def test_cancel(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
     scripted_model.reply("again")
     seen = judge(served_cli, prompt(cancelOn="agent_message_chunk"), prompt())
     gate.open()
-    assert seen["responses"][-2:] == [{"stopReason": "cancelled"}, {"stopReason": "end_turn"}]
+    assert [response["stopReason"] for response in seen["responses"][-2:]] == ["cancelled", "end_turn"]
     assert text(seen).endswith("again")
 
 
@@ -213,6 +214,63 @@ def test_load_list_fork_resume(served_cli: ServedCli, scripted_model: ScriptedMo
     opened, forked = seen["responses"][1]["sessionId"], seen["responses"][8]["sessionId"]
     assert opened != forked
     assert "ahoy" in str(scripted_model.requests[-1].messages)
+
+
+def test_a_call_is_shown_while_its_input_is_written(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    gate = Gate()
+    write = ToolUse("Write", {"file_path": str(served_cli.cwd / "f"), "content": "a" * 4000})
+    scripted_model.reply(Steps([Text("I write."), write], "done"))
+    scripted_model.reply([Text("begun"), Pause(gate)])
+    seen = judge(served_cli, prompt(), prompt(cancelOn="agent_message_chunk"))
+    gate.open()
+    begun, titled, whole, *_ = [
+        update for update in seen["updates"] if update["sessionUpdate"] in ("tool_call", "tool_call_update")
+    ]
+    assert (begun["sessionUpdate"], begun["status"], begun["title"], begun["rawInput"]) == (
+        "tool_call", "pending", "Write", {},
+    )  # fmt: skip
+    assert (titled["sessionUpdate"], titled["title"]) == ("tool_call_update", "Write f")
+    assert titled["locations"] == [{"path": str(served_cli.cwd / "f")}]
+    assert whole["rawInput"]["content"] == "a" * 4000
+    assert whole["content"][0]["type"] == "diff"
+    assert list(states(seen).values()) == ["completed"]
+
+
+def test_usage_comes_during_a_turn_and_with_its_end(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([bash("echo 1")], [bash("echo 2")], "done"))
+    scripted_model.reply(Steps([bash("echo 3")], [bash("echo 4")], "done"))
+    seen = judge(served_cli, prompt(), prompt())
+    for response in seen["responses"][-2:]:
+        usage = response["usage"]
+        assert usage["totalTokens"] == sum(count for name, count in usage.items() if name != "totalTokens") > 0
+    second = [update["sessionUpdate"] for update in seen["updates"] if update["step"] == 2]
+    assert second.index("usage_update") < len(second) - 1 - second[::-1].index("tool_call_update")
+
+
+def test_delete(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("ahoy")
+    listing = ["session/list", {"cwd": str(served_cli.cwd)}]
+    delete = ["session/delete", {"sessionId": "$session"}]
+    unknown = ["session/delete", {"sessionId": "no-such-session"}]
+    seen = judge(served_cli, prompt(), listing, delete, listing, delete, unknown, prompt())
+    assert seen["responses"][0]["agentCapabilities"]["sessionCapabilities"]["delete"] == {}
+    assert [len(seen["responses"][at]["sessions"]) for at in (3, 5)] == [1, 0]
+    assert [seen["responses"][at] for at in (4, 6, 7)] == [{}, {}, {}]
+    assert seen["responses"][8]["error"]["code"] == -32002
+
+
+def test_what_went_wrong_stays_in_the_history(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    gate = Gate()
+    scripted_model.reply([Text("begun"), Pause(gate)])
+    scripted_model.reply(HttpError(400, "bad"))
+    same = {"sessionId": "$session", "cwd": str(served_cli.cwd), "mcpServers": []}
+    close = ["session/close", {"sessionId": "$session"}]
+    seen = judge(served_cli, prompt(cancelOn="agent_message_chunk"), prompt("more"), close, ["session/load", same])
+    gate.open()
+    loaded = [update for update in seen["updates"] if update["step"] == 4 and "content" in update]
+    texts = [update["content"]["text"] for update in loaded]
+    assert "[Request interrupted by user]" in texts
+    assert "400" in texts[-1]
 
 
 def test_options(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:

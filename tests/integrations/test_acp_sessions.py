@@ -15,12 +15,12 @@ from session_cli import Cli, Say
 
 import pilothouse as ph
 from pilothouse.errors import SessionClosedError
-from pilothouse.integrations.acp import session as session_module
-from pilothouse.integrations.acp.agent import AcpAgent
-from pilothouse.integrations.acp.session import AcpSession
 from pilothouse.messages import Message
-from pilothouse.testing import frames
-from pilothouse.transcripts import SessionInfo
+from pilothouse_doors.acp import session as session_module
+from pilothouse_doors.acp.agent import AcpAgent
+from pilothouse_doors.acp.session import AcpSession
+from pilothouse_testing import frames
+from pilothouse_transcripts import SessionInfo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -61,6 +61,9 @@ class NoConversations:
     def read(self, session_id: str) -> Sequence[Message]:
         return ()
 
+    def delete(self, session_id: str) -> None:
+        pass
+
     def make_settings(self, session_id: str | None, cwd: str) -> Mapping[str, Any]:
         return {}
 
@@ -81,7 +84,7 @@ async def prompt(editor: Editor, directory: Path) -> str:
     shown, reason = [""], ""
     async with anyio.create_task_group() as tasks:
         await session.start(tasks, {})
-        reason = await session.prompt([{"type": "text", "text": "go"}])
+        reason, _ = await session.prompt([{"type": "text", "text": "go"}])
         shown = list(editor.texts)
         await session.close()
     assert shown == editor.texts  # nothing comes after the end of the turn
@@ -159,7 +162,7 @@ async def test_a_session_that_loses_its_child_while_it_is_opened_is_described(tm
 
 
 async def test_a_session_whose_mode_is_changed_keeps_its_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.integrations.acp.agent.MAX_CHILDREN", 2)
+    monkeypatch.setattr("pilothouse_doors.acp.agent.MAX_CHILDREN", 2)
     async with serve(Cli()) as served:
         first, second = [(await served.new_session(str(tmp_path))).session_id for _ in range(2)]
         async with anyio.create_task_group() as group:

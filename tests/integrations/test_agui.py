@@ -12,12 +12,14 @@ import pytest
 from served_agents import ServedCli, post, served
 
 import pilothouse as ph
-from pilothouse.events import TextDelta, TextRetracted
-from pilothouse.integrations.ui import Threads, agui_route
-from pilothouse.integrations.ui.agui import AguiWriter
-from pilothouse.integrations.ui.threads import settle
+from pilothouse.events import TextDelta, TextRetracted, ToolCallFinished
+from pilothouse.messages import ToolResultBlock
 from pilothouse.permissions import Allow, Ask, Deny, PermissionRequest
-from pilothouse.testing import (
+from pilothouse_doors.ui import Threads, agui_route
+from pilothouse_doors.ui import threads as threads_module
+from pilothouse_doors.ui.agui import AguiWriter
+from pilothouse_doors.ui.threads import settle
+from pilothouse_testing import (
     Gate,
     HttpError,
     Pause,
@@ -156,7 +158,8 @@ async def test_an_error_ends_the_run_and_the_thread_goes_on(
     scripted_model.reply("better")
     with served(agui_route("/agui", served_cli.agent())) as url:
         assert (await post(f"{url}/agui", run_input("t", HELLO)))[-1]["type"] == "RUN_ERROR"
-        assert joined(await post(f"{url}/agui", run_input("t", HELLO))) == "better"
+        again = {"id": "again", "role": "user", "content": "hello again"}
+        assert joined(await post(f"{url}/agui", run_input("t", HELLO, again))) == "better"
 
 
 @pytest.mark.matrix
@@ -175,7 +178,10 @@ async def test_a_thread_goes_on_in_another_process(served_cli: ServedCli, script
     assert "ahoy1" not in str(scripted_model.requests[2].messages)
 
 
-async def test_children_that_start_at_once_are_counted(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+async def test_children_that_start_at_once_are_counted(
+    served_cli: ServedCli, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads_module, "QUEUE_SECONDS", 5.0)
     scripted_model.on("hello", [Text("I look."), bash("touch a")])
     threads = Threads(served_cli.agent(tools=["Bash"]), max_sessions=2)
     statuses: list[int] = []
@@ -267,6 +273,12 @@ def test_a_text_that_is_retracted_is_not_sent_twice() -> None:
     writer = AguiWriter("t", "r")
     events = [TextDelta("ab"), TextRetracted("ab"), TextDelta("abc")]
     assert joined([item for event in events for item in writer.write(event)]) == "abc"
+
+
+def test_a_result_that_the_front_end_has_is_not_sent_back() -> None:
+    writer = AguiWriter("t", "r", known_results={"call-1"})
+    events = [ToolCallFinished(ToolResultBlock(tool_use_id=f"call-{n}", content="red"), None) for n in (1, 2)]
+    assert [item["toolCallId"] for event in events for item in writer.write(event)] == ["call-2"]
 
 
 def test_texts_of_front_ends_are_prompts_to_the_letter() -> None:

@@ -23,8 +23,8 @@ from process_checks import child_pids, eventually, open_descriptors
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pilothouse.integrations.endpoints import EndpointModels
-from pilothouse.testing import FakeCLI
+from pilothouse_models.endpoints import EndpointModels
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.matrix
 CLIENTS = 32

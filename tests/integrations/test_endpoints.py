@@ -7,13 +7,12 @@ import gc
 import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
 import openai
 import pytest
-from endpoint_server import LIMIT, NONCE, TOKEN, EndpointServer, ToldTransports, call_text, speak
+from endpoint_server import LIMIT, TOKEN, Connect, EndpointServer, ToldTransports, call_text, speak
 from process_checks import child_pids, eventually
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,9 +21,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 import pilothouse as ph
-from pilothouse.integrations.endpoints import EndpointModels, openai_routes
-from pilothouse.integrations.endpoints.exchange import StopTextFilter
-from pilothouse.testing import FakeCLI, frames
+from pilothouse.access import guard
+from pilothouse.access.owners import Owner
+from pilothouse_models.endpoints import EndpointModels, application, openai_routes
+from pilothouse_models.endpoints.exchange import StopTextFilter
+from pilothouse_testing import FakeCLI, frames
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION: Any = {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}
@@ -32,56 +33,6 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 CITY: Any = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 OSLO = {"name": "Oslo"}
 OUTPUT = call_text("StructuredOutput", **OSLO)
-
-
-@pytest.fixture(autouse=True)
-def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
-
-
-class Clients:
-    """Both clients of one server, and what the CLI got."""
-
-    def __init__(self, server: EndpointServer, told: ToldTransports) -> None:
-        self.server, self.told = server, told
-        self.openai: Any = openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0, timeout=LIMIT)
-        self.anthropic: Any = anthropic.Anthropic(base_url=server.url, api_key=TOKEN, max_retries=0, timeout=LIMIT)
-
-    def chat(self, content: Any = "Hi", **more: Any) -> Any:
-        return self.openai.chat.completions.create(
-            model="sonnet", messages=[{"role": "user", "content": content}], **more
-        )
-
-    def message(self, content: Any = "Hi", **more: Any) -> Any:
-        asked: dict[str, Any] = {"model": "sonnet", "max_tokens": 64_000, **more}
-        return self.anthropic.messages.create(messages=[{"role": "user", "content": content}], **asked)
-
-    def close(self) -> None:
-        self.openai.close()
-        self.anthropic.close()
-
-
-Connect = Callable[..., Clients]
-
-
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    """Serves models that say what the arguments are, one for each request, and returns clients of them."""
-    servers: list[EndpointServer] = []
-    clients: list[Clients] = []
-
-    def make(*requests: Any, **models: Any) -> Clients:
-        told = ToldTransports(*requests)
-        server = EndpointServer(EndpointModels(transport=told, **models))
-        servers.append(server.__enter__())
-        clients.append(Clients(server, told))
-        return clients[-1]
-
-    yield make
-    for each in clients:
-        each.close()
-    for server in servers:
-        server.__exit__()
 
 
 def test_a_chat_completion(connect: Connect) -> None:
@@ -93,7 +44,8 @@ def test_a_chat_completion(connect: Connect) -> None:
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (16, 4, 20)
     assert usage.prompt_tokens_details.cached_tokens == 5
-    assert clients.told.prompt() == json.dumps([{"type": "text", "text": "Greet me"}])
+    [block] = json.loads(clients.told.prompt())
+    assert (block["type"], block["text"]) == ("text", "Greet me")
 
 
 def test_parameters_without_effect_are_named(connect: Connect) -> None:
@@ -101,7 +53,7 @@ def test_parameters_without_effect_are_named(connect: Connect) -> None:
     raw = clients.openai.chat.completions.with_raw_response.create(
         model="sonnet", messages=[{"role": "user", "content": "Hi"}], temperature=0.3, seed=4
     )
-    assert raw.headers["x-pilothouse-ignored"] == "temperature, seed"
+    assert raw.headers["x-pilothouse-ignored"] == "seed, temperature"
 
 
 def test_a_streamed_chat_completion(connect: Connect) -> None:
@@ -451,7 +403,8 @@ def test_other_routes_of_the_application_come_first() -> None:
         return PlainTextResponse("own")
 
     routes = [*openai_routes(EndpointModels(), token=TOKEN), Route("/v1/own", own)]
-    client = TestClient(Starlette(routes=routes))
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    client = TestClient(Starlette(routes=routes), base_url="http://localhost", headers=headers)
     assert client.get("/v1/own").text == "own"
     assert client.get("/v1/chat/completions").json()["error"]["code"] == "method_not_supported"
     assert client.get("/v2").text == "Not Found"
@@ -644,7 +597,8 @@ def test_a_client_that_leaves_in_its_request_is_no_failure(connect: Connect, cap
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_tokens(connect: Connect) -> None:
+def test_tokens(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "WRONG_TOKEN_SECONDS", 0.01)
     clients = connect("Hi.")
     for wrong in ("", "other"):
         with pytest.raises(openai.AuthenticationError):
@@ -656,6 +610,41 @@ def test_tokens(connect: Connect) -> None:
     ).models.list()
     with pytest.raises(ph.UsageError, match="token of an endpoint is empty"):
         openai_routes(EndpointModels(), token="")
+
+
+def test_the_owner_with_most_answers_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "MAX_KEPT_ANSWERS", 4)
+    monkeypatch.setattr(application, "MAX_KEPT_BYTES", 100)
+    ann, bob, kept = Owner("ann"), Owner("bob"), application.KeptAnswers()
+
+    def keep(owner: Owner, *names: str, size: int = 1) -> None:
+        for name in names:
+            kept.add(application.KeptAnswer(owner, {"id": name}, [], [], None, size))
+
+    def known(*names: str) -> str:
+        return "".join(name for name in names if name in kept._answers)
+
+    keep(bob, "1")
+    keep(ann, "a", "b", "c", "d", "e")
+    assert known("1", "a", "b", "c", "d", "e") == "1cde"
+    keep(bob, "2", "3")
+    assert known("1", "2", "3", "c", "d", "e") == "23de"
+    keep(ann, "f", size=98)
+    assert known("2", "3", "d", "e", "f") == "23f"
+
+
+def test_a_file_of_the_account_is_not_sent(connect: Connect) -> None:
+    clients = connect()
+    source: Any = {"type": "file", "file_id": "file_011"}
+    with pytest.raises(anthropic.BadRequestError, match="a file_id leads to none"):
+        clients.anthropic.messages.create(
+            model="sonnet",
+            max_tokens=9,
+            messages=[{"role": "user", "content": [{"type": "document", "source": source}]}],
+        )
+    file: Any = {"type": "file", "file": {"file_id": "file_011"}}
+    with pytest.raises(openai.BadRequestError, match="a file_id leads to none"):
+        clients.openai.chat.completions.create(model="sonnet", messages=[{"role": "user", "content": [file]}])
 
 
 def test_an_estimate_of_tokens(connect: Connect) -> None:

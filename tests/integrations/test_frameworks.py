@@ -18,9 +18,9 @@ from pydantic_ai import Agent, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 
 import pilothouse as ph
-from pilothouse.integrations.langchain import ChatPilothouse
-from pilothouse.integrations.pydantic_ai import PilothouseModel
-from pilothouse.testing import frames
+from pilothouse_models.langchain import ChatPilothouse
+from pilothouse_models.pydantic_ai import PilothouseModel
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 CALL = call_text("weather", city="Oslo")
@@ -38,7 +38,7 @@ def weather(city: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_langchain_streams_calls_and_runs_callbacks() -> None:
     assert whole.text.strip() == "".join(tokens).strip() == "I look."
     assert whole.usage_metadata is not None
     assert whole.usage_metadata["total_tokens"] == 20
-    assert "at least one of the tools" in told.system()
+    assert "at least one of the tools" in told.prompt()
     blocking: Any = AIMessageChunk(content="")
     for chunk in bound.stream("Warm?"):
         blocking += chunk

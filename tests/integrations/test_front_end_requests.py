@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskGroup
-from session_cli import Cli, Say, bash_request
+from session_cli import Cli, Say, bash_request, hang
 from starlette.applications import Starlette
 
 import pilothouse as ph
 from pilothouse.errors import CLINotFoundError
-from pilothouse.integrations.ui import Threads, agui_route, vercel_route
-from pilothouse.testing import frames
+from pilothouse_doors.ui import Threads, agui_route, vercel_route
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 LIMIT = 20.0
@@ -31,14 +31,15 @@ def anyio_backend() -> str:
 class Call:
     """One request, straight to the application; the client leaves when `leave` is called."""
 
-    def __init__(self, application: Any, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, application: Any, path: str, body: dict[str, Any], user: str) -> None:
         self.status = 0
+        self.headers: dict[bytes, bytes] = {}
         self.data = b""
         self.is_done = anyio.Event()
         self._application = application
         self._left = anyio.Event()
         self._messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"host", b"localhost:8000"), (b"content-type", b"application/json"), (b"x-user", user.encode())]
         self._scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
 
     def leave(self) -> None:
@@ -58,6 +59,7 @@ class Call:
     async def _send(self, message: dict[str, Any]) -> None:
         await anyio.sleep(0)
         self.status = message.get("status", self.status)
+        self.headers |= dict(message.get("headers", []))
         self.data += message.get("body", b"")
 
     @property
@@ -79,10 +81,10 @@ class FrontEnd:
         routes = [vercel_route("/chat", threads), vercel_route("/resumable", threads, resumable=True)]
         self.application = Starlette(routes=[agui_route("/agui", threads), *routes])
 
-    def start(self, path: str, text: str, **more: Any) -> Call:
+    def start(self, path: str, text: str, user: str = "", **more: Any) -> Call:
         message = {"id": "u", "role": "user", "content": text, "parts": [{"type": "text", "text": text}]}
         body = {"id": "c", "threadId": "t", "runId": "r", "messages": [message], **more}
-        call = Call(self.application, path, body)
+        call = Call(self.application, path, body, user)
         self._tasks.start_soon(call.run)
         return call
 
@@ -210,6 +212,80 @@ async def test_a_child_that_cannot_be_started_is_no_fault_of_the_request(path: s
         front_end = FrontEnd(Cli(), Threads(ph.Agent(transport=fail)), tasks)
         call = await front_end.ask(path, "hi")
         assert (call.status, json.loads(call.data)["error"]["code"]) == (502, "start_failed")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("path", ["/agui", "/chat"])
+async def test_requests_beyond_the_limit_wait_for_a_child(path: str) -> None:
+    cli, goes_on = Cli(), anyio.Event()
+
+    async def act(cli: Cli, say: Say, text: str) -> str:
+        await goes_on.wait()
+        return "answer"
+
+    cli.acts["act"] = act
+    async with serve(cli, max_sessions=2) as front_end:
+        calls = [front_end.start(path, "act", id=f"c{number}", threadId=f"t{number}") for number in range(6)]
+        await until(lambda: len(cli.running) == 2)
+        assert len(front_end.threads._waiting) == 4
+        goes_on.set()
+        for call in calls:
+            await call.is_done.wait()
+        assert [(call.status, b"answer" in call.data) for call in calls] == [(200, True)] * 6
+        assert len(cli.running) <= 2
+
+
+@pytest.mark.parametrize("path", ["/agui", "/chat"])
+async def test_a_request_that_waits_too_long_is_told_when_to_try_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilothouse_doors.ui.threads.QUEUE_SECONDS", 0.05)
+    cli = Cli()
+    cli.acts["hang"] = hang
+    async with serve(cli, max_sessions=1) as front_end:
+        first = front_end.start(path, "hang")
+        await until(lambda: bool(cli.running))
+        second = await front_end.ask(path, "hi", id="c2", threadId="t2")
+        assert (second.status, second.headers.get(b"retry-after")) == (503, b"5")
+        first.leave()
+        await first.is_done.wait()
+        assert (await front_end.ask(path, "hi", id="c2", threadId="t2")).status == 200
+
+
+async def test_a_user_leaves_children_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse_doors.ui.threads.QUEUE_SECONDS", 0.2)
+    cli = Cli()
+    cli.acts["hang"] = hang
+    async with serve(cli, max_sessions=4) as front_end:
+        owned = [agui_route("/agui", front_end.threads, get_owner=lambda request: request.headers["x-user"])]
+        front_end.application = Starlette(routes=owned)
+        ann = [front_end.start("/agui", "hang", user="ann", threadId=f"t{number}") for number in range(4)]
+        await until(lambda: sorted(call.status for call in ann) == [200, 200, 200, 503])
+        bob = await front_end.ask("/agui", "hi", user="bob", threadId="t1")
+        assert (bob.status, b"re: hi" in bob.data) == (200, True)
+        for call in ann:
+            call.leave()
+
+
+@pytest.mark.parametrize("path", ["/agui", "/chat"])
+async def test_a_message_that_is_sent_again_replaces_the_one_before(path: str) -> None:
+    async with serve(Cli()) as front_end:
+        for _ in range(2):
+            assert (await front_end.ask(path, "hi")).status == 200
+        assert list(front_end.cli.saved.values()) == [["hi"]]
+        [rewind] = [each for each in front_end.cli.controls if each["subtype"] == "rewind_conversation"]
+        assert rewind["target_message_uuid"] == rewind["last_seen_user_message_uuid"]
+
+
+@pytest.mark.parametrize("path", ["/agui", "/chat"])
+async def test_a_conversation_that_cannot_go_back_says_so(path: str) -> None:
+    cli = Cli()
+    cli.refused.add("rewind_conversation")
+    async with serve(cli) as front_end:
+        await front_end.ask(path, "hi")
+        refused = await front_end.ask(path, "hi")
+        assert (refused.status, json.loads(refused.data)["error"]["code"]) == (409, "conflict")
+        assert list(cli.saved.values()) == [["hi"]]
 
 
 def test_a_limit_that_allows_no_session_is_refused() -> None:

@@ -12,22 +12,22 @@ from xml.etree import ElementTree
 import pytest
 from endpoint_server import NONCE, TOKEN, EndpointServer, ToldTransports, call_text, speak
 from judge_environment import PROGRAMS, make_environment, run_program
+from places import PYTHONPATH
 
-from pilothouse.integrations.endpoints import EndpointModels
-from pilothouse.testing import frames
+from pilothouse_models.endpoints import EndpointModels
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.matrix
 
 CALL = call_text("weather", city="Oslo")
 OUTPUT = call_text("StructuredOutput", name="Oslo")
-SOURCE = Path(__file__).parents[2] / "src"
 JUDGES = ("openai-agents", "instructor", "anthropic")
 
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a program against endpoints whose model says what the arguments are, one for each request."""
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
     def run(environment: tuple[str, ...], program: str, *requests: Any, **env: str) -> Any:
         python = make_environment(*environment)
@@ -64,6 +64,13 @@ def test_litellm(judge: Callable[..., Any]) -> None:
     assert found == {"openai/sonnet": expected, "anthropic/sonnet": expected}
 
 
+def test_inspect_ai(judge: Callable[..., Any]) -> None:
+    script = [CALL, "It is 18 degrees."]
+    found = judge(("inspect", "inspect-ai", "openai", "anthropic"), "inspect_judge.py", *script, *script)
+    expected = ["success", 1.0, ["user", "assistant", "tool", "assistant"]]
+    assert found == {"openai-api/pilothouse/sonnet": expected, "anthropic/sonnet": expected}
+
+
 @pytest.mark.real_cli
 def test_all_standard_tests_of_langchain_pass(real_cli: str, tmp_path: Path) -> None:
     """Skipped: what needs audio, an address in the environment, recorded requests, or a model that LangChain loads."""
@@ -82,7 +89,7 @@ def test_all_standard_tests_of_langchain_pass(real_cli: str, tmp_path: Path) -> 
     ]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "--tb=short", *plain, "--junitxml", tmp_path / "results.xml", suite],
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLI": real_cli, "PYTHONPATH": str(SOURCE)},
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLI": real_cli, "PYTHONPATH": PYTHONPATH},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -11,16 +11,16 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("otel", "opentelemetry", "otel"),
-        ("langchain", "langchain_core", "langchain"),
-        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
-        ("ui", "starlette", "server"),
+        ("pilothouse_otel", "opentelemetry", "otel"),
+        ("pilothouse_models.langchain", "langchain_core", "langchain"),
+        ("pilothouse_models.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("pilothouse_doors.ui", "starlette", "server"),
     ],
 )
 def test_without_the_extra_the_error_says_what_to_install(module: str, package: str, extra: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        f"try:\n    import pilothouse.integrations.{module}\n"
+        f"try:\n    import {module}\n"
         "except ModuleNotFoundError as error: print(error)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

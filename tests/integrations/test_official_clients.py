@@ -11,15 +11,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from newest_clients import find_place, install_packages, wants_newest
 from official_clients import run_client
 from served_agents import ServedCli, served
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pilothouse.integrations.ui import agui_route, vercel_route
 from pilothouse.provision.artifacts import cache_root
-from pilothouse.testing import Gate, HttpError, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
+from pilothouse_doors.ui import agui_route, vercel_route
+from pilothouse_testing import Gate, HttpError, Pause, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.matrix]
 
@@ -74,6 +75,9 @@ CONVERSATIONS = [
 @pytest.fixture(scope="module")
 def validator() -> Path:
     """A directory with the validator; it brings nothing else."""
+    if wants_newest():
+        install_packages(find_place("validator"), [VALIDATOR])
+        return find_place("validator")
     place = cache_root() / "judges" / VALIDATOR.replace("==", "-")
     if not place.is_dir():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -103,6 +107,9 @@ def test_agui(name: str, served_cli: ServedCli, scripted_model: ScriptedModel, v
         {"approve": {"a"}, "several": {"a", "b"}, "sub-agent": {"c"}}.get(name, set())
     )
     assert seen["messages"][-1]["role"] == "assistant"
+    if name == "front-end":  # the result that the client has is not sent again
+        tools = [message for message in seen["messages"] if message["role"] == "tool"]
+        assert [message["content"] for message in tools] == ["picked 2"]
     if name == "todos":
         assert seen["state"] == {"todos": [TODO]}
     validate(validator, [seen["events"]], tmp_path)
@@ -204,6 +211,30 @@ def test_vercel(name: str, version: str, served_cli: ServedCli, scripted_model: 
     )
     kinds = {part["type"] for part in parts}
     assert kinds >= {"thinking": {"reasoning"}, "todos": {"data-todos"}, "question": {"data-ask"}}.get(name, set())
+
+
+@pytest.mark.parametrize("version", ["6", "7"])
+def test_vercel_regenerates_edits_and_reloads(
+    version: str, served_cli: ServedCli, scripted_model: ScriptedModel
+) -> None:
+    for number in range(4):
+        scripted_model.reply(f"answer {number}")
+    with served(vercel_route("/chat", served_cli.agent())) as url:
+        seen = run_client("vercel_history.mjs", version, f"{url}/chat")
+    prompts = [
+        [
+            block["text"]
+            for message in request.body["messages"]
+            for block in message["content"]
+            if message["role"] == "user" and not block["text"].startswith("<system-reminder>")
+        ]
+        for request in scripted_model.requests
+    ]
+    assert prompts == [["alpha"], ["alpha"], ["beta"], ["beta"]]
+    assert [[part["text"] for part in message["parts"] if part["type"] == "text"] for message in seen["shown"]] == [
+        ["beta"], ["answer 3"],
+    ]  # fmt: skip
+    assert seen["again"] == seen["past"] == ["user", "assistant"]
 
 
 @pytest.mark.parametrize("version", ["6", "7"])

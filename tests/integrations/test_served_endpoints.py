@@ -16,7 +16,7 @@ import pytest
 from served_host import TOKEN, Program
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel
+from pilothouse_testing import RecordedRequest, ScriptedModel
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 OSLO = {"city": "Oslo"}
@@ -69,8 +69,9 @@ def test_official_clients_reach_the_real_cli(served: str) -> None:
         ) as stream:
             assert stream.get_final_completion().choices[0].message.content == "It is 18."
         assert "agent:helper" in [model.id for model in client.models.list()]
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError) as caught:
             client.with_options(api_key="wrong-but-long-enough").models.list()
+        assert (caught.value.code, str(caught.value.request_id)[:4]) == ("invalid_api_key", "req_")
     connected = anthropic.Anthropic(base_url=served, api_key=TOKEN)
     with connected as other:
         message = other.messages.create(model="haiku", max_tokens=99, messages=[{"role": "user", "content": "Hi"}])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from places import TRANSCRIPTS
+
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallFinished, ToolCallStarted
-from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
-from pilothouse.testing import frames, mock_transport
+from pilothouse_models import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
+from pilothouse_testing import frames, mock_transport
 
 Frame = dict[str, Any]
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 NONCE = "n0nce"
 WEATHER: dict[str, Any] = {
     "name": "weather",

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from language_model_fixtures import NONCE, WEATHER, Listener, call_text, meaning, model_of, started, streamed, turn
 
-from pilothouse import language_model
+import pilothouse_models as language_model
 from pilothouse.errors import RateLimitError, SessionClosedError, UsageError
 from pilothouse.events import TextDelta
-from pilothouse.language_model import AnswerFailed
-from pilothouse.sync.language_model import LanguageModel, Stream
-from pilothouse.testing import frames, mock_transport
+from pilothouse_models import AnswerFailed
+from pilothouse_models.sync import LanguageModel, Stream
+from pilothouse_testing import frames, mock_transport
 
 
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
 
 def blocking(*turns: Any, **settings: Any) -> LanguageModel:
@@ -54,7 +54,7 @@ def test_errors() -> None:
     assert isinstance(last, AnswerFailed)
     with pytest.raises(UsageError):
         model.stream("go", max_steps=0)
-    assert (model.model, repr(model)) == ("sonnet", "pilothouse.sync.LanguageModel('sonnet')")
+    assert (model.model, repr(model)) == ("sonnet", "pilothouse_models.sync.LanguageModel('sonnet')")
 
 
 @pytest.mark.requirement("S34", "S36")

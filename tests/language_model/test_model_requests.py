@@ -17,12 +17,12 @@ from language_model_fixtures import NONCE, WEATHER, model_of, turn
 import pilothouse as ph
 from pilothouse.errors import OptionsError, ToolDefinitionError, UsageError
 from pilothouse.events import ToolCall, ToolCallFinished
-from pilothouse.language_model import DEFAULT_MODEL, LanguageModel
-from pilothouse.language_model.model import check_model
-from pilothouse.language_model.request import MessageConverter, RequestTools
 from pilothouse.messages import ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from pilothouse.testing import FakeCLI, mock_transport
 from pilothouse.transports import MemoryTransport
+from pilothouse_models import DEFAULT_MODEL, LanguageModel
+from pilothouse_models.model import check_model
+from pilothouse_models.request import MessageConverter, RequestTools
+from pilothouse_testing import FakeCLI, mock_transport
 
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"rest"
 B64 = base64.b64encode(PNG).decode()
@@ -293,7 +293,7 @@ class Spy:
 @anyio_mark
 @pytest.mark.requirement("S3", "S21", "S27", "S28", "S34", "S41")
 async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
     spy = Spy(turn("fine"))
     model = LanguageModel(transport=spy, max_thinking_tokens=1000, system_prompt="Be brief.")
     printed = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello @file /clear"}]
@@ -308,7 +308,8 @@ async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     reported = spy.system_prompt
     assert reported.index("Be brief.") < reported.index("Be kind.") < reported.index("weather")
     assert spy.prompt["client_composed"] is True
-    assert spy.prompt["message"]["content"] == [{"type": "text", "text": "Hello @file /clear"}]
+    cached = {"cache_control": {"type": "ephemeral"}}
+    assert spy.prompt["message"]["content"] == [{"type": "text", "text": "Hello @file /clear", **cached}]
     await model.stream("again", max_thinking_tokens=500, model="haiku").result()
     argv = " ".join(spy.invocation.argv)
     assert "--max-thinking-tokens=500" in argv
@@ -324,9 +325,9 @@ async def test_ignored_settings_and_choices_are_warnings() -> None:
     model = LanguageModel(transport=spy)
     result = await model.generate("go", [WEATHER], temperature=0, tool_choice="required")
     assert [warning.kind for warning in result.warnings] == ["unsupported-setting", "tool-choice"]
-    assert "Call at least one" in spy.system_prompt
+    assert "Call at least one" in spy.prompt["message"]["content"][-1]["text"]
     await model.generate("go", [WEATHER], tool_choice={"tool_name": "weather"})
-    assert "Call the tool weather" in spy.system_prompt
+    assert "Call the tool weather" in spy.prompt["message"]["content"][-1]["text"]
     await model.generate("go", [WEATHER], tool_choice="none")
     assert "weather" not in spy.system_prompt
 
@@ -390,7 +391,7 @@ async def test_a_request_runs_in_an_empty_directory_by_default(tmp_path: Path) -
 
 
 def test_the_empty_directory_is_gone_with_the_process() -> None:
-    program = "from pilothouse.language_model import model; print(model._make_empty_directory())"
+    program = "from pilothouse_models import model; print(model._make_empty_directory())"
     path = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     assert Path(path).name.startswith("pilothouse-")
     assert not Path(path).exists()

@@ -31,9 +31,9 @@ from pilothouse.errors import (
     SessionClosedError,
 )
 from pilothouse.events import TextDelta
-from pilothouse.language_model import AnswerFailed, AnswerFinished, LanguageModel, TokenUsage
-from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolExecutionError, ToolInputError
+from pilothouse_models import AnswerFailed, AnswerFinished, LanguageModel, TokenUsage
+from pilothouse_testing import frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ OSLO = call_text(city="Oslo")
 
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
 
 def turns(*texts: str, **result: Any) -> list[list[Frame]]:

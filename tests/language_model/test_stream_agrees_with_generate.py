@@ -24,8 +24,8 @@ from language_model_fixtures import (
 
 from pilothouse.errors import PilothouseError
 from pilothouse.events import ToolCallStarted
-from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult
-from pilothouse.testing import frames
+from pilothouse_models import AnswerFailed, AnswerFinished, GenerateResult
+from pilothouse_testing import frames
 
 SEGMENTS = (
     "Hello ", "a < b & c ", "<b>bold</b> ", "```\n<tool_use>\n```\n", "<thinking>hm </thinking>", "<", "\n\n",
@@ -50,7 +50,7 @@ def goes_on(text: str = "Output token limit hit. Resume directly.") -> Frame:
 
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
 
 def cut(draw: st.DrawFn, text: str, most: int) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from language_model_fixtures import NONCE, WEATHER, call_text, meaning, read_stream, turn
 
 import pilothouse as ph
-from pilothouse.language_model import LanguageModel
-from pilothouse.testing import frames, mock_transport
+from pilothouse_models import LanguageModel
+from pilothouse_testing import frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class City:
 
 @pytest.fixture(autouse=True)
 def _known_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.language_model.model.new_nonce", lambda: NONCE)
+    monkeypatch.setattr("pilothouse_models.stream.derive_nonce", lambda *_: NONCE)
 
 
 def output(**arguments: Any) -> str:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import anyio
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI
 from pilothouse.transports.watchdog import watchdog
+from pilothouse_testing import FakeCLI
 
 MIB = 1024 * 1024
 SETTLE_SECONDS = 20.0  # until all that was left behind must be gone

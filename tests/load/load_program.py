@@ -17,7 +17,7 @@ import anyio
 from load_measurements import MIB, memory, no_leaks_after
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 AT_ONCE = 50
 

@@ -31,8 +31,8 @@ from load_measurements import SETTLE_SECONDS, memory, usage
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.hooks import Hooks
-from pilothouse.testing import FakeCLI
 from pilothouse.transports import CliTransport
+from pilothouse_testing import FakeCLI
 
 random.seed(330)
 logging.getLogger("pilothouse").addHandler(logging.NullHandler())  # new children for killed ones are warned about

@@ -15,7 +15,7 @@ from load_measurements import echo, no_leaks_after, usage
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 

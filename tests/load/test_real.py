@@ -19,8 +19,8 @@ import pytest
 from load_measurements import children
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel
 from pilothouse.transports import CliTransport
+from pilothouse_testing import ScriptedModel
 
 pytestmark = [
     pytest.mark.anyio,

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 REQUIRED = os.environ.get("PILOTHOUSE_REQUIRE_CLI") == "1"
-REPO_CACHE = Path(__file__).parents[2] / ".cache" / "pilothouse"
+REPO_CACHE = ROOT / ".cache" / "pilothouse"
 LOADED = importlib.util.find_spec("xllamacpp") is not None
 
 

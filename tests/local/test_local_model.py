@@ -22,8 +22,8 @@ import pytest
 from fetched_files import fetched
 
 from pilothouse.errors import ProcessError, UsageError
-from pilothouse.local import LocalModel
 from pilothouse.provision.pinned_files import managed_cli_path, model_path
+from pilothouse_models.local import LocalModel
 
 QUESTION = "What is the capital of France?"
 SOON = 10.0  # seconds on any machine: an answer of 4000 tokens takes longer
@@ -174,7 +174,7 @@ def test_can_start_again(gguf: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on Windows")
 def test_dies_with_its_parent(gguf: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pilothouse.local import LocalModel\n"
+        "import sys; from pathlib import Path; from pilothouse_models.local import LocalModel\n"
         "with LocalModel(Path(sys.argv[1])) as model:\n"
         "    print(model.url, flush=True); sys.stdin.read()"
     )

@@ -10,10 +10,10 @@ import pytest
 from fetched_files import fetched
 
 import pilothouse as ph
-from pilothouse.local import LocalModel
 from pilothouse.messages import ToolResultBlock, ToolUseBlock
 from pilothouse.provision.pinned_files import managed_cli_path, model_path
-from pilothouse.testing.scripted_model import hermetic_environment
+from pilothouse_models.local import LocalModel
+from pilothouse_testing.scripted_model import hermetic_environment
 
 pytestmark = [pytest.mark.local_model, pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.local import shim
+from pilothouse_models.local import shim
 
 READ = {
     "name": "Read",

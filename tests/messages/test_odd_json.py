@@ -6,17 +6,16 @@ import copy
 import json
 import math
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from places import TRANSCRIPTS
 
 from pilothouse import messages
 from pilothouse.errors import LineDecodeError, MessageParseError
 
-TRANSCRIPTS = Path(__file__).parent.parent / "fixtures" / "transcripts"
 quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 scalars = (

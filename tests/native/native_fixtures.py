@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 
-from pilothouse.native import NativeTransport
-from pilothouse.native.tools.base import BuiltinTool, ToolOutput, Workplace
 from pilothouse.options import Invocation
-from pilothouse.testing import ScriptedModel
 from pilothouse.transports import Transport
+from pilothouse_native import NativeTransport
+from pilothouse_native.tools.base import BuiltinTool, ToolOutput, Workplace
+from pilothouse_testing import ScriptedModel
 
 ARGV = ("--print", "--input-format=stream-json", "--output-format=stream-json", "--verbose")
 LIMIT = 30.0

@@ -18,12 +18,13 @@ import pytest
 from process_checks import eventually, is_dead
 
 import pilothouse as ph
-from pilothouse.native.configuration import FLAG_HELP, FLAGS, IGNORED_FLAGS, FlagError, parse_command_line
-from pilothouse.native.program import main
 from pilothouse.options.table import TABLE, ConfigFlag, Flag, JsonFlag, TextFlag
-from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
-from pilothouse.testing.conformance import AgentSuite
-from pilothouse.testing.script import Hang
+from pilothouse_native.configuration import FLAG_HELP, FLAGS, IGNORED_FLAGS, FlagError, parse_command_line
+from pilothouse_native.history import CLI_VERSION
+from pilothouse_native.program import main
+from pilothouse_testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse_testing.conformance import AgentSuite
+from pilothouse_testing.script import Hang
 
 STREAM = ("--input-format=stream-json", "--output-format=stream-json", "--verbose")
 
@@ -32,7 +33,7 @@ STREAM = ("--input-format=stream-json", "--output-format=stream-json", "--verbos
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, as its own executable: a script of this Python."""
     path = tmp_path_factory.mktemp("bin") / "pilothouse-agent"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pilothouse.native "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pilothouse_native "$@"\n')
     path.chmod(0o755)
     return path
 
@@ -226,7 +227,7 @@ def test_a_signal_ends_it_without_a_reader(program: Path, scripted_model: Script
 
 def test_its_version_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"2.1.330 (pilothouse-agent {ph.__version__})\n"
+    assert capsys.readouterr().out == f"{CLI_VERSION} (pilothouse-agent {ph.__version__})\n"
     assert main(["--help"]) == 0
     reported = capsys.readouterr().out
     assert all(f"--{flag}" in reported for flag in FLAGS)

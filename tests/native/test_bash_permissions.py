@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pilothouse as ph
-from pilothouse.native.permissions import decide
-from pilothouse.native.tools.base import Workplace
 from pilothouse.options.permission_rules import RuleSet
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_native import NativeTransport
+from pilothouse_native.permissions import decide
+from pilothouse_native.tools.base import Workplace
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 NONE = RuleSet()
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto")
@@ -401,7 +402,7 @@ async def test_attacks_through_the_engine(scripted_model: ScriptedModel, tmp_pat
 
     result = await ph.query(
         "Go",
-        transport=ph.NativeTransport,
+        transport=NativeTransport,
         env={**scripted_model.env(), "PATH": os.environ["PATH"]},
         inherit_env=False,
         cwd=tmp_path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -13,9 +14,9 @@ from typing import Any
 
 import anyio
 import pytest
-from process_checks import is_dead, until
+from process_checks import eventually, is_dead, linux_only, until
 
-from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, bash_tool
+from pilothouse_native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, bash_tool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")]
 
@@ -72,6 +73,35 @@ async def test_results_for_programs(here: Workplace) -> None:
     assert (await bash(here, "false")).result == "Error: Exit code 1"
     assert (await bash(here, "echo 'x")).is_error
     assert (await bash(here, "a\0b")).is_error
+
+
+SHOW_GIT_SETTINGS = "env | grep '^GIT_CONFIG' | sort"
+
+
+async def test_git_in_commands_takes_no_program_from_a_bare_repository(here: Workplace) -> None:
+    """A directory looks like a bare repository if it has a few files, and its `config` names programs."""
+    subprocess.run(["git", "init", "--quiet", "--bare", "--template=", "."], cwd=here.cwd, check=True)
+    (here.cwd / "config").write_text(f'[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = "touch {here.cwd}/PWN"\n')
+    outcome = await bash(here, "git log")
+    assert outcome.is_error
+    assert "safe.bareRepository" in str(outcome.content)
+    await bash(here, "git --git-dir=. --work-tree=. status")
+    assert not (here.cwd / "PWN").exists()
+
+
+async def test_git_settings_of_the_user_stay(here: Workplace) -> None:
+    outcome = await bash(here, SHOW_GIT_SETTINGS)
+    assert str(outcome.content).splitlines() == [
+        "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.bareRepository", "GIT_CONFIG_KEY_1=core.fsmonitor",
+        "GIT_CONFIG_VALUE_0=explicit", "GIT_CONFIG_VALUE_1=false",
+    ]  # fmt: skip
+    here.env = {**here.env, "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.name", "GIT_CONFIG_VALUE_0": "me"}
+    assert (await bash(here, "git config user.name; git config core.fsmonitor")).content == "me\nfalse"
+    here.env = {**here.env, "GIT_CONFIG_KEY_0": "Safe.bareRepository", "GIT_CONFIG_VALUE_0": "all"}
+    assert (await bash(here, "git config safe.bareRepository")).content == "all"
+    for count in ("x", "-1", ""):
+        here.env = {**here.env, "GIT_CONFIG_COUNT": count}
+        assert (await bash(here, "echo $GIT_CONFIG_COUNT")).content == (count or "2"), "git reports it"
 
 
 @pytest.mark.requirement("E83")
@@ -193,6 +223,75 @@ async def test_closing_stops_everything(here: Workplace) -> None:
     for pid in pids:
         await until(partial(is_dead, pid))
     assert here.open_resources == {}
+
+
+DETACHED = {
+    "setsid": "setsid sh -c 'echo $$ > pid; exec sleep 600' &",
+    "empty environment": "env -i setsid sh -c 'echo $$ > pid; exec sleep 600' &",
+    "its first act": "setsid sh -c 'echo $$ > pid; exec sleep 600' & exit",
+}
+
+
+@linux_only
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("how", DETACHED)
+async def test_what_a_command_detaches_ends_with_the_session(here: Workplace, how: str) -> None:
+    await bash(here, DETACHED[how])
+    pid = await number_in(here.cwd / "pid")
+    assert not is_dead(pid)
+    await here.close()
+    assert is_dead(pid)
+
+
+@linux_only
+async def test_keep_detached_leaves_it_running(tmp_path: Path) -> None:
+    here = Workplace(tmp_path, env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}, keep_detached=True)
+    await bash(here, DETACHED["setsid"])
+    pid = await number_in(here.cwd / "pid")
+    await here.close()
+    assert not is_dead(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import anyio
+from pilothouse_native.tools import BUILTIN_TOOLS, Workplace
+from pilothouse.transports.watchdog import watchdog
+
+async def main():
+    here = Workplace(sys.argv[1], env=dict(os.environ))
+    for command in sys.argv[3:]:
+        print((await BUILTIN_TOOLS["Bash"].run({"command": command, "timeout": 20000}, here)).content, flush=True)
+    while not watchdog.shell_pid:
+        await anyio.sleep(0.01)
+    print("ready", flush=True)
+    await (anyio.sleep_forever() if sys.argv[2] == "killed" else here.close())
+
+anyio.run(main)
+"""
+
+
+@linux_only
+@pytest.mark.requirement("G10")
+def test_commands_end_with_a_killed_program(tmp_path: Path) -> None:
+    commands = ["sleep 600 & echo $!", DETACHED["setsid"].replace("pid;", "pid2;") + " echo $!"]
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path), "killed", *commands]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        *pids, ready = [running.stdout.readline().strip() for _ in range(3)]
+        running.kill()
+    assert ready == "ready"
+    for pid in map(int, pids):
+        eventually(partial(is_dead, pid), "a command is alive")
+
+
+def test_a_program_that_ignores_sigchld_learns_no_exit_status(tmp_path: Path) -> None:
+    ignore = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+    program = [sys.executable, "-c", ignore + PROGRAM, str(tmp_path), "closed", "sh -c 'exit 3'; echo $?"]
+    said = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    assert said.splitlines() == ["3", bash_tool.UNKNOWN_STATUS, "ready"]
 
 
 async def test_many_at_once(here: Workplace) -> None:

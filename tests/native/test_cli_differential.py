@@ -11,8 +11,8 @@ import pytest
 from native_fixtures import ARGV, LIMIT, Host, hosted, kind_of
 
 from pilothouse.options import Invocation
-from pilothouse.testing import HttpError, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.transports import CliTransport
+from pilothouse_testing import HttpError, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -10,8 +10,8 @@ import pytest
 from anthropic.resources.messages import messages
 from native_fixtures import Echo, hosted, talk
 
-from pilothouse.testing import ScriptedModel, Steps
-from pilothouse.testing.script import Reply, Thinking, ToolUse
+from pilothouse_testing import ScriptedModel, Steps
+from pilothouse_testing.script import Reply, Thinking, ToolUse
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +148,8 @@ async def test_thinking_goes_back_with_its_signature(scripted_model: ScriptedMod
 
 async def test_no_key_is_an_error_of_authentication(scripted_model: ScriptedModel) -> None:
     _, result = await talk(scripted_model, "Hi", ANTHROPIC_API_KEY="", ANTHROPIC_AUTH_TOKEN="")
-    assert (result["is_error"], result["api_error_status"]) == (True, 401)
+    assert result["is_error"]
+    assert result.get("api_error_status") is None  # as with the CLI: a status says that the API refused a key
 
 
 async def test_a_prompt_without_a_question_is_kept(scripted_model: ScriptedModel) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from native_fixtures import settings
 
-from pilothouse.testing import ScriptedModel
-from pilothouse.testing.conformance import AgentSuite
+from pilothouse_testing import ScriptedModel
+from pilothouse_testing.conformance import AgentSuite
 
 
 class TestNativeAgent(AgentSuite):

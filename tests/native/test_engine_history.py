@@ -12,9 +12,9 @@ import anyio.to_thread
 import pytest
 from native_fixtures import Echo, hosted, kind_of, talk
 
-from pilothouse.testing import ScriptedModel, Steps
-from pilothouse.testing.script import HttpError, Reply, ToolUse
-from pilothouse.transcripts import get_session_messages, list_sessions
+from pilothouse_testing import ScriptedModel, Steps
+from pilothouse_testing.script import HttpError, Reply, ToolUse
+from pilothouse_transcripts import get_session_messages, list_sessions
 
 pytestmark = pytest.mark.anyio
 

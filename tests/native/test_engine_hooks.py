@@ -8,8 +8,8 @@ import anyio
 import pytest
 from native_fixtures import Echo, Host, hosted, kind_of, talk
 
-from pilothouse.testing import ScriptedModel, Steps
-from pilothouse.testing.script import ToolUse
+from pilothouse_testing import ScriptedModel, Steps
+from pilothouse_testing.script import ToolUse
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,10 @@ import pytest
 from native_fixtures import Echo, hosted, kind_of, talk
 
 import pilothouse as ph
-from pilothouse.native.api import InvalidStreamError, StreamedReply
-from pilothouse.native.models import estimate_cost, get_model, resolve_model
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
-from pilothouse.trust_store import restore_trust
+from pilothouse_native import NativeTransport
+from pilothouse_native.api import InvalidStreamError, StreamedReply
+from pilothouse_native.models import estimate_cost, get_model, resolve_model
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 anyio_test = pytest.mark.anyio
 
@@ -125,22 +125,6 @@ async def test_a_repository_may_restrict_and_tune(scripted_model: ScriptedModel)
     assert [denial["tool_name"] for denial in result["permission_denials"]] == ["Read", "Bash"]
     assert scripted_model.requests[0].model == "claude-haiku-5-5"
     assert scripted_model.requests[0].body["output_config"] == {"effort": "low"}
-
-
-@anyio_test
-@pytest.mark.parametrize(
-    ("trusted", "runs"),
-    [("project", True), ("project/.claude/settings.json", True), ("project/.claude", True), (".", False)],
-)
-async def test_a_directory_that_the_program_trusts(scripted_model: ScriptedModel, trusted: str, runs: bool) -> None:
-    write(project(scripted_model) / ".claude" / "settings.json", {"permissions": {"allow": ["Bash"]}})
-    scripted_model.reply(Steps([ToolUse("Bash", {"command": "touch made"})], "Done."))
-    with restore_trust():
-        ph.trust(scripted_model.home / trusted)
-        async with hosted(scripted_model) as host:
-            await host.prompt("Go")
-            await host.result()
-    assert (project(scripted_model) / "made").exists() is runs
 
 
 STEERING = """ANTHROPIC_BASE_URL FOO_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_CUSTOM_HEADERS BASH_ENV
@@ -324,3 +308,82 @@ def test_a_call_that_is_cut_off_does_not_count(stop_reason: str) -> None:
 def test_events_out_of_order_break_a_reply(kind: str) -> None:
     with pytest.raises(InvalidStreamError):
         StreamedReply().feed({"type": kind, "delta": {"type": "text_delta", "text": "x"}})
+
+
+UNREADABLE: dict[str, tuple[Any, str]] = {
+    "permissions": ({"permissions": ["Bash"]}, "permissions: Expected object, got array"),
+    "deny": ({"permissions": {"deny": "Bash"}}, "permissions.deny: Expected array, got str"),
+    "a rule": ({"permissions": {"deny": ["Bash", 5]}}, "permissions.deny: Expected str, got int"),
+    "no rule": ({"permissions": {"ask": ["Bash", "Bash("]}}, "permissions.ask[1]: 'Bash(' is not a permission rule"),
+    "mode": ({"permissions": {"defaultMode": "never"}}, "permissions.defaultMode: Invalid enum value 'never'"),
+    "model": ({"model": 3}, "model: Expected str, got int"),
+    "env": ({"env": ["A"]}, "env: Expected object, got array"),
+    "hooks": (
+        {"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "exit 2"}]}]}},
+        "the native engine cannot enforce hooks.PreToolUse",
+    ),
+    "sandbox": ({"sandbox": {"enabled": True}}, "the native engine cannot enforce sandbox.enabled"),
+    "a lock": (
+        {"permissions": {"disableBypassPermissionsMode": "disable"}},
+        "permissions.disableBypassPermissionsMode",
+    ),
+    "denied models": ({"deniedModels": ["opus"]}, "cannot enforce deniedModels"),
+}
+
+
+@anyio_test
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_flag_settings_that_cannot_be_kept_are_refused(scripted_model: ScriptedModel, case: str) -> None:
+    settings, message = UNREADABLE[case]
+    async with hosted(scripted_model, f"--settings={json.dumps({'permissions': {}, **settings})}") as host:
+        await host.rest()
+        ending = await host.transport.exit_info()
+    assert ending.exit_code == 1
+    assert "Error: --settings: " in ending.stderr
+    assert message in ending.stderr
+    assert not scripted_model.requests
+
+
+@anyio_test
+async def test_a_client_hears_why_settings_are_refused(scripted_model: ScriptedModel) -> None:
+    engine: dict[str, Any] = {"transport": NativeTransport, "env": scripted_model.env(), "cwd": scripted_model.home}
+    with pytest.raises(ph.PilothouseError, match=r"permissions\.deny: Expected array"):
+        await ph.query("Go", **engine, settings={"permissions": {"deny": "Bash"}})
+    assert not scripted_model.requests
+    scripted_model.default = "Fine."
+    assert (await ph.query("Go", **engine, settings={"permissions": {"deny": ["Bash"]}, "model": "haiku"})).text
+    assert "Bash" not in scripted_model.requests[-1].tools
+
+
+@anyio_test
+async def test_errors_in_settings_files_are_told(scripted_model: ScriptedModel) -> None:
+    write(user(scripted_model) / "settings.json", {"permissions": {"deny": ["A"], "ask": "B"}, "model": 5})
+    write(project(scripted_model) / ".claude" / "settings.json", "[1]")
+    write(project(scripted_model) / ".claude" / "settings.local.json", "{")
+    async with hosted(scripted_model, '--settings={"permissions": {"deny": ["C"]}}') as host:
+        await host.ask("initialize")
+        answer = (await host.ask("get_settings"))["response"]
+        more = {"permissions": {"deny": ["D"]}, "hooks": {}, "model": "haiku"}
+        refused = await host.ask("apply_flag_settings", settings=more)
+    assert "not hooks, permissions; nothing was applied" in refused["error"]
+    assert [(Path(each["file"]).name, each["path"]) for each in answer["errors"]] == [
+        ("settings.json", "permissions.ask"),
+        ("settings.json", "model"),
+        ("settings.json", ""),
+        ("settings.local.json", ""),
+    ]
+    assert [each["source"] for each in answer["sources"]] == ["userSettings", "flagSettings"]
+    assert answer["sources"][-1]["settings"] == {"permissions": {"deny": ["C"]}}
+
+
+@anyio_test
+async def test_restrictions_of_files_that_have_no_effect_are_told(scripted_model: ScriptedModel) -> None:
+    hooks = {"PreToolUse": [{"hooks": [{"type": "command", "command": "exit 2"}]}]}
+    write(user(scripted_model) / "settings.json", {"hooks": hooks, "theme": "dark"})
+    async with hosted(scripted_model) as host:
+        await host.ask("initialize")
+        await host.transport.end_input()
+        await host.rest()
+        ending = await host.transport.exit_info()
+    assert "settings.json: hooks.PreToolUse without effect" in ending.stderr
+    assert "theme" not in ending.stderr

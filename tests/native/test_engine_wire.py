@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from native_fixtures import Echo, hosted, kind_of, talk
 
-from pilothouse.testing import ScriptedModel
-from pilothouse.testing.script import BrokenSse, Hang, HttpError, StreamError, Text, Thinking, ToolUse
+from pilothouse_testing import ScriptedModel
+from pilothouse_testing.script import BrokenSse, Hang, HttpError, StreamError, Text, Thinking, ToolUse
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, file_tools
-from pilothouse.native.tools.file_tools import make_patch
+from pilothouse_native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, file_tools
+from pilothouse_native.tools.file_tools import make_patch
 
 pytestmark = pytest.mark.anyio
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
@@ -75,7 +75,7 @@ async def test_ranges(here: Workplace) -> None:
 
 
 async def test_large_files_are_bounded(here: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.native.tools.file_tools.MAX_LOADED_BYTES", 400_000)
+    monkeypatch.setattr("pilothouse_native.tools.file_tools.MAX_LOADED_BYTES", 400_000)
     (here.cwd / "large").write_text(("x" * 99 + "\n") * 3000)
     (here.cwd / "huge").write_text("".join(f"{at}{'x' * 94}\n" for at in range(10_000)))
     for name in ("large", "huge"):
@@ -231,7 +231,7 @@ async def test_file_is_whole_when_writing_fails(here: Workplace, monkeypatch: py
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pilothouse.native.tools.file_tools.os.fsync", full)
+    monkeypatch.setattr("pilothouse_native.tools.file_tools.os.fsync", full)
     assert "No space" in await fault(here, "Write", file_path="a", content="new")
     assert [each.name for each in here.cwd.iterdir()] == ["a"]
     assert (here.cwd / "a").read_text() == "old"

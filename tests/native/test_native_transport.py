@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,18 +17,20 @@ import anyio
 import pytest
 from blockbuster import blockbuster_ctx
 from native_fixtures import ARGV, Echo, settings
+from process_checks import is_dead, linux_only
 
 import pilothouse as ph
-from pilothouse.cli.arguments import parse
-from pilothouse.native import NativeTransport
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.provision.pinned_files import model_path
-from pilothouse.stores import MemoryStore
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
-from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
-from pilothouse.testing.script import Hang
 from pilothouse.transports import Transport
 from pilothouse.transports.memory import MemoryPeer
+from pilothouse_cli.arguments import parse
+from pilothouse_models.local import LocalModel
+from pilothouse_native import NativeTransport
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
+from pilothouse_testing.script import Hang
+from pilothouse_transcripts.stores import MemoryStore
 
 
 class Behaving(NativeTransport):
@@ -88,7 +92,7 @@ async def test_what_it_cannot_start_with(
 async def test_without_the_package_the_error_says_what_to_install(
     scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.native.transport.find_spec", lambda name: None)
+    monkeypatch.setattr("pilothouse_native.transport.find_spec", lambda name: None)
     with pytest.raises(ph.UsageError, match=r"pip install 'pilothouse\[native\]'"):
         await NativeTransport().start(invocation(scripted_model))
 
@@ -110,6 +114,18 @@ async def test_the_argv_form(scripted_model: ScriptedModel) -> None:
     result = await ph.Agent(**settings(scripted_model), prompt_via="argv").query("--help is no flag here")
     assert result.text == "Fine."
     assert scripted_model.requests[0].last_user_text == "--help is no flag here"
+
+
+@linux_only
+@pytest.mark.parametrize("kept", [False, True])
+async def test_what_a_command_detaches_ends_with_it_or_is_kept(scripted_model: ScriptedModel, kept: bool) -> None:
+    command = "setsid sh -c 'echo $$ >pid; exec sleep 600' & while [ ! -s pid ]; do sleep 0.02; done"
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": command})], "Fine."))
+    await ph.Agent(**settings(scripted_model), allowed_tools=["Bash"], keep_detached=kept).query("Hi")
+    pid = int((scripted_model.home / "project" / "pid").read_text())
+    assert is_dead(pid) is not kept
+    if kept:
+        os.kill(pid, signal.SIGKILL)
 
 
 async def test_isolation_gives_it_a_home_of_its_own(scripted_model: ScriptedModel) -> None:
@@ -249,7 +265,7 @@ async def test_the_local_model_answers_over_it(tmp_path: Path) -> None:
     if not model_path().exists():
         pytest.skip("the local model is not fetched: python -m pilothouse.provision model")
     (tmp_path / "notes.txt").write_text("ahoy")
-    async with ph.LocalModel(calls_tools=True) as model:
+    async with LocalModel(calls_tools=True) as model:
         mine: dict[str, Any] = {**model.options(), "tools": ["Read"], "allowed_tools": ["Read"]}
         prompt = "Read the file notes.txt and say what is in it."
         result = await ph.query(prompt, **mine, transport=NativeTransport, cwd=str(tmp_path), max_turns=6)
@@ -308,3 +324,16 @@ async def test_an_environment_without_an_address_fails_at_once() -> None:
     with anyio.fail_after(60):
         result = await ph.query("Hi", transport=NativeTransport, env=env)
     assert "ANTHROPIC_BASE_URL: expected an address such as" in str(result.error)
+
+
+async def test_an_api_that_cannot_be_reached_is_logged_once(
+    scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        env = {**scripted_model.env(max_retries=3), "ANTHROPIC_BASE_URL": address}
+        result = await ph.query("Hi", transport=NativeTransport, inherit_env=False, env=env)
+    assert result.outcome == "error"
+    texts = [record.getMessage() for record in caplog.records if "could not be reached" in record.getMessage()]
+    assert [text.startswith(f"the API at {address} could not be reached (retry 2 of 3)") for text in texts] == [True]

@@ -12,11 +12,11 @@ import pytest
 from permission_table import ROWS, Row, made, tool_input
 
 import pilothouse as ph
-from pilothouse.native.permissions import Decision, decide, make_hidden_filter
-from pilothouse.native.tools import BUILTIN_TOOLS
-from pilothouse.native.tools.base import Workplace
 from pilothouse.options.permission_rules import RuleSet
-from pilothouse.testing import ScriptedModel, ToolUse
+from pilothouse_native.permissions import Decision, decide, make_hidden_filter
+from pilothouse_native.tools import BUILTIN_TOOLS
+from pilothouse_native.tools.base import Workplace
+from pilothouse_testing import ScriptedModel, ToolUse
 
 RANK = {"allow": 0, "ask": 1, "deny": 2}
 NONE = RuleSet()
@@ -171,6 +171,44 @@ def test_guarded_files_ask_even_where_edits_are_accepted(name: str, project: Wor
         assert judged(project, tool, path, mode="acceptEdits", rules=everything).behavior == "ask"
         assert judged(project, tool, path, mode="bypassPermissions").behavior == "allow"
     assert judged(project, "Write", "$CWD/.claude/worktrees/a/x.txt", mode="acceptEdits").behavior == "allow"
+
+
+BARE = ["HEAD", "config", "commondir", "objects/x", "refs/x", "hooks/pre-commit", "config.worktree"]
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("folder", ["", "sub/deep/"])
+@pytest.mark.parametrize("last", BARE)
+def test_no_directory_becomes_a_bare_repository_unasked(project: Workplace, last: str, folder: str) -> None:
+    """Whatever the order: without `HEAD` it is none, and beside a `HEAD` the other parts ask."""
+    everything = RuleSet.parse(allow=["Edit", "Write"])
+    unasked: list[str] = []
+    for name in [*(each for each in BARE if each != last), last]:
+        path = project.root / folder / name
+        for rules in (everything, RuleSet()):
+            found = judged(project, "Write", str(path), mode="acceptEdits", rules=rules).behavior
+        if found == "allow":
+            unasked.append(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    assert last not in unasked
+    assert "HEAD" not in unasked
+    rules = RuleSet.parse(allow=["Edit(HEAD)", "Edit(config)", "Edit(objects/**)"])
+    for name in ("HEAD", "config", "objects/x"):
+        assert judged(project, "Write", name, mode="acceptEdits", rules=rules).behavior == "allow", "a rule names it"
+
+
+def test_names_of_a_bare_repository_alone_are_ordinary(project: Workplace) -> None:
+    """Other projects use them too."""
+    for name in ("src/hooks/useUser.ts", "src/config/a.py", "config", "objects/a", "refs/b", "src/HEAD/x", "ahead"):
+        path = project.root / name
+        assert judged(project, "Write", str(path), mode="acceptEdits").behavior == "allow", name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for name in ("HEAD", "head", "Head ", "src/HEAD"):  # some file systems treat them as equal
+        assert judged(project, "Write", f"$CWD/{name}", mode="acceptEdits").behavior == "ask", name
+    git_diff = RuleSet.parse(allow=["Bash(git diff:*)"])
+    assert judged(project, "Bash", "git diff HEAD config", rules=git_diff).behavior == "allow"
 
 
 def test_guarded_file_that_a_rule_names(project: Workplace) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel, ToolUse
+from pilothouse_native import NativeTransport
+from pilothouse_testing import RecordedRequest, ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["native", pytest.param("cli", marks=pytest.mark.real_cli)])
 def peer(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param == "native":
-        return {"transport": ph.NativeTransport()}
+        return {"transport": NativeTransport()}
     return {"cli": request.getfixturevalue("real_cli")}
 
 
@@ -78,7 +79,7 @@ async def test_searches_do_not_show_what_may_not_be_read(
         inherit_env=False,
         cwd=tmp_path,
         settings={"permissions": {"deny": ["Read(closed.txt)"]}},
-        transport=ph.NativeTransport(),
+        transport=NativeTransport(),
     )
     assert "open.txt" in result.text
     assert "closed.txt" not in result.text
@@ -113,7 +114,7 @@ async def test_a_tool_opens_only_the_path_that_was_judged(
         cwd=work,
         settings={"permissions": {"ask": [tool]}},
         can_use_tool=swap,
-        transport=ph.NativeTransport(),
+        transport=NativeTransport(),
     )
     [answer] = scripted_model.requests[-1].tool_results
     assert answer.is_error is swapped

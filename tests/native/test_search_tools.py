@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.native.permissions import decide
-from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, search_tools
-from pilothouse.native.tools.grep_program import Pattern, PatternError, expand_braces, match_segment
 from pilothouse.options.permission_rules import RuleSet
+from pilothouse_native.permissions import decide
+from pilothouse_native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, search_tools
+from pilothouse_native.tools.grep_program import Pattern, PatternError, expand_braces, match_segment
 
 pytestmark = pytest.mark.anyio
 

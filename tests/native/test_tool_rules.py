@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pilothouse.native.permissions import allows_command, matches_host, matches_path
 from pilothouse.options.permission_rules import matches_wildcard
+from pilothouse_native.permissions import allows_command, matches_host, matches_path
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, web_fetch
-from pilothouse.native.tools.web_fetch import html_to_text, is_public
+from pilothouse_native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, web_fetch
+from pilothouse_native.tools.web_fetch import html_to_text, is_public
 
 pytestmark = pytest.mark.anyio
 
@@ -199,14 +199,32 @@ async def test_name_with_a_private_number_is_refused(tmp_path: Path, monkeypatch
     assert "10.1.2.3" in str(outcome.content)
 
 
+PUBLIC = """1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.1 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1
+169.253.255.255 172.15.255.255 172.32.0.0 192.0.1.0 192.167.255.255 198.17.255.255 198.20.0.0 203.0.112.1
+223.255.255.255 2001:4860:4860::8888 2606:4700::1111 2a00:1450:4001::1 ::ffff:8.8.8.8 64:ff9b::808:808"""
+# The first and the last address of each range in the IANA registries of special-purpose addresses that is not globally
+# reachable, or reaches hosts of another kind: https://www.iana.org/assignments/iana-ipv4-special-registry and ipv6-.
+SPECIAL = """0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.127.255.255 127.0.0.0 127.255.255.255
+169.254.0.0 169.254.169.254 169.254.255.255 172.16.0.0 172.31.255.255 192.0.0.0 192.0.0.7 192.0.0.8 192.0.0.9
+192.0.0.10 192.0.0.170 192.0.0.171 192.0.0.192 192.0.0.255 192.0.2.0 192.0.2.255 192.31.196.0 192.31.196.255
+192.52.193.0 192.52.193.255 192.88.99.0 192.88.99.1 192.88.99.2 192.88.99.255 192.168.0.0 192.168.255.255
+192.175.48.0 192.175.48.255 198.18.0.0 198.19.255.255 198.51.100.0 198.51.100.255 203.0.113.0 203.0.113.255
+224.0.0.0 239.255.255.255 240.0.0.0 255.255.255.254 255.255.255.255
+:: ::1 ::2 ::7f00:1 ::808:808 ::ffff:0.0.0.0 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:192.0.0.192 ::ffff:255.255.255.255
+::ffff:0:808:808 64:ff9b::7f00:1 64:ff9b::a00:1 64:ff9b::a9fe:a9fe 64:ff9b:1:: 64:ff9b:1:ffff:ffff:ffff:ffff:ffff
+100:: 100::ffff:ffff:ffff:ffff 100:0:0:1:: 100:0:0:1:ffff:ffff:ffff:ffff 2001:: 2001:0:808:808:0:0:f7f7:f7f7
+2001:0:7f00:1:: 2001:1::1 2001:1::2 2001:1::3 2001:2:: 2001:2:0:ffff:ffff:ffff:ffff:ffff 2001:3:: 2001:4:112::
+2001:10:: 2001:1f:ffff:ffff:ffff:ffff:ffff:ffff 2001:20:: 2001:2f:ffff:ffff:ffff:ffff:ffff:ffff 2001:30::
+2001:3f:ffff:ffff:ffff:ffff:ffff:ffff 2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff 2001:db8::
+2001:db8:ffff:ffff:ffff:ffff:ffff:ffff 2002:808:808::1 2002:a00:1:: 2002:7f00:1:: 2002:c058:6301:: 2002:c0a8:101::
+2620:4f:8000:: 2620:4f:8000:ffff:ffff:ffff:ffff:ffff 3fff:: 3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff 4000:: 5f00::
+5f00:ffff:ffff:ffff:ffff:ffff:ffff:ffff fc00:: fd00::1 fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff fe80::
+fe80::1%1 febf:ffff:ffff:ffff:ffff:ffff:ffff:ffff fec0:: feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ff02::1 ff0e::1"""
+
+
 def test_public_addresses() -> None:
-    assert is_public("8.8.8.8")
-    assert is_public("2606:4700::1111")
-    assert is_public("::ffff:8.8.8.8")
-    private = "::", "2002:7f00:1::", "100.64.0.1", "255.255.255.255", "198.18.0.1", "ff02::1"
-    newer = "192.0.0.192", "192.0.0.8", "fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "5f00::1", "::ffff:192.0.0.192"
-    for number in private + newer:
-        assert not is_public(number), number
+    assert [number for number in PUBLIC.split() if not is_public(number)] == []
+    assert [number for number in SPECIAL.split() if is_public(number)] == []
 
 
 def test_hostile_pages_take_no_time() -> None:

@@ -20,6 +20,7 @@ from pilothouse.options.policy import (
     PRESETS,
     TOOL_CALL_KINDS,
 )
+from pilothouse_native import NativeTransport
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -126,6 +127,31 @@ def test_rules_with_a_pattern_come_first(settings: Any, rule: str, outcome: str)
     assert (first.tool, first.outcome) == (rule, outcome)
 
 
+def test_names_of_servers_are_compared_as_the_cli_does() -> None:
+    options = ph.Options(mcp_servers=servers("my.shop"), permission_mode="bypassPermissions")
+    with_rule = {
+        rule: options.with_(disallowed_tools=[rule]).effective_policy() for rule in ("mcp__my.shop", "mcp__my_shop")
+    }
+    assert [with_rule["mcp__my.shop"].outcome(f"mcp__{name}") for name in ("my.shop", "my_shop")] == ["runs"] * 2
+    assert [with_rule["mcp__my_shop"].outcome(f"mcp__{name}") for name in ("my.shop", "my_shop")] == ["unavailable"] * 2
+    assert "mcp__my.shop:" not in str(with_rule["mcp__my.shop"]).partition("warning:")[0]
+
+
+def test_a_rule_that_the_cli_ignores_has_no_row() -> None:
+    rules = ["Write(secrets/**)", "bash(git:*)", "mcp__shop__f(x)", "Edit(secrets/**)"]
+    policy = ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")).effective_policy()
+    assert [row.tool for row in policy.rows if "(" in row.tool] == ["Edit(secrets/**)"]
+    assert len(policy.warnings) == 3
+
+
+def test_wildcards_that_deny_apply_to_every_name() -> None:
+    rules = ["Web*", "mcp__*__delete_*"]
+    policy = ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")).effective_policy()
+    assert policy.outcome("WebFetch") == policy.outcome("WebSearch") == "unavailable"
+    assert policy.outcome("mcp__shop__delete_item") == "unavailable"
+    assert policy.outcome("mcp__shop__get_item") == "denied"
+
+
 def test_calls_that_differ_must_be_named() -> None:
     policy = ph.Options().effective_policy()
     with pytest.raises(KeyError, match="say which calls"):
@@ -172,6 +198,46 @@ def test_what_is_shut_off_is_not_called_unseen() -> None:
     assert [text.partition(" of")[0] for text in policy.unseen] == ["managed settings"]
 
 
+def servers(*names: str) -> dict[str, Any]:
+    return {name: {"command": "x"} for name in names}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, "user, project, local"),
+        ({"setting_sources": ["user"]}, "user"),
+        ({"skills": "all"}, "user, project"),
+        ({"setting_sources": [], "plugins": ["x"]}, "plugins"),
+        ({"settings": "settings.json"}, "user, project, local"),
+        ({"hooks": {"PreSkillShellCommand": hook}}, "user, project, local"),
+        ({"setting_sources": []}, None),
+        ({"restricted": True}, None),
+        ({"isolation": "strict"}, None),
+        ({"safe_mode": True}, None),
+        ({"disable_slash_commands": True}, None),
+        ({"tools": ["Read"]}, None),
+        ({"disallowed_tools": ["Bash"]}, None),
+        ({"settings": {"disableSkillShellExecution": True}}, None),
+        ({"managed_settings": {"disableSkillShellExecution": True}}, None),
+    ],
+)
+def test_shell_lines_of_skills_and_commands_are_unseen(settings: Any, named: str | None) -> None:
+    policy = ph.Options(**settings).effective_policy()
+    found = [text for text in policy.unseen if "disableSkillShellExecution" in text]
+    assert [text.partition(" run unasked")[0] for text in found] == (
+        [f"shell lines in skills and commands of {named}"] if named else []
+    )
+    assert ("PreSkillShellCommand" in policy.hooks) is ("hooks" in settings)
+
+
+def test_the_preset_for_untrusted_repositories_asks_about_git() -> None:
+    options = ph.Options.preset("untrusted_repository", settings={"permissions": {"allow": ["Bash(git status)"]}})
+    policy = options.with_(can_use_tool=ask).effective_policy()
+    assert (policy.rows[0].tool, policy.rows[0].outcome) == ("Bash(git:*)", "asks")  # the first row that matches counts
+    assert not any("project" in text or ".mcp.json" in text for text in policy.unseen)
+
+
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"allowed_tools": ["Read"], "permission_mode": "bypassPermissions"}, "allowed_tools has no effect"),
     ({"can_use_tool": ask, "permission_mode": "bypassPermissions"}, "can_use_tool is never called"),
@@ -189,6 +255,49 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"disallowed_tools": ["Bash(rm:*"]}, r"ignores 'Bash\(rm:\*'"),
     ({"allowed_tools": ["Bash (git:*)"]}, "as a rule for all of Bash; leave out the blank"),
     ({"disallowed_tools": ["bash"]}, "it is 'Bash'"),
+    ({"disallowed_tools": ["NotebookEdit(src/**)"]}, r"'Edit\(src/\*\*\)' holds"),
+    ({"disallowed_tools": ["Glob(src/**)"]}, r"'Read\(src/\*\*\)' holds"),
+    ({"disallowed_tools": ["WebFetch(https://example.com)"]}, r"'WebFetch\(domain:example.com\)'"),
+    ({"disallowed_tools": ["Bash(:*)"]}, "'Bash' holds for all commands"),
+    ({"settings": {"permissions": {"deny": ["Write()"]}}}, "'Write' holds for all calls"),
+    ({"allowed_tools": ["Web*"]}, "ignores 'Web\\*'"),
+    ({"disallowed_tools": ["mcp__shop__f(x)"]}, "'mcp__shop__f' holds for all calls"),
+    ({"settings": {"permissions": {"deny": ["mcp__shop__f(*)"]}}}, "'mcp__shop__f' holds for all calls"),
+    ({"mcp_servers": servers("my.shop"), "disallowed_tools": ["mcp__my.shop"]}, "write 'mcp__my_shop'"),
+    ({"mcp_servers": servers("my shop"), "disallowed_tools": ["mcp__my shop"]}, "write 'mcp__my_shop'"),
+    ({"mcp_servers": servers("a,b"), "allowed_tools": ["mcp__a,b"]}, "write 'mcp__a_b'"),
+    ({"mcp_servers": servers("q(r)s"), "disallowed_tools": ["mcp__q(r)s__get*"]}, r"write 'mcp__q_r_s__get\*'"),
+    ({"mcp_servers": servers("shop"), "disallowed_tools": ["mcp__shop__item.read"]}, "write 'mcp__shop__item_read'"),
+    ({"mcp_servers": servers("Shop"), "disallowed_tools": ["mcp__shop"]}, "did you mean 'mcp__Shop'"),
+    ({"mcp_servers": servers("shop"), "disallowed_tools": ["mcp__shpo__f"]}, "did you mean 'mcp__shop__f'"),
+    ({"mcp_servers": servers("shop"), "disallowed_tools": ["mcp__shop__"]}, "the server as 'mcp__shop'"),
+    (
+        {"mcp_servers": servers("my.shop", "my_shop"), "allowed_tools": ["Read"]},
+        r"'my.shop' and 'my_shop' are both 'my_shop' in the names of tools",
+    ),
+    (
+        {"mcp_servers": servers("a__b", "a"), "disallowed_tools": ["mcp__a"]},
+        r"for 'mcp__a' also apply to the server 'a__b'",
+    ),
+    ({"mcp_servers": servers("a__b"), "allowed_tools": ["mcp__a__b"]}, r"server 'a'; write 'mcp__a__b__\*'"),
+    ({"mcp_servers": servers("__k"), "allowed_tools": ["mcp____k"]}, "write 'mcp____k__NAME for each tool"),
+    (
+        {"mcp_servers": servers("shop"), "strict_mcp_config": True, "disallowed_tools": ["mcp__payments"]},
+        "names no server of `mcp_servers`: mcp__shop",
+    ),
+    (
+        {
+            "mcp_servers": servers("my.shop"),
+            "agents": {"a": {"description": "d", "prompt": "p", "disallowedTools": ["mcp__my.shop"]}},
+        },
+        r"agents\['a'\].disallowed_tools: .* write 'mcp__my_shop'",
+    ),
+    ({"hooks": on_bash("mcp__shop")}, r"'mcp__shop__\.\*' matches the tools"),
+    ({"mcp_servers": servers("my shop"), "hooks": on_bash("Bash|mcp__my shop__f")}, "write 'mcp__my_shop__f'"),
+    ({"mcp_servers": servers("@acme/shop"), "hooks": on_bash("mcp__@acme/shop__.*")}, "write 'mcp___acme_shop'"),
+    ({"disallowed_tools": ["mcp__git hub"]}, "write 'mcp__git_hub'"),
+    ({"settings": {"permissions": {"deny": ["mcp__a/b__x.*"]}}}, r"write 'mcp__a_b__x_\*'"),
+    ({"hooks": on_bash("mcp__git hub__f")}, "write 'mcp__git_hub__f'"),
     ({"tools": ["read"]}, "it is 'Read'"),
     ({"hooks": on_bash("bash")}, "matches nothing: there is no tool 'bash'"),
     ({"hooks": on_bash("Bash|Edit"), "tools": ["Read"]}, "matches nothing: the model has no Bash"),
@@ -232,6 +341,13 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], rep
         {"tools": ["Read"], "hooks": on_bash("mcp__.*")},
         {"tools": ["Read"], "hooks": on_bash("NewToolOfTomorrow")},
         {"hooks": {"PreToolUse": hook, "Stop": hook}},
+        {"disallowed_tools": ["Web*", "mcp__*__delete", "mcp__github"]},
+        {"mcp_servers": servers("shop"), "disallowed_tools": ["mcp__payments"]},
+        {"mcp_servers": servers("my.shop"), "disallowed_tools": ["mcp__my_shop", "mcp__my_shop__get_*"]},
+        {"mcp_servers": servers("my.shop"), "hooks": on_bash("mcp__my.shop__f")},
+        {"mcp_servers": servers("a__b"), "disallowed_tools": ["mcp__a__b"]},
+        {"mcp_servers": servers("a", "a_b", "ab", "a-b"), "disallowed_tools": ["mcp__a"]},
+        {"mcp_servers": servers("a__b"), "allowed_tools": ["mcp__a__b__*"]},
         *({"preset": name} for name in PRESETS),
     ],
 )
@@ -285,5 +401,5 @@ def test_another_peer_may_decide_otherwise() -> None:
     def noted(policy: Policy) -> bool:
         return any("native engine" in note for note in policy.notes)
 
-    assert noted(ph.Options(transport=ph.NativeTransport).effective_policy())
+    assert noted(ph.Options(transport=NativeTransport).effective_policy())
     assert not noted(ph.Options().effective_policy())

@@ -14,6 +14,8 @@ from pilothouse.options.permission_rules import (
     PermissionBehavior,
     PermissionRule,
     RuleSet,
+    matches_mcp_tool,
+    normalize_mcp_name,
 )
 
 # --- one rule
@@ -89,6 +91,13 @@ def test_rule_that_cannot_be_read_forbids_but_never_allows(text: str) -> None:
         ("mcp__x", "mcp__x__y", "allow", True),
         ("mcp__x", "mcp__xy__z", "allow", False),
         ("mcp__x__*", "mcp__x__y", "allow", True),
+        ("mcp__x", "mcp__x__y__z", "allow", False),  # of a server x__y?
+        ("mcp__x", "mcp__x___z", "allow", False),  # of a server x_?
+        ("mcp__x", "mcp__x__y__z", "deny", True),
+        ("mcp__x__*", "mcp__x__y__z", "allow", False),
+        ("mcp__x__y_*", "mcp__x__y__z", "allow", False),
+        ("mcp__x__y__*", "mcp__x__y__z", "allow", True),
+        ("mcp__x__y__z", "mcp__x__y__z", "allow", True),
         ("mcp__*", "mcp__x__y", "allow", False),
         ("mcp__*", "mcp__x__y", "deny", True),
         ("mcp__x__y", "mcp__x__y__z", "allow", False),
@@ -149,6 +158,60 @@ def test_what_is_no_rule_denies_the_whole_tool_and_allows_nothing(text: str, too
         update = {"type": "addRules", "behavior": behavior, "rules": [{"toolName": text}]}
         found = RuleSet().with_updates([update]).find_matching(behavior, tool)
         assert found == (() if behavior == "allow" else (PermissionRule(tool),))
+
+
+@pytest.mark.parametrize(
+    ("name", "normalized"),
+    [
+        ("io.github.acme/shop", "io_github_acme_shop"),
+        ("@acme/shop", "_acme_shop"),
+        ("läden", "l_den"),
+        ("a b\tc", "a_b_c"),
+        ("\U0001f6d2cart", "__cart"),
+        ("Upper-case__kept_", "Upper-case__kept_"),
+        ("claude.ai My  Shop!", "claude_ai_My_Shop"),
+    ],
+)
+def test_names_of_mcp_servers_are_normalized(name: str, normalized: str) -> None:
+    assert normalize_mcp_name(name) == normalized
+
+
+# The rule; a server and its tool; whether a rule that denies applies, and one that allows. As in CLI 2.1.332.
+MCP_RULES = [
+    ("mcp__shop", "shop", "f", True, True),
+    ("mcp__shop", "shop", None, True, True),
+    ("mcp__shop", "Shop", "f", False, False),
+    ("mcp__shop__*", "shop", None, True, True),
+    ("mcp__shop__f", "shop", "f", True, True),
+    ("mcp__shop__f", "shop", None, False, False),
+    ("mcp__shop__g*", "shop", "get", True, True),
+    ("mcp__shop__*__f", "shop", "f", False, False),
+    ("mcp__shop__", "shop", "f", False, False),
+    ("mcp__shop*", "shop", "f", True, False),
+    ("mcp__*__f", "shop", "f", True, False),
+    ("mcp__*", "shop", None, True, False),
+    ("*", "shop", None, True, False),
+    ("mcp__s?op", "shop", "f", False, False),
+    ("mcp__a", "a__b", "f", True, False),
+    ("mcp__a__b", "a__b", "f", True, False),
+    ("mcp__a__b", "a", "b", True, True),
+    ("mcp__a__b__*", "a__b", None, True, True),
+    ("mcp__a__b__f", "a__b", "f", True, True),
+    ("mcp__last_", "last_", "f", True, False),
+    ("mcp__last___*", "last_", "f", True, True),
+    ("mcp____k", "__k", "f", True, False),
+    ("mcp____k__*", "__k", "f", True, False),
+    ("mcp__", "__k", "f", False, False),
+]
+
+
+@pytest.mark.parametrize(("rule", "server", "tool", "denies", "allows"), MCP_RULES)
+def test_which_tools_of_a_server_a_rule_covers(
+    rule: str, server: str, tool: str | None, denies: bool, allows: bool
+) -> None:
+    assert matches_mcp_tool(rule, "deny", server, tool) is denies
+    assert matches_mcp_tool(rule, "ask", server, tool) is denies
+    assert matches_mcp_tool(rule, "allow", server, tool) is allows
 
 
 def test_what_is_no_rule_takes_no_rule_away() -> None:

@@ -185,6 +185,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
             argv=["--strict-mcp-config", "--no-session-persistence", "--setting-sources="], other={"is_isolated": True}
         ),
     ),
+    "keep_detached": (True, Rendered(other={"keep_detached": True})),
     "config_dir": ("~/c", Rendered(env={"CLAUDE_CONFIG_DIR": f"{HOME}/c"})),
     "nonessential_traffic": (False, Rendered(env={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"})),
     "client_app": ("app/1", Rendered(env={"CLAUDE_AGENT_SDK_CLIENT_APP": "app/1"})),
@@ -214,7 +215,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
 NOTHING = render(Options(), {})
 PLACES: dict[str, Callable[[Invocation], Any]] = {
     name: lambda invocation, name=name: getattr(invocation, name)
-    for name in ("cli", "cwd", "is_isolated", "on_stderr", "user")
+    for name in ("cli", "cwd", "is_isolated", "keep_detached", "on_stderr", "user")
 }
 
 

@@ -17,8 +17,11 @@ KEY = "planted.0123456789/+abcdef"
 SECRET = """DB_PASS MYSQL_PASS SSHPASS SMTP_PASS PASS DB_PASSWD MYSQL_PWD DB_PW JWT MY_JWT CREDS CRED AWS_CREDENTIALS
 CONNECTION_STRING ConnectionString DOCKER_AUTH_CONFIG SENTRY_DSN DSN SLACK_WEBHOOK_URL API_KEY_URL NPM_AUTH x-api-key
 apiKeyHelper clientSecret client-secret --token --api-key --password Authorization Proxy-Authorization Cookie
-SSH_PRIVATE_KEY ACCESS_KEYS MYAPIKEY GITHUB_PAT AZURE_SAS"""
+SSH_PRIVATE_KEY ACCESS_KEYS MYAPIKEY GITHUB_PAT AZURE_SAS SAS SAS_URL BLOB_SAS_URL OTP TOTP TOTP_SEED GITHUB_OTP
+MNEMONIC WALLET_MNEMONIC SEED_PHRASE PEM TLS_PEM STRIPE_SK MYPAT PAT ROOTPW PW PGPASSWORD sasUrl totpSeed"""
 ORDINARY = """PWD OLDPWD PATH HOME BYPASS COMPASS KEYBOARD SSH_AUTH_SOCK TOKEN_FILE SECRET_PATH PASSENGER model
+SASS SASSY_URL DISASTER OPTION OTPS COMPAT compat POTPOURRI SEED RANDOM_SEED STEM PEMBROKE SK DESK TASK RISK DISK
+PATH_PATTERN patch pattern HTTP_PORT TMP_DIR environment ENVIRONMENT HEADER HTTP_VERSION UPWARD
 keybindings --model --max-turns author passive pwdx dsnap hotkeys DONKEY_KONG"""
 
 
@@ -46,6 +49,13 @@ SHAPES = [
     "pypi-0123456789abcdefghijklmnop",
     "hf_0123456789abcdefghij",
     "sk_live_0123456789abcdef",
+    "rk_live_0123456789abcdef",
+    "sk_test_51H0123456789abcdef",
+    "whsec_0123456789abcdefghij",
+    "hvs.CAESIJ0123456789abcdefghij",
+    "gsk_0123456789abcdefghijklmn",
+    "xai-0123456789abcdefghijklmn",
+    "dckr_pat_0123456789abcdefghij",
     "SG.0123456789abcdef.0123456789abcdef",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
@@ -77,6 +87,14 @@ def test_shapes(key: str) -> None:
         "the bearer of this letter",
         "Bearer authentication-is-used",
         "mail me@example.com: now",
+        "Authorization: none; basic knowledge-of-http is enough",
+        "Use basic authentication, or Basic dXNlcg for short",
+        "risk_live_dashboards_of_today",
+        "def sk_test_helper_function(): ...",
+        "hvs.calculate_distance(a, b)",
+        "xai-explainable-methods-of-today",
+        "gsk_is_a_company",
+        "whsec_ is how webhook keys begin",
     ],
 )
 def test_ordinary_text_stays(text: str) -> None:
@@ -93,6 +111,9 @@ def test_ordinary_text_stays(text: str) -> None:
         ("x?key=abc&b=2", "x?key=[redacted]&b=2"),
         ("x?b=2&access_token=abc#c", "x?b=2&access_token=[redacted]#c"),
         ("x?X-Amz-Signature=abc&sig=def", "x?X-Amz-Signature=[redacted]&sig=[redacted]"),
+        ("authorization: basic dXNlcjpwYXNz", "authorization: basic [redacted]"),
+        ('{"Authorization": "Basic dXNlcjpwYXNzd29yZDEyMw=="}', '{"Authorization": "Basic [redacted]"}'),
+        (r'"{\"Authorization\": \"Basic dXNlcjpwYXNz\"}"', r'"{\"Authorization\": \"Basic [redacted]\"}"'),
         ('curl -H "Authorization: Bearer abc.0123456789"', 'curl -H "Authorization: Bearer [redacted]"'),
     ],
 )
@@ -146,6 +167,89 @@ def test_nested_values(value: Any, shown: Any) -> None:
     assert repr(value) == before
 
 
+PLACES = f"""curl -u me:{KEY} https://h
+curl -sS -u 'me:{KEY}' https://h
+curl -ume:{KEY} h
+curl -su me:{KEY} h
+curl --user "me:{KEY}" h
+/usr/bin/curl --proxy-user=me:{KEY} h
+cd x && curl -U me:{KEY} h
+x=$( curl -u me:{KEY} h )
+mysql -h db -u root -p{KEY} shop
+mysqldump -p'{KEY}' shop > x.sql
+sshpass -p {KEY} ssh -p 2222 host
+sshpass -p{KEY} scp a b
+docker login -u me -p {KEY} registry.example.com
+helm registry login -p{KEY} h
+PGPASSWORD={KEY} psql
+env PGPASSWORD='{KEY}' psql
+wget --user=me --password={KEY} https://h
+wget --http-password {KEY} https://h"""
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("command", PLACES.splitlines())
+def test_places_in_a_command(command: str) -> None:
+    shown = mask({"command": command})["command"]
+    assert shown == command.replace(f"'{KEY}'", MASK).replace(KEY, MASK) or shown == command.replace(KEY, MASK)
+    assert KEY not in str(mask({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}}))
+    program, *words = command.replace("'", "").replace('"', "").split(" ")
+    assert KEY not in str(mask({"command": program, "args": words}))
+    assert KEY not in str(mask({"args": ["-c", command]}))
+    options = Options(mcp_servers={"a": {"command": program, "args": words}})
+    assert KEY in invocation_secrets(render(options, {}))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "docker run -u 1000:1000 -p 8080:80 image",
+        "docker run --user app:appgroup image",
+        "rsync -u host:/data/file .",
+        "sort -u file:with:colons",
+        "curl -u $USER:$PASSWORD https://h",
+        "curl -u me https://h",
+        "curl -X PUT https://h:8080/a",
+        "curl h; git push -u origin:feature",
+        "(curl h) && chown -u a:b c",
+        "mysql -p shop",
+        "mysql -u root --port=3306 -P3306",
+        "ssh -p 2222 host",
+        "sshpass -f file ssh -p 2222 host",
+        "sshpass -p $PW ssh -p 2222 host",
+        "docker ps; mkdir -p build/login",
+        "npm login -p 8080",
+        "mkdir -p build && cp -u a:b c",
+        "echo 'it''s",
+        'grep "unfinished',
+    ],
+)
+def test_ordinary_commands_stay(command: str) -> None:
+    assert mask({"command": command}) == {"command": command}
+    if set(command) & set(";&|("):
+        return  # a list has the arguments of one program
+    program, *words = command.split(" ")
+    assert mask({"command": program, "args": words}) == {"command": program, "args": words}
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"args": ["-u", f"me:{KEY}"]}, {"args": ["-u", f"me:{MASK}"]}),
+        ({"args": ["-u", "1000:1000", "-u", "a:b", "-u", "h:/a/long/path"]},) * 2,
+        *[
+            ({name: {"A": KEY}}, {name: {"A": MASK}})
+            for name in ("ENV", "environment", "http_headers", "httpHeaders", "env_vars", "envVars", "Headers")
+        ],
+        ({"environment": [f"A={KEY}", "B"]}, {"environment": [f"A={MASK}", "B"]}),
+        ({"environment": "production", "env_vars": ["PATH", "HOME"], "ENV": "test"},) * 2,
+    ],
+)
+def test_fields_that_hold_keys(value: Any, shown: Any) -> None:
+    assert mask(value) == shown
+
+
 def test_deep_values_end() -> None:
     value: Any = "x"
     for _ in range(100_000):
@@ -187,9 +291,18 @@ def test_forms_of_known_values() -> None:
             assert encode(KEY.encode()).decode()[:20] not in redact(f"x {encode((KEY + extra).encode()).decode()}")
 
 
-def test_hostile_text_takes_no_time() -> None:
+HOSTILE = """://a: ?a= sk- eyJa. xoxb- Bearer_ -----BEGIN_PRIVATE_KEY----- --token= a@ earer_ SG. Authorization:_
+Authorization:_Basic_ hvs. gsk_ whsec_ sk_test_ curl_ curl_-u_ curl_-u_a: mysql_-p docker_login_ sshpass_-p_ " '
+\\ \\" '\\'" $( -u_
+-a -uuuu --user= a= A_ env_"""
+
+
+@pytest.mark.parametrize("piece", HOSTILE.split())
+def test_hostile_text_takes_no_time(piece: str) -> None:
+    """300,000 characters; the limit is for a busy machine: quadratic time is minutes."""
+    text = (piece.replace("_", " ") * 300_000)[:300_000]
     began = time.process_time()
-    for piece in ("://a:", "?a=", "sk-", "eyJa.", "xoxb-", "Bearer ", "-----BEGIN PRIVATE KEY-----", "--token=", "a@"):
-        mask_text(piece * 20_000)
-        mask([piece * 20_000])
-    assert time.process_time() - began < 20
+    mask_text(text)
+    mask({"command": f"curl {text}"})
+    mask({"args": [text, "-u", text]})
+    assert time.process_time() - began < 5

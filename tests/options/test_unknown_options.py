@@ -15,7 +15,7 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# Every option of the other Python SDK (0.2.187), and of the TypeScript one (0.3.330).
+# Every option of the other Python SDK (0.2.189), and of the TypeScript one (0.3.332).
 PYTHON = words("""
     tools allowed_tools system_prompt mcp_servers strict_mcp_config permission_mode continue_conversation resume
     session_id max_turns max_budget_usd disallowed_tools model fallback_model betas permission_prompt_tool_name cwd

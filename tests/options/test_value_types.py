@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from places import DOCS
 
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import GROUPS, TABLE, Options, OptionsBuilder
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference.py"
+REFERENCE = DOCS / "reference.py"
 
 
 @pytest.mark.requirement("E46")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
+from places import TRANSCRIPTS
 
 
 def exchanges(name: str, subtype: str = "can_use_tool") -> list[tuple[dict[str, Any], dict[str, Any]]]:

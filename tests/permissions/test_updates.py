@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -117,3 +118,19 @@ def test_an_invalid_update_cannot_be_made(make: Any, message: str) -> None:
 def test_only_updates_go_to_the_wire() -> None:
     with pytest.raises(UsageError, match="not a permission update: dict"):
         update_to_wire({"type": "setMode", "mode": "plan", "destination": "session"})
+
+
+@pytest.mark.parametrize("make", [AddRules, ReplaceRules])
+@pytest.mark.parametrize(
+    ("rule", "meant"),
+    [
+        (PermissionRule("mcp__my.shop__buy"), "mcp__my_shop__buy"),
+        (PermissionRule("mcp__my shop__*"), "mcp__my_shop__*"),
+        (PermissionRule("mcp__shop__buy", "boats"), "mcp__shop__buy"),
+    ],
+)
+def test_a_rule_that_the_cli_would_ignore_is_not_sent(make: Any, rule: PermissionRule, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"write '{re.escape(meant)}'"):
+        update_to_wire(make([rule], "deny"))
+    assert update_to_wire(make([PermissionRule(meant)], "deny"))["rules"] == [{"toolName": meant}]
+    assert update_to_wire(RemoveRules([rule], "deny"))  # it may be there

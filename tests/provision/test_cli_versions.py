@@ -47,6 +47,14 @@ export declare type SDKStatusMessage = {
     type: 'system';
     subtype: 'status';
 };
+export declare interface Settings {
+    $schema?: string;
+    permissions?: {
+        deny?: string[];
+    };
+    /** Not `inside?: x`. */
+    newOne?: boolean;
+}
 export declare type SDKMessage = SDKStatusMessage | SDKOtherMessage;
 """
 PROGRAM = 'class Q{async a(){return this.request({subtype:"hidden_request"})}}'
@@ -216,11 +224,12 @@ def test_what_cannot_be_pinned_changes_nothing(
 def test_what_two_releases_have() -> None:
     found = {title: sorted(set(find(f"{TYPES}\n{PROGRAM}"))) for title, find in SURFACE.items()}
     assert found == {
-        "exports": ["HOOK_EVENTS", "Options", "SDKMessage", "SDKStatusMessage", "query"],
+        "exports": ["HOOK_EVENTS", "Options", "SDKMessage", "SDKStatusMessage", "Settings", "query"],
         "options": ["cwd", "model", "sandbox"],
         "control subtypes": ["hidden_request", "new_request"],
         "messages": ["SDKOtherMessage", "system/status"],
         "hooks": ["PreToolUse", "Stop"],
+        "settings": ["$schema", "newOne", "permissions"],
     }
     assert compare("hooks", ["A", "B"], ["B", "C", "D"]) == ["hooks: 2 -> 3", "  + C", "  + D", "  - A"]
 
@@ -240,14 +249,18 @@ def test_the_report_compares_types_and_flags(
         return path
 
     monkeypatch.setattr(cli_versions, "fetch_cli", fetch)
+    monkeypatch.setattr(cli_versions, "OWN", {"settings": ["$schema", "permissions", "oldOne"]})
     assert cli_versions.main(["drift", "2.1.401"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Claude Code 2.1.400 (pinned) -> 2.1.401",
-        "exports: 5 -> 5",
+        "exports: 6 -> 6",
         "options: 3 -> 4",
         "  + fresh",
         "control subtypes: 2 -> 2",
         "messages: 2 -> 2",
+        "settings: 3 -> 3",
+        "  + newOne",
+        "  - oldOne",
         "hooks: 2 -> 2",
         "  + Begin",
         "  - Stop",

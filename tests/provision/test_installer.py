@@ -285,6 +285,19 @@ def test_a_read_only_cache(package_clients: FakePackageClients) -> None:
         path.parent.chmod(0o755)
 
 
+def test_a_cache_that_cannot_be_written_is_explained(
+    package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with HOME=/ in a container."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(ProvisionError, match=r"Permission denied\. Set PILOTHOUSE_CACHE to a directory that this"):
+        ensure_artifact(package_clients.artifact(), package_clients.root)
+
+
 def test_no_home_is_explained(package_clients: FakePackageClients) -> None:
     with pytest.raises(ProvisionError, match=r"no home directory.*PILOTHOUSE_CACHE"):
         ensure_artifact(package_clients.artifact(), Path("~/.cache/pilothouse"))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from fake_packages import CONTENT, INSTALLED, FakePackageClients, sha256_of
+from places import ROOT
 
 from pilothouse.provision.installer import ensure_artifact
 from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact, managed_cli_path
@@ -106,7 +107,7 @@ def test_pip_with_the_users_index(
 def test_the_managed_copy_is_the_pinned_one() -> None:
     path = managed_cli_path()
     if not path.exists():
-        path = Path(__file__).parents[2] / ".cache" / "pilothouse" / "cli" / PINNED_VERSION / path.name
+        path = ROOT / ".cache" / "pilothouse" / "cli" / PINNED_VERSION / path.name
     if not path.exists() and not REQUIRED:
         pytest.skip("there is no managed copy: pilothouse install-cli")
     expected = find_cli_artifact().sha256

@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, Text, ToolUse
+from pilothouse_testing import RecordedRequest, Text, ToolUse
 
 
 class Bridge:

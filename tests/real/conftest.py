@@ -20,8 +20,8 @@ from pilothouse.messages import Message, UnknownMessage
 from pilothouse.messages.base import UnknownPart
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import PINNED_VERSION
-from pilothouse.testing import ScriptedModel
 from pilothouse.transports.discovery import parse_version, probe_version
+from pilothouse_testing import ScriptedModel
 
 
 @pytest.fixture

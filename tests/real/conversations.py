@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from pilothouse.client.sessions import Session
-from pilothouse.testing import RecordedRequest
+from pilothouse_testing import RecordedRequest
 
 
 def user_texts(request: RecordedRequest) -> list[str]:

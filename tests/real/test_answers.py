@@ -14,7 +14,7 @@ import pytest
 import pilothouse as ph
 from pilothouse.events import Started
 from pilothouse.messages import Message, ResultMessage, StreamEvent
-from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Text, Thinking, ToolUse
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -200,3 +200,30 @@ async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model
     # The second request holds the first turn: it is one conversation.
     history = [message["role"] for message in scripted_model.requests[1].messages if message["role"] != "system"]
     assert history == ["user", "assistant", "user"]
+
+
+async def test_prompts_that_wait_are_answered_together(
+    claude: Any, scripted_model: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As docs/asking.md says; a session gives each an answer of its own."""
+    gate = Gate()
+    scripted_model.on("Item 0", reply=[Pause(gate), Text("first")])
+    scripted_model.default = lambda request: f"answer to {request.last_user_text}"
+
+    async def prompts() -> AsyncIterator[str]:
+        for number in range(5):
+            yield f"Item {number}"
+        gate.open()
+
+    query = claude.ask(prompts())
+    results = [message async for message in query if isinstance(message, ResultMessage)]
+    assert [len(result.user_message_uuids) for result in results] == [1, 4]
+    assert results[1].result == "answer to Item 1\nItem 2\nItem 3\nItem 4"
+    [warning] = [record.getMessage() for record in caplog.records if "together" in record.getMessage()]
+    assert "the CLI answered 4 prompts" in warning
+
+    options = query.options.with_(middleware=())
+    async with ph.session(options) as session:
+        texts = [(await session.query(f"Number {number}")).text for number in range(5)]
+    assert texts == [f"answer to Number {number}" for number in range(5)]
+    assert len([record for record in caplog.records if "together" in record.getMessage()]) == 1

@@ -12,7 +12,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import AskSettledError
 from pilothouse.permissions import Ask
-from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

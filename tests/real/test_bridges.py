@@ -12,8 +12,8 @@ from bridge_models import Bridge, read_results, session_of, weather
 
 import pilothouse as ph
 from pilothouse.events import TextDelta, ToolCallFinished, ToolCallStarted
-from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.tools import ToolContext, ToolResult, image_content, text_content
+from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

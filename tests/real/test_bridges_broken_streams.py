@@ -11,7 +11,8 @@ import pytest
 from bridge_models import Bridge, nonce_of, session_of
 
 import pilothouse as ph
-from pilothouse.testing import (
+from pilothouse.tools import ToolContext
+from pilothouse_testing import (
     BrokenSse,
     Gate,
     HttpError,
@@ -24,7 +25,6 @@ from pilothouse.testing import (
     Text,
     Thinking,
 )
-from pilothouse.tools import ToolContext
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from bridge_models import Bridge, read_results, session_of
 
-from pilothouse.testing import ScriptedModel, Steps
+from pilothouse_testing import ScriptedModel, Steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli, pytest.mark.slow]
 

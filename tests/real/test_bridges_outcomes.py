@@ -12,7 +12,7 @@ import pytest
 from bridge_models import Bridge, read_results, session_of, weather
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Steps
+from pilothouse_testing import ScriptedModel, Steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

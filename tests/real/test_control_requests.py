@@ -15,8 +15,8 @@ import pytest
 import pilothouse as ph
 from pilothouse.hooks import HookEvent, StopEvent, UserPromptSubmitEvent
 from pilothouse.permissions import AddRules, PermissionRule, PlanRequest, QuestionRequest, UserQuestion, allow_all
-from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.tools import ToolContent, ToolContext, image_content, mount, resource
+from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

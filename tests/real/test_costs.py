@@ -9,7 +9,9 @@ import pytest
 from conversations import kill_child
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel, Text, ToolUse
+from pilothouse import sync
+from pilothouse_native import NativeTransport
+from pilothouse_testing import RecordedRequest, Reply, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -98,3 +100,96 @@ async def test_a_sub_agent_is_in_the_costs(agent: ph.Agent, scripted_model: Scri
     assert len(costs.models) == 2
     assert costs.usd == pytest.approx(sum(turn.usd for turn in costs.turns))
     assert costs.unpriced_tokens == 0
+
+
+LARGE = {"input_tokens": 5_000, "output_tokens": 5_000}
+SMALL = {"input_tokens": 10, "output_tokens": 10}
+
+
+def delegate(model: ScriptedModel, agents: int, *, in_background: bool, calls: bool) -> None:
+    """The model starts sub-agents with large replies, and goes on with many small ones of its own.
+
+    Args:
+        calls: whether the large replies call tools; else they are the only ones.
+    """
+    step = Reply(ToolUse("Bash", {"command": "sleep 0.2"}), usage=SMALL)
+    large = [Reply(ToolUse("Bash", {"command": "sleep 0.2"}), usage=LARGE)] * 6 if calls else []
+    model.on("SUBTASK", reply=Steps(*large, Reply("report", usage=LARGE)))
+    call = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose"}
+    starts = [ToolUse("Agent", {**call, "run_in_background": in_background}) for _ in range(agents)]
+    model.on("delegate", reply=Steps(Reply(starts, usage=SMALL), *[step] * 6, Reply("done", usage=SMALL)))
+    model.default = Reply("I was woken", usage=SMALL)
+
+
+def count(answer: ph.QueryResult[Any]) -> int:
+    """The tokens that the CLI has counted itself."""
+    return sum(
+        usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+        for usage in answer.model_usage.values()
+    )
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["only_reply", "tool_calls"])
+@pytest.mark.parametrize(("agents", "in_background"), [(1, False), (1, True), (3, True)])
+async def test_a_token_budget_counts_sub_agents(
+    agent: ph.Agent, scripted_model: ScriptedModel, agents: int, in_background: bool, calls: bool
+) -> None:
+    delegate(scripted_model, agents, in_background=in_background, calls=calls)
+    with anyio.fail_after(60):
+        async with agent.session(tools=["Agent", "Bash"], max_budget_tokens=4_000) as session:
+            answer = await session.query("delegate")
+            assert isinstance(answer.error, ph.BudgetError)
+            # Two requests of the model, one of each sub-agent, and one each that was under way.
+            assert len(scripted_model.requests) <= 2 + agents + 1 + agents * calls
+            assert session.costs.total_tokens == count(answer)
+            asked = len(scripted_model.requests)
+            await session.tasks.wait_idle()  # nothing goes on in the background
+        assert len(scripted_model.requests) == asked
+
+
+async def test_sub_agents_after_the_answer_are_stopped_too(agent: ph.Agent, scripted_model: ScriptedModel) -> None:
+    call = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose", "run_in_background": True}
+    step = Reply(ToolUse("Bash", {"command": "sleep 0.2"}), usage={"input_tokens": 10, "output_tokens": 1_000})
+    scripted_model.on("SUBTASK", reply=Steps(*[step] * 20, "report"))
+    scripted_model.on("delegate", reply=Steps(Reply(ToolUse("Agent", call), usage=SMALL), Reply("done", usage=SMALL)))
+    with anyio.fail_after(60):
+        alone = await agent.query("delegate", tools=["Agent", "Bash"], max_budget_tokens=4_000)
+        assert alone.is_success  # the answer was complete before
+        assert len(scripted_model.requests) < 10
+        async with agent.session(tools=["Agent", "Bash"], max_budget_tokens=4_000) as session:
+            asked = len(scripted_model.requests)
+            assert (await session.query("delegate")).is_success
+            await session.tasks.wait_idle()
+            assert len(scripted_model.requests) < asked + 10
+            with pytest.raises(ph.BudgetError):
+                await session.query("more")
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+async def test_nothing_is_counted_twice(agent: ph.Agent, scripted_model: ScriptedModel, in_background: bool) -> None:
+    """A limit that is just enough does not stop the query, however much of its sub-agents is shown."""
+    delegate(scripted_model, 1, in_background=in_background, calls=True)
+    shown: Any = {"forward_subagent_text": True, "partial_messages": True, "tools": ["Agent", "Bash"], "until": "idle"}
+    needed = count(await agent.query("delegate", **shown))
+    # A report may come with a tool result, or wake the model: that is one small reply more.
+    assert (await agent.query("delegate", **shown, max_budget_tokens=needed + 100)).is_success
+
+
+async def test_a_reply_with_a_tool_call_counts_whole(agent: ph.Agent, scripted_model: ScriptedModel) -> None:
+    large = Reply(ToolUse("Bash", {"command": "sleep 0.2"}), usage={"input_tokens": 10, "output_tokens": 10_000})
+    scripted_model.default = lambda request: large
+    ways: list[Any] = [
+        lambda: agent.query("go", max_budget_tokens=4_000),
+        lambda: anyio.to_thread.run_sync(
+            lambda: sync.Agent(agent.options).query("go", max_budget_tokens=4_000).result()
+        ),
+        lambda: agent.query(
+            "go", transport=lambda: NativeTransport(scripted_model.url, "key"), max_budget_tokens=4_000
+        ),
+    ]
+    for ask in ways:
+        asked = len(scripted_model.requests)
+        with anyio.fail_after(60):
+            answer = await ask()
+        assert isinstance(answer.error, ph.BudgetError)
+        assert len(scripted_model.requests) - asked <= 2

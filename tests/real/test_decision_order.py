@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, ToolUse
+from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -15,7 +15,7 @@ from pilothouse.client.event_reader import EventReader
 from pilothouse.errors import RefusalError
 from pilothouse.events import ApiRetry, TextRetracted
 from pilothouse.messages import ApiRetryMessage, RateLimitEvent
-from pilothouse.testing import (
+from pilothouse_testing import (
     BrokenSse,
     Gate,
     Hang,
@@ -72,6 +72,48 @@ async def test_each_failure_of_the_api_has_its_error(
     assert result.error.api_error_status in (failure.status, None)
     with pytest.raises(kind):
         result.raise_for_error()
+
+
+TOKEN = "sk-ant-oat01-scripted-no-real-token"
+REFUSED_KEYS: dict[str, dict[str, Any]] = {
+    "the key in ANTHROPIC_API_KEY": {},
+    "the token in ANTHROPIC_AUTH_TOKEN": {"env": {"ANTHROPIC_API_KEY": None, "ANTHROPIC_AUTH_TOKEN": TOKEN}},
+    "the token in CLAUDE_CODE_OAUTH_TOKEN": {"env": {"ANTHROPIC_API_KEY": None}, "oauth_token": TOKEN},
+    "the key of apiKeyHelper": {"env": {"ANTHROPIC_API_KEY": None}, "settings": {"apiKeyHelper": f"echo {TOKEN}"}},
+    "the key in ANTHROPIC_API_KEY, or the token in ANTHROPIC_AUTH_TOKEN,": {"auth_token": TOKEN},
+}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("name", REFUSED_KEYS)
+async def test_a_refused_key_is_named_by_its_variable(
+    claude: Any, scripted_model: ScriptedModel, name: str, status: int
+) -> None:
+    scripted_model.default = HttpError(status)
+    result = await claude.ask(**REFUSED_KEYS[name])
+    assert type(result.error) is ph.AuthenticationError
+    text = str(result.error)
+    assert result.error.api_error_status == status
+    verb = "the API refused" if status == 401 else "the API does not permit this with"
+    assert f"{verb} {name}" in text
+    assert "Not logged in" not in text
+    assert "log in by running" not in text
+    assert TOKEN not in text
+
+
+async def test_a_missing_key_is_not_called_refused(claude: Any) -> None:
+    result = await claude.ask(env={"ANTHROPIC_API_KEY": None})
+    assert type(result.error) is ph.AuthenticationError
+    assert result.error.api_error_status is None
+    assert "Not logged in (set ANTHROPIC_API_KEY" in str(result.error)
+
+
+async def test_a_session_names_the_refused_token(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = HttpError(401)
+    env = {**scripted_model.env(max_retries=0), "ANTHROPIC_API_KEY": None}
+    async with ph.session(cli=claude.path, cwd=claude.cwd, env=env, auth_token=TOKEN, inherit_env=False) as session:
+        result = await session.query("go")
+        assert "the API refused the token in ANTHROPIC_AUTH_TOKEN" in str(result.error)
 
 
 @pytest.mark.requirement("E70")

@@ -11,8 +11,8 @@ import pytest
 from pilothouse.options import TABLE
 from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.table import Switch, SwitchOrFlag, Target, list_flags
-from pilothouse.testing import ScriptedModel
 from pilothouse.transports.discovery import parse_version
+from pilothouse_testing import ScriptedModel
 
 pytestmark = pytest.mark.real_cli
 

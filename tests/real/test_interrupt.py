@@ -10,7 +10,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.messages import AssistantMessage, ResultMessage
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
+from pilothouse_testing import Gate, Pause, ScriptedModel, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

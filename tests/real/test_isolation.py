@@ -12,7 +12,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.options.isolation import isolation_report
-from pilothouse.testing import ScriptedModel
+from pilothouse_testing import ScriptedModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -23,6 +24,11 @@ ledger = MCPServer("ledger")
 def balance(account: str) -> str:
     "The balance of an account."
     return f"{account}: 7"
+
+@ledger.tool(structured_output=False)
+def note(text: str) -> str:
+    "Note a text."
+    return text
 
 ledger.run("stdio")
 """
@@ -103,3 +109,18 @@ async def test_a_server_that_is_kept_out_is_missed(claude: Any, scripted_model: 
     with anyio.fail_after(20), pytest.raises(ph.ControlError, match="does not have the MCP server 'slow'"):
         await claude.ask(mcp_servers={"slow": server(NEVER)}, settings=denied, wait_for_mcp=True)
     assert not scripted_model.requests
+
+
+async def test_a_call_without_the_model_gives_the_content_of_the_result(
+    claude: Any, scripted_model: ScriptedModel
+) -> None:
+    settings: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env()}
+    servers: Any = {"ledger": server(LEDGER)}
+    async with ph.session(mcp_servers=servers, wait_for_mcp=True, **settings) as session:
+        noted = await session.mcp.call("mcp__ledger__note", {"text": "paid"})
+        assert (noted.content, noted.structured_content) == ([{"type": "text", "text": "paid"}], None)
+        balance = await session.mcp.call("mcp__ledger__balance", {"account": "Ann"})
+    assert balance.structured_content == {"result": "Ann: 7"}
+    assert [block["type"] for block in balance.content] == ["text"]
+    assert json.loads(balance.content[0]["text"]) == {"result": "Ann: 7"}
+    assert isinstance(balance.raw["content"], str)  # as the CLI sent it

@@ -12,7 +12,7 @@ import pytest
 import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.messages import CommandLifecycleMessage, HookStartedMessage, Message
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -11,7 +11,7 @@ import pytest
 import pilothouse as ph
 from pilothouse.messages import SessionTitleChangedMessage
 from pilothouse.options import AgentDefinition, EnabledThinking, Plugin, Sandbox, SystemPromptPreset
-from pilothouse.testing import HttpError, RecordedRequest, ScriptedModel, ToolUse
+from pilothouse_testing import HttpError, RecordedRequest, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

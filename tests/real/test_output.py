@@ -16,7 +16,7 @@ import pilothouse as ph
 from pilothouse.events import OutputRejected
 from pilothouse.messages import ResultMessage
 from pilothouse.options.renderer import MAX_INLINE_BYTES
-from pilothouse.testing import ScriptedModel, ToolUse
+from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -245,3 +245,13 @@ async def test_a_schema_of_draft_2020_12(claude: Any, scripted_model: ScriptedMo
     # As the option, the schema is sent as it is.
     with pytest.raises(ph.CLIExitedError, match="not a valid JSON Schema"):
         await claude.ask("extract", json_schema=schema)
+
+
+@pytest.mark.parametrize("repairs", [0, 1])
+async def test_a_refused_output_is_no_missing_one(claude: Any, scripted_model: ScriptedModel, repairs: int) -> None:
+    scripted_model.reply(call({"number": 7}))
+    scripted_model.default = "I give up"
+    result = await claude.ask("extract", output_type=Invoice, output_repairs=repairs)
+    assert isinstance(result.error, ph.StructuredOutputError)
+    assert "refused its structured output: Output does not match required schema" in str(result.error)
+    assert (result.error.value, result.error.attempts) == ({"number": 7}, 1 + repairs)

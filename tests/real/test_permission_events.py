@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
-from pilothouse.transports import Player, Recorder
+from pilothouse_testing import Player, RecordedRequest, Recorder, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

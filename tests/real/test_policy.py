@@ -14,7 +14,7 @@ from pilothouse.messages import SystemMessage
 from pilothouse.options import PolicyWarning
 from pilothouse.options.policy import CALL_KINDS
 from pilothouse.permissions import QuestionRequest
-from pilothouse.testing import ScriptedModel, ToolUse
+from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -94,10 +94,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "allowed, asks": {**ASKED, "allowed_tools": ["Bash"], "settings": {"permissions": {"ask": ["Bash"]}}},
     "allowed, rules passed over": {**ASKED, "allowed_tools": ["*", "mcp__*", "bash", "Bash(curl"]},
     "allowed, a blank in the rule": {**ASKED, "allowed_tools": ["WebFetch (domain:example.com)", "mcp__own__f(*)"]},
-    "denied, rules passed over": {
-        **ASKED,
-        "settings": {"permissions": {"deny": ["Bash(curl", "WebFetch (*)", "Bash)"]}},
-    },
     "denied": {**ASKED, "disallowed_tools": ["Bash", "Edit"]},
     "denied, all": {**ASKED, "disallowed_tools": ["*"]},
     "denied, mcp": {**ASKED, "disallowed_tools": ["mcp__*"]},
@@ -133,6 +129,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "edit": {"preset": "edit"},
     "edit, somebody": {"preset": "edit", **ASKED},
     "full": {"preset": "full", "env": SANDBOX},
+    "untrusted_repository": {"preset": "untrusted_repository", **ASKED},
 }
 
 

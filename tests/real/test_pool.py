@@ -10,9 +10,9 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.hooks import SessionStartEvent
-from pilothouse.language_model import LanguageModel
-from pilothouse.testing import ScriptedModel, ToolUse
-from pilothouse.testing.conformance import AgentSuite
+from pilothouse_models import LanguageModel
+from pilothouse_testing import ScriptedModel, ToolUse
+from pilothouse_testing.conformance import AgentSuite
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.anyio]
 

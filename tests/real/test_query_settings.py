@@ -13,7 +13,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
-from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

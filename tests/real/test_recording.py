@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from pilothouse.client import Agent
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
-from pilothouse.testing.conformance import AgentSuite, local_settings
-from pilothouse.transports import Cassette, Player, Recorder
-from pilothouse.transports.cassettes.playback import diff_cassettes
+from pilothouse_testing import Cassette, Player, Recorder, ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing.cassettes.playback import diff_cassettes
+from pilothouse_testing.conformance import AgentSuite, local_settings
 
 pytestmark = pytest.mark.real_cli
 

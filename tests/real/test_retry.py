@@ -15,7 +15,7 @@ from pilothouse.client.sessions import Session
 from pilothouse.events import RetryScheduled
 from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import Hang, HttpError, Pause, RecordedRequest, ScriptedModel, Text, ToolUse
+from pilothouse_testing import Hang, HttpError, Pause, RecordedRequest, ScriptedModel, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

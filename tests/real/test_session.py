@@ -17,7 +17,7 @@ from conversations import kill_child, user_texts
 import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.messages import TaskNotificationMessage
-from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -131,7 +131,7 @@ async def test_a_child_that_was_killed_before_it_saved_the_conversation(
             with pytest.raises(ph.CLIExitedError, match="SIGKILL"):
                 await session.query("slow")
         # The CLI writes what it was asked first, and what was said a moment later: this is what it leaves between.
-        lines = path.read_text().splitlines(keepends=True)
+        lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         path.write_text("".join(line for line in lines if json.loads(line)["type"] == "queue-operation"))
         assert path.stat().st_size
         result = await session.query("two")

@@ -10,7 +10,7 @@ from conversations import user_texts
 
 import pilothouse as ph
 from pilothouse.errors import SessionExistsError
-from pilothouse.testing import ScriptedModel
+from pilothouse_testing import ScriptedModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -15,8 +15,8 @@ import pytest
 from process_checks import eventually
 
 from pilothouse import sync as ph
-from pilothouse.testing import ScriptedModel, ToolUse
 from pilothouse.transports.discovery import probe_version
+from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.real_cli
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,8 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse import transcripts
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
+import pilothouse_transcripts as transcripts
+from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -45,6 +46,36 @@ def asked(model: ScriptedModel) -> str:
 
 def contents(messages: list[ph.Message]) -> list[Any]:
     return [message.raw["message"]["content"] for message in messages]
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "summary"),
+    [(ph.image(PNG), "[picture]"), (ph.document(b"words", title="plan.txt"), "[document: plan.txt]")],
+    ids=["picture", "document"],
+)
+async def test_a_session_whose_prompts_have_no_text_is_listed(
+    agent: ph.Agent, claude: Any, config: Path, prompt: Any, summary: str
+) -> None:
+    async with agent.session() as session:
+        await session.query([prompt])
+        await session.query([prompt])
+        key = session.id
+    assert key is not None
+    (info,) = transcripts.list_sessions(claude.cwd)
+    assert (info.session_id, info.summary, info.first_prompt) == (key, summary, None)
+    assert transcripts.get_session_info(key) == info
+    assert "fine" in transcripts.export_session(key)
+    assert {hit.session_id for hit in transcripts.search_sessions("fine")} == {key}
+    fork = transcripts.fork_session(key)
+    async with agent.session(resume=fork.session_id) as session:
+        assert (await session.query("and now in words")).text == "fine"
+    listed = {one.session_id: one.summary for one in transcripts.list_sessions(claude.cwd)}
+    assert listed == {key: summary, fork.session_id: f"{summary} (fork)"}
 
 
 @pytest.mark.requirement("L60", "E26")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import Gate, Pause, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -10,7 +10,7 @@ import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
 from pilothouse.messages import ResultMessage
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import HttpError, ScriptedModel, ToolUse
+from pilothouse_testing import HttpError, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 

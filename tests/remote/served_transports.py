@@ -15,11 +15,11 @@ from connection_proxy import Proxy
 from served_host import Served, settings
 
 from pilothouse.options import Invocation
-from pilothouse.remote import Backoff
-from pilothouse.remote.transport import WebSocketTransport
-from pilothouse.server import Host
-from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryTransport, Transport
+from pilothouse_host import Host
+from pilothouse_remote import Backoff
+from pilothouse_remote.transport import WebSocketTransport
+from pilothouse_testing.conformance import MEMORY_PEERS
 
 PLAIN = Invocation(cli="auto", argv=("--print",), env={})
 QUICK = Backoff(first=0.01, longest=0.05)
@@ -38,7 +38,7 @@ async def host_with_proxy(
     make = make_transport or (lambda: MemoryTransport(script))
     environ = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     with anyio.fail_after(LIMIT * 2), tempfile.TemporaryDirectory() as directory:
-        chosen = settings(Path(directory), **{"drain_seconds": 0.1, "env": ("*",), **changes})
+        chosen = settings(Path(directory), **{"drain_seconds": 0.1, **changes})
         served = Served(lambda: Host(chosen, environ=environ, make_transport=make), token=token)
         await anyio.to_thread.run_sync(served.start)
         try:

@@ -19,10 +19,10 @@ from served_transports import PLAIN, host_with_proxy, read, served
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.invocation import PrivateFile
-from pilothouse.remote.messages import HostAddress
-from pilothouse.remote.transport import WebSocketTransport, make_launch_message
-from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import MemoryTransport
+from pilothouse_remote.messages import HostAddress
+from pilothouse_remote.transport import WebSocketTransport, make_launch_message
+from pilothouse_testing.conformance import MEMORY_PEERS
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +39,11 @@ async def test_nothing_that_was_inherited_travels(monkeypatch: pytest.MonkeyPatc
     assert launch.env == {"MINE": "yes", "NOT_THIS": None, "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000"}
     assert launch.cwd == "/srv/work"
     assert "inherited" not in repr(invocation.explicit_env) + repr(launch)
+
+
+async def test_only_the_host_decides_what_its_children_leave_running() -> None:
+    with pytest.raises(UsageError, match="option 'keep_detached': the host decides"):
+        make_launch_message(render(Options(keep_detached=True), {}))
 
 
 async def test_private_files_travel_with_their_content() -> None:
@@ -91,7 +96,7 @@ async def test_settings_that_are_too_large_are_reported_before_anything_is_sent(
     "url",
     [
         "",
-        "http://a:1",
+        "ftp://a:1",
         "ws://",
         "ws://:1",
         "ws://a:b",
@@ -112,6 +117,8 @@ def test_addresses_that_are_none_are_refused(url: str) -> None:
         ("ws://127.0.0.1:8765", "ws://127.0.0.1:8765/v1/wire", True),
         ("ws://localhost", "ws://localhost/v1/wire", True),
         ("ws://[::1]:80/", "ws://[::1]:80/v1/wire", True),
+        ("http://127.0.0.1:8765", "ws://127.0.0.1:8765/v1/wire", True),
+        ("https://host.example", "wss://host.example/v1/wire", False),
         ("wss://host.example/pilot/wire", "wss://host.example/pilot/wire", False),
         ("ws://127.0.0.1.example:1", "ws://127.0.0.1.example:1/v1/wire", False),
     ],

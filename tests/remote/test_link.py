@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pilothouse.errors import ProtocolError
-from pilothouse.remote.link import WINDOW_BYTES, Link, ReceiveWindow, SendBuffer
-from pilothouse.remote.messages import Ack, DataChunk, Ended, EndInput, Ping, Pong, Refused, decode_item, encode_item
+from pilothouse_remote.link import WINDOW_BYTES, Link, ReceiveWindow, SendBuffer
+from pilothouse_remote.messages import Ack, DataChunk, Ended, EndInput, Ping, Pong, Refused, decode_item, encode_item
 
 SMALL = 64  # bytes of the window
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import UsageError
-from pilothouse.remote import Backoff
-from pilothouse.remote.link import CompleteLines, ReplayFilter, is_control
+from pilothouse.protocol.frame_reader import CompleteLines
+from pilothouse_remote import Backoff
+from pilothouse_remote.link import ReplayFilter, is_control
 
 REQUEST = json.dumps({"request_id": "1", "type": "control_request", "request": {"subtype": "can_use_tool"}}).encode()
 ANSWER = b'{"type":"control_response","response":{"subtype":"success","request_id":"ph_1"}}'

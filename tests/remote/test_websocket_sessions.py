@@ -20,11 +20,11 @@ from pilothouse.errors import OptionsError, PilothouseError, RemoteError, Sessio
 from pilothouse.hooks import HookMatcher
 from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-from pilothouse.remote.transport import WebSocketTransport
-from pilothouse.testing import ScriptedModel
-from pilothouse.testing.script import Steps, ToolUse
 from pilothouse.tools import tool
-from pilothouse.transports import CliTransport, RecordingTransport
+from pilothouse.transports import CliTransport
+from pilothouse_remote.transport import WebSocketTransport
+from pilothouse_testing import RecordingTransport, ScriptedModel
+from pilothouse_testing.script import Steps, ToolUse
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,8 @@ def settings(scripted_model: ScriptedModel) -> dict[str, Any]:
 
 @asynccontextmanager
 async def host_of(cli: Path, model: ScriptedModel) -> AsyncGenerator[tuple[Served, Proxy]]:
-    async with host_with_proxy(make_transport=CliTransport, cli=str(cli), roots=(str(model.home),)) as found:
+    named = tuple(model.env(max_retries=0))  # the clients bring them all
+    async with host_with_proxy(make_transport=CliTransport, cli=str(cli), roots=(str(model.home),), env=named) as found:
         yield found
 
 

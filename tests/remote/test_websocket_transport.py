@@ -6,22 +6,22 @@ import random
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import anyio
 import pytest
 from connection_proxy import cut_after, cut_before_ready, swallow_after
+from places import source_files
 from process_checks import until
 from served_host import TOKEN
 from served_transports import LIMIT, PLAIN, QUICK, host_with_proxy, read, served
 
+from pilothouse.access import RefusedRequestError
 from pilothouse.errors import CLIStartError, RemoteError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.remote import Backoff
-from pilothouse.remote.transport import WebSocketTransport
-from pilothouse.server import RefusedRequestError
-from pilothouse.testing.conformance import MEMORY_PEERS
 from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport
+from pilothouse_remote import Backoff
+from pilothouse_remote.transport import WebSocketTransport
+from pilothouse_testing.conformance import MEMORY_PEERS
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ async def test_a_new_connection_that_is_half_open_is_not_waited_for_until_the_en
     def swallow_ready(which: str, count: int, data: bytes) -> bytes:
         return b"" if which == "down" and count else data
 
-    monkeypatch.setattr("pilothouse.remote.connection.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("pilothouse_remote.connection.CONNECT_SECONDS", 1.0)
     backoff = Backoff(first=0.01, longest=0.05, give_up_after=10.0)
     async with host_with_proxy() as (_, proxy), served(WebSocketTransport(proxy.url, reconnect=backoff)) as transport:
         proxy.plans = [swallow_ready]
@@ -272,7 +272,7 @@ async def test_a_refusal_is_reported_with_its_code(code: str, monkeypatch: pytes
     async def refuse(*args: object) -> None:
         raise RefusedRequestError(code, "not here")
 
-    monkeypatch.setattr("pilothouse.server.websocket._open_session", refuse)
+    monkeypatch.setattr("pilothouse_host.websocket._open_session", refuse)
     async with host_with_proxy() as (host, _):
         with pytest.raises(RemoteError, match="not here") as caught:
             await WebSocketTransport(host.url).start(PLAIN)
@@ -415,7 +415,8 @@ async def test_what_was_never_started_cannot_be_left() -> None:
 
 def test_the_package_is_asked_for_when_it_is_needed() -> None:
     program = (
-        "import sys; sys.modules['websockets.client'] = None\nfrom pilothouse import *\n"
+        "import sys; sys.modules['websockets.client'] = None\n"
+        "from pilothouse import *\nfrom pilothouse_remote import on_host\n"
         "try: on_host('ws://127.0.0.1:1')\nexcept UsageError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -423,6 +424,5 @@ def test_the_package_is_asked_for_when_it_is_needed() -> None:
 
 
 def test_the_package_is_imported_in_one_file() -> None:
-    source = Path(__file__).parents[2] / "src" / "pilothouse"
-    users = [path.name for path in source.rglob("*.py") if "from websockets" in path.read_text()]
+    users = [path.name for path in source_files() if "from websockets" in path.read_text()]
     assert [name for name in users if "server" not in name] == ["websocket.py"]

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from served_host import Served, settings
 
-from pilothouse.server import Host, auth
+from pilothouse.access import guard
+from pilothouse_host import Host
 
 MakeHost = Callable[..., Served]
+ACCESS = ("token", "tokens", "origins", "names", "routes")
 
 
 @pytest.fixture(autouse=True)
 def _quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong token is answered a little late; `test_a_wrong_token_is_answered_late` looks at how late."""
-    monkeypatch.setattr(auth, "WRONG_TOKEN_SECONDS", 0.01)
+    monkeypatch.setattr(guard, "WRONG_TOKEN_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def serve_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     made: list[Served] = []
 
     def make(**given: Any) -> Served:
-        access = {name: given.pop(name) for name in ("token", "tokens", "origins", "names") if name in given}
+        access = {name: given.pop(name) for name in ACCESS if name in given}
         own = {name: given.pop(name) for name in ("make_transport",) if name in given}
         environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **given.pop("environ", {})}
         chosen = settings(tmp_path, **{"drain_seconds": 0.2, **given})

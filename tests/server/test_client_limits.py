@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 from served_host import ARGV, TOKEN, Served, settings
 
 import pilothouse as ph
-from pilothouse.errors import UsageError
-from pilothouse.remote.transport import WebSocketTransport
-from pilothouse.server import ClientLimits, Host, make_app
-from pilothouse.testing import FakeCLI, ScriptedModel, ToolUse
+from pilothouse.errors import SettingsError, UsageError
+from pilothouse_host import ClientLimits, Host, make_app
+from pilothouse_remote.transport import WebSocketTransport
+from pilothouse_testing import FakeCLI, ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +74,70 @@ async def test_settings_that_the_host_forces(
     async with over(served, can_use_tool=lambda request: True, **options).session() as session:
         assert (await session.query("Run it")).text == "denied"
     assert not (tmp_path / "work" / "over-there").exists()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.real_cli
+async def test_a_host_with_settings_that_the_cli_drops_does_not_start(
+    real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    environ = {"PATH": os.environ["PATH"], **scripted_model.env(max_retries=0)}
+    for forced, message in (
+        ({"permissions": {"deny": "Bash"}}, r"permissions\.deny: expected a list of rules.*The host does not start"),
+        ({"permissions": {"deny": ["Bash("]}}, r"permissions\.deny\[0\]: 'Bash\(' is not a permission rule"),
+    ):
+        chosen = settings(tmp_path, cli=real_cli, clients=ClientLimits(managed_settings=forced))
+        with pytest.raises(SettingsError, match=message):
+            async with Host(chosen, environ=environ):
+                pass
+    assert not scripted_model.requests
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.real_cli
+@pytest.mark.filterwarnings("ignore::pilothouse.options.PolicyWarning")
+async def test_broken_settings_of_a_client_end_its_session(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel
+) -> None:
+    served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
+    broken = {"permissions": {"deny": ["Bash"]}, "cleanupPeriodDays": "x"}
+    refused = {"permissions": {"deny": ["Bash("]}}
+    for options, message in (
+        ({"settings": broken}, "cleanupPeriodDays: Expected number"),
+        ({"settings": refused}, "is not a permission rule"),
+        ({"managed_settings": refused}, "is not a permission rule"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            async with over(served, **options).session():
+                pass
+        body = {"options": options, "prompt": "Hi"}
+        status, answer = await anyio.to_thread.run_sync(lambda body=body: served.request("POST", "/v1/sessions", body))
+        assert status == 400
+        assert message in json.dumps(answer)
+    assert not scripted_model.requests
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.real_cli
+async def test_keys_in_the_settings_of_the_host_stay_there(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.default = "ok"
+    (scripted_model.home / ".claude").mkdir()
+    own = {"env": {"SOME_PASSWORD": SECRET}, "permissions": {"deny": ["WebFetch"]}}
+    (scripted_model.home / ".claude" / "settings.json").write_text(json.dumps(own))
+    served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
+    deny = {"permissions": {"deny": ["Bash"]}}
+    async with over(served, settings=deny).session() as session:
+        assert (await session.query("Hi")).text == "ok"
+        found = await session.settings.get()
+    assert SECRET not in str(found.raw)
+    assert [each["settings"].get("permissions") for each in found.sources] == [own["permissions"], deny["permissions"]]
+    answer = await answered(served, {"settings": deny, "setting_sources": ["user"]}, "Hi")
+    assert answer["last_result"]["text"] == "ok"
+    served.stop()
+    for file in tmp_path.glob("host.sqlite*"):
+        assert SECRET.encode() not in file.read_bytes()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -202,5 +267,3 @@ def test_an_owner_goes_on_only_with_what_it_can_name(serve_host: MakeHost) -> No
         for argument in ("--continue", "--resume", "--resume=title"):
             with served.dial(token=ANN) as dialled:
                 assert dialled.start((*ARGV, argument))["op"] == "refused"
-        known = {"resume": "0b0c0d0e-0000-4000-8000-000000000000"}
-        assert served.request("POST", "/v1/sessions", {"options": known}, token=ANN)[0] == 201

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from served_host import TOKEN, Program, Served
 
+from pilothouse.access import guard
+from pilothouse.access.owners import OPERATOR, Access
 from pilothouse.errors import UsageError
-from pilothouse.server import application, auth, check_token, connections
-from pilothouse.server.application import compute_connection_limit, raise_descriptor_limit
-from pilothouse.testing import FakeCLI
+from pilothouse_host import application, check_token, connections
+from pilothouse_host.application import compute_connection_limit, raise_descriptor_limit
+from pilothouse_testing import FakeCLI
 
 MakeHost = Callable[..., Served]
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
@@ -161,7 +163,7 @@ def test_the_longest_waiter_is_dropped_first_from_the_address_with_most() -> Non
             self.aborted = True
 
     async def run() -> None:
-        slots = connections.ConnectionLimiter(24)
+        slots = connections.ConnectionLimiter(24, frozenset({OPERATOR}))
         assert slots.max_waiting == 6
         one = Transport("10.0.0.1")
         many = [Transport("10.0.0.2") for _ in range(6)]
@@ -173,10 +175,10 @@ def test_the_longest_waiter_is_dropped_first_from_the_address_with_most() -> Non
         slots.start_waiting(last)  # type: ignore[arg-type]
         assert [each.aborted for each in (*many, last)] == [True, *[False] * 6]
         taken = [Transport("10.0.0.3") for _ in range(18)]
-        assert all(slots.acquire(each) for each in taken)  # type: ignore[arg-type]
-        assert not slots.acquire(last)  # type: ignore[arg-type]
-        slots.release()
-        assert slots.acquire(last)  # type: ignore[arg-type]
+        assert all(slots.acquire(each, Access()) for each in taken)  # type: ignore[arg-type]
+        assert not slots.acquire(last, Access())  # type: ignore[arg-type]
+        slots.release(Access())
+        assert slots.acquire(last, Access())  # type: ignore[arg-type]
         slots.drop_half()
         assert [each.aborted for each in (one, *many[1:])] == [True, True, True, False, False, False]
 
@@ -218,7 +220,9 @@ def test_descriptors_run_out_and_come_back(monkeypatch: pytest.MonkeyPatch, capl
         monkeypatch.setattr(loop, "sock_accept", without_descriptors)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             accepting = asyncio.create_task(
-                connections.accept_connections(listening, Protocol, connections.ConnectionLimiter(64))
+                connections.accept_connections(
+                    listening, Protocol, connections.ConnectionLimiter(64, frozenset({OPERATOR}))
+                )
             )
             with socket.create_connection(listening.getsockname()):
                 await asyncio.wait_for(got.wait(), 20)
@@ -287,10 +291,10 @@ def test_a_wrong_token_is_answered_late(serve_host: MakeHost, monkeypatch: pytes
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(auth.anyio, "sleep", sleep)  # type: ignore[attr-defined]
+    monkeypatch.setattr(guard.anyio, "sleep", sleep)  # type: ignore[attr-defined]
     assert served.request("GET", "/v1/sessions", token=TOKEN + "x")[0] == 401
-    assert auth.WRONG_TOKEN_SECONDS in waited
+    assert guard.WRONG_TOKEN_SECONDS in waited
     waited.clear()
     assert served.request("GET", "/v1/sessions", token=None)[0] == 401
     assert served.request("GET", "/v1/sessions")[0] == 200
-    assert auth.WRONG_TOKEN_SECONDS not in waited
+    assert guard.WRONG_TOKEN_SECONDS not in waited

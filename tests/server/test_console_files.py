@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from served_host import TOKEN, Program, Served
+from places import CONSOLE_FILES
+from served_host import PYTHON, TOKEN, Program, Served
 
-from pilothouse.cli import console
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import ConsoleRequest
 from pilothouse.errors import UsageError
-from pilothouse.server import ClientLimits
-from pilothouse.testing import FakeCLI
+from pilothouse_cli import console
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.failures import KEY_VARIABLES, PROVIDER_VARIABLES
+from pilothouse_cli.flags import ConsoleRequest
+from pilothouse_cli.screen import Screen
+from pilothouse_host import ClientLimits
+from pilothouse_testing import FakeCLI
 
 MakeHost = Callable[..., Served]
-STATIC = Path(__file__).parents[2] / "src/pilothouse/server/static"
-VENDOR = STATIC / "vendor"
+VENDOR = CONSOLE_FILES / "vendor"
 
 
 def test_the_files_of_other_projects_are_those_that_are_listed() -> None:
@@ -90,6 +97,9 @@ def test_model_and_mode_of_a_session_change_for_good(serve_host: MakeHost) -> No
         assert (status, "up to 'acceptEdits'" in refusal["error"]["message"]) == (403, True)
         assert served.request("POST", path, {"permission_mode": "none"})[0] == 403
         assert served.request("GET", f"/v1/sessions/{made['id']}")[1]["start"]["options"] == changed
+        with served.events(last=0) as events:
+            told = [next(events)["data"]["start"]["options"] for _ in range(3)]
+        assert told == [{"model": "haiku"}, {"model": "haiku"}, changed]  # pages that follow the events show it
 
 
 def write_transcript(home: Path, work: Path, session: str) -> None:
@@ -137,7 +147,8 @@ async def test_a_host_that_runs_is_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", TOKEN)
-    screen: Any = None
+    notes = io.StringIO()
+    screen = Screen(io.StringIO(), notes)
     with FakeCLI() as fake, Program(tmp_path, fake.path) as served:
         url = f"http://127.0.0.1:{served.port}"
         assert await console.console(parse(["console", "--join", url]), screen) == 0
@@ -146,6 +157,7 @@ async def test_a_host_that_runs_is_joined(
         kept.write_text(json.dumps({"url": url, "token": TOKEN, "process": os.getpid()}))
         assert await console.console(parse(["console", "--journal", str(tmp_path / "host.sqlite")]), screen) == 0
         assert capsys.readouterr().out == f"{url}/#token={TOKEN}\n"
+        assert "joined the console that runs already" in notes.getvalue()  # the file of an older version
         monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", "another-token-9876543210")
         for wrong in (url, "http://127.0.0.1:1", "file:///etc"):
             with pytest.raises(UsageError, match="--join"):
@@ -191,3 +203,80 @@ def test_the_link_of_a_console_is_kept_for_this_user_alone(tmp_path: Path) -> No
             program.process.terminate()
             program.process.wait(20)
             assert not kept.exists()
+
+
+def call_console(directory: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*PYTHON, "-m", "pilothouse", "console", "--journal", str(directory / "host.sqlite"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_second_call_says_what_it_joined_and_ignores_no_flag(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    work = tmp_path / "work"
+    with FakeCLI() as fake, Program(tmp_path, fake.path, "--idle", "60", command="console") as served:
+        same = call_console(tmp_path, "--root", "work", "--idle", "60", "--port", str(served.port), cwd=tmp_path)
+        assert (same.returncode, "#token=" in same.stdout) == (0, True)
+        assert f"its sessions work below {work}" in same.stderr
+        assert re.search(r"joined the console that was started at \d\d:\d\d", same.stderr)
+        there = call_console(tmp_path, cwd=work)
+        assert (there.returncode, "another one" in there.stderr) == (0, False)
+        elsewhere = call_console(tmp_path, cwd=other)
+        assert elsewhere.returncode == 0
+        assert f"for sessions in {other}, start another one: pilothouse console --journal FILE" in elsewhere.stderr
+        refused = call_console(tmp_path, "--root", str(other), "--port", "1", "--openai", cwd=other)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"http://127.0.0.1:{served.port} has the console that was started at" in refused.stderr
+        assert "--port, --root and --openai would have no effect on it" in refused.stderr
+
+
+def test_flags_of_a_host_are_refused_beside_join(tmp_path: Path) -> None:
+    refused = call_console(tmp_path, "--join", "http://127.0.0.1:1", "--root", ".", "--token-file", "none")
+    assert refused.returncode == 2
+    assert "--join starts no host, so --root would have no effect" in refused.stderr
+
+
+@pytest.mark.parametrize("key", [None, "sk-ant-fake-0123456789"])
+def test_a_console_without_a_key_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    if sys.platform == "darwin":
+        pytest.skip("a login may be in the keychain")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES, "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    if key is not None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", key)
+    with FakeCLI() as fake:
+        program = Program(tmp_path, fake.path, command="console")
+        with program:
+            code, output = program.end(signal.SIGTERM)
+    assert code == 0
+    told = [way in output for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY", "chat --local")]
+    assert told == [key is None] * 3
+
+
+@pytest.mark.requirement("E84")
+def test_the_browser_is_opened_without_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user can read command lines; the browser gets the path of a page that only this user can read."""
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {opened}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("pilothouse_cli.console.OPEN_SECONDS", 0.0)
+    with FakeCLI() as fake, Program(tmp_path, fake.path, "--open", command="console") as served:
+        while not opened.exists() or not opened.read_text():
+            time.sleep(0.02)
+        address = opened.read_text().strip()
+        assert TOKEN not in address
+        page = Path(address.removeprefix("file://"))
+        assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert f'url=http://127.0.0.1:{served.port}/#token={TOKEN}"' in page.read_text()
+        joining = ["console", "--join", f"http://127.0.0.1:{served.port}", "--open"]
+        monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", TOKEN)
+        screen: Any = None
+        assert anyio.run(console.console, parse(joining), screen) == 0
+    assert TOKEN not in opened.read_text()
+    assert len(opened.read_text().splitlines()) == 2

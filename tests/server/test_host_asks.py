@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 from served_host import LIMIT, TOKEN, Program, Served
 
-from pilothouse.server import ClientLimits
-from pilothouse.testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
+from pilothouse_cli.chat_on_host import BlockingHostClient
+from pilothouse_host import ClientLimits
+from pilothouse_host.asks import MAX_ASK_BYTES
+from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
 
 MakeHost = Callable[..., Served]
 BASH = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
@@ -178,6 +183,63 @@ def test_events_of_all_sessions_resume_without_loss(serve_host: MakeHost) -> Non
     for last, status in (("x", 400), (str(seen[-1]["id"] + 100), 400), ("-1", 400)):
         with served.response("GET", "/v1/events", Last_Event_ID=last) as answer:
             assert answer.status == status
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("path", ["", "/", "/v1/wire"])
+def test_a_chat_takes_either_scheme_of_an_address(serve_host: MakeHost, scheme: str, path: str) -> None:
+    served = serve_host()
+    client = BlockingHostClient(f"{scheme}://127.0.0.1:{served.port}{path}", TOKEN)
+    assert client.call("GET", "/v1/sessions")["sessions"] == []
+
+
+def test_a_chat_shows_an_ask_that_is_too_long_for_an_event(serve_host: MakeHost) -> None:
+    given = {"file_path": "/a", "content": "first line\n" + "x" * 100_000}
+    with asking(tool_name="Write", input=given, tool_use_id="call_1") as fake:
+        served = serve_host(cli=fake.path)
+        command = [sys.executable, "-m", "pilothouse", "chat", "--remote", f"http://127.0.0.1:{served.port}", "hi"]
+        env = {**os.environ, "PILOTHOUSE_HOST_TOKEN": TOKEN}
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        with subprocess.Popen(command, env=env, stderr=subprocess.STDOUT, text=True, bufsize=1, **pipes) as chat:
+            assert chat.stdin is not None
+            assert chat.stdout is not None
+            shown = ""
+            while "first line" not in shown:
+                shown += (line := chat.stdout.readline())
+                assert line, shown
+            chat.stdin.write("y\n")
+            chat.stdin.close()
+            chat.stdout.read()
+            assert chat.wait(LIMIT) == 0
+        assert response(fake)["behavior"] == "allow"
+    assert "/a" in shown
+
+
+def test_a_form_that_is_too_long_for_a_person_is_declined(
+    serve_host: MakeHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {f"field{number}": {"type": "string"} for number in range(20_000)}
+    body: dict[str, Any] = {
+        "mcp_server_name": "forms",
+        "message": "Fill",
+        "requested_schema": {"type": "object", "properties": fields},
+    }
+    fake = FakeCLI().expect("user").emit(frames.init()).ask("elicitation", **body).emit(frames.result("done"))
+    with fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        assert finish(served, made["id"])["last_result"]["text"] == "done"
+        assert response(fake)["action"] == "decline"
+    assert "declined a form of the MCP server 'forms'" in caplog.text
+
+
+def test_an_ask_that_is_too_long_for_a_person_is_denied(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+    with asking(**{**BASH, "input": {"command": "x" * MAX_ASK_BYTES}}) as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
+        finish(served, made["id"])
+        assert "too long for a person to read" in response(fake)["message"]
+    assert "denied a request of" in caplog.text
 
 
 def test_an_ask_that_nobody_settles_is_denied(serve_host: MakeHost) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pilothouse.access.owners import OPERATOR, Owner
 from pilothouse.errors import UsageError
-from pilothouse.server.journal import (
+from pilothouse.transports import ExitInfo
+from pilothouse_host.journal import (
     RESTARTED_DETAIL,
     JournaledSession,
     JournalError,
@@ -22,7 +24,6 @@ from pilothouse.server.journal import (
     OutputPrunedError,
     SqliteWorker,
 )
-from pilothouse.transports import ExitInfo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -94,9 +95,56 @@ async def test_old_sessions_go_and_the_oldest_when_there_is_too_much(tmp_path: P
         assert await journal.sweep() == ["a"]  # one that is live stays
 
 
+def owned(name: str, owner: str) -> JournaledSession:
+    return JournaledSession(name, "wire", "live", "c", time.time(), time.time(), {"owner": owner} if owner else {})
+
+
+async def test_too_much_of_one_owner_costs_the_others_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j", keep_total=1000) as (journal, _):
+        for name, owner, size in (
+            ("bob", "bob", 200), ("host", "", 200), ("ann1", "ann", 300), ("ann2", "ann", 300), ("ann3", "ann", 300),
+        ):  # fmt: skip
+            await journal.create(owned(name, owner))
+            await journal.append(name, 0, b"x" * size)
+            if name != "ann3":
+                await journal.update(name, state="ended")
+        assert await journal.sweep() == ["ann1"]
+        await journal.append("ann3", 300, b"x" * 700)
+        assert await journal.sweep() == ["ann2"]  # what runs stays, and bob and the operator do not pay for it
+        assert await journal.sweep() == []
+
+
+async def test_the_owner_of_a_conversation_is_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse_host.journal.KEPT_CONVERSATIONS", 2)
+    ann, bob = Owner("ann"), Owner("bob")
+    async with opened(tmp_path / "j") as (journal, _):
+        assert await journal.read_conversation_owner("c1") is None
+        assert [await journal.claim_conversation("c1", each) for each in (ann, bob, OPERATOR)] == [ann] * 3
+        assert await journal.claim_conversation("c2", OPERATOR) == OPERATOR
+    async with opened(tmp_path / "j") as (journal, _):
+        assert await journal.read_conversation_owner("c1") == ann
+        for name in ("c3", "c4", "c5"):
+            await journal.claim_conversation(name, bob)
+        found = [await journal.read_conversation_owner(f"c{number}") for number in range(1, 6)]
+        assert found == [ann, OPERATOR, None, bob, bob]  # the last two of each
+
+
+async def test_options_are_beside_the_row_that_each_output_changes(tmp_path: Path) -> None:
+    async with opened(tmp_path / "j") as (journal, _):
+        start = {"cwd": "/x", "options": {"system_prompt": "y" * 1000}}
+        await journal.create(JournaledSession("a", "hosted", "live", "", 1.0, 1.0, start))
+        await journal.update("a", start={**start, "title": "t"})
+        [[row]] = await journal._database.call(lambda found: found.execute("SELECT start FROM session").fetchall())
+        assert b"y" not in row
+    async with opened(tmp_path / "j") as (journal, [found]):
+        assert found.start == {**start, "title": "t"}
+        await journal.forget("a")
+        assert await journal._database.call(lambda found: found.execute("SELECT * FROM options").fetchall()) == []
+
+
 async def test_pruning_keeps_what_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.server.journal.PRUNE_STEP_BYTES", 1)
-    monkeypatch.setattr("pilothouse.server.journal.TAIL_BYTES", 1)
+    monkeypatch.setattr("pilothouse_host.journal.PRUNE_STEP_BYTES", 1)
+    monkeypatch.setattr("pilothouse_host.journal.TAIL_BYTES", 1)
     async with opened(tmp_path / "j") as (journal, _):
         made = record("a")
         await journal.create(made)

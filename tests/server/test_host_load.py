@@ -18,7 +18,7 @@ from served_host import ARGV, LIMIT, TOKEN, Program, Served, numbers
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 WAIT = 120.0
 

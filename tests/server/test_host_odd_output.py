@@ -17,9 +17,10 @@ from session_cli import Cli, Say, bash_request
 from test_host_races import finish, opened, until
 from test_rest import until as wait_until
 
+from pilothouse.access.owners import OPERATOR
 from pilothouse.permissions import Ask
-from pilothouse.server import rest
-from pilothouse.testing import frames
+from pilothouse_host import rest
+from pilothouse_testing import frames
 
 HALF = "\ud83d"
 DEEP = b"[" * 5000 + b"]" * 5000
@@ -74,7 +75,7 @@ async def test_half_of_a_surrogate_pair_does_not_end_the_host(tmp_path: Path) ->
         await host.send_prompt(session, "act")
         await finish(session)
         assert session.describe()["last_result"]["text"] == f"cut here: {HALF}"
-        events = [(kind, json.loads(data)) for _, kind, data in await host.journal.read_events(0, "")]
+        events = [(kind, json.loads(data)) for _, kind, data in await host.journal.read_events(0, OPERATOR)]
         [asked] = [data for kind, data in events if kind == "asked"]
         assert asked["request"]["input"] == {"command": f"echo {HALF}"}
         assert events[-1][1]["last_result"]["text"] == f"cut here: {HALF}"

@@ -13,8 +13,8 @@ import pytest
 from served_host import TOKEN, Program, Served
 
 import pilothouse as ph
-from pilothouse.remote.transport import WebSocketTransport
-from pilothouse.testing import FakeCLI, ScriptedModel, ToolUse
+from pilothouse_remote.transport import WebSocketTransport
+from pilothouse_testing import FakeCLI, ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.anyio
 

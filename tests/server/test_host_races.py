@@ -15,11 +15,12 @@ import pytest
 from served_host import LIMIT, Served, settings
 from session_cli import Cli, Say, bash_request, hang, start_task
 
+from pilothouse.access import RefusedRequestError
+from pilothouse.access.owners import OPERATOR
 from pilothouse.permissions import Ask
-from pilothouse.server import Host, journal, rest
-from pilothouse.server.policy import RefusedRequestError
-from pilothouse.server.sessions import RestSession
-from pilothouse.testing import frames
+from pilothouse_host import Host, journal, rest
+from pilothouse_host.sessions import RestSession
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -71,7 +72,7 @@ async def test_a_session_that_is_removed_twice_at_a_time_is_closed_once(tmp_path
             for _ in range(3):
                 group.start_soon(host.close, session)
         assert (cli.running, host.sessions) == (set(), [])
-        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        events = [kind for _, kind, _ in await host.journal.read_events(0, OPERATOR)]
         assert (events.count("closed"), events[-1]) == (1, "closed")
 
 
@@ -95,7 +96,7 @@ async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(
         await host.close(session)
         is_closed.set()
         await finish(session)
-        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        events = [kind for _, kind, _ in await host.journal.read_events(0, OPERATOR)]
         assert (events.count("closed"), events[-1]) == (1, "closed")
 
 
@@ -110,7 +111,7 @@ async def test_a_session_that_gets_a_prompt_while_it_is_swept_leaves_no_child(tm
             await host.send_prompt(session, "late")
             assert session.has_child
         assert (session.has_child, cli.running, host.sessions) == (False, set(), [])
-        events = [kind for _, kind, _ in await host.journal.read_events(0, "")]
+        events = [kind for _, kind, _ in await host.journal.read_events(0, OPERATOR)]
         assert events.count("closed") == 1
 
 
@@ -231,7 +232,7 @@ async def test_an_ask_of_a_removed_session_is_withdrawn(tmp_path: Path) -> None:
     async with opened(tmp_path, cli) as host:
         session, _ = await ask_between_prompts(cli, host)
         await host.close(session)
-        events = [(kind, json.loads(data)) for _, kind, data in await host.journal.read_events(0, "")]
+        events = [(kind, json.loads(data)) for _, kind, data in await host.journal.read_events(0, OPERATOR)]
         told = [(kind, data["by"] if kind == "settled" else "") for kind, data in events if kind != "session"]
         assert told == [("asked", ""), ("settled", "withdrawn"), ("closed", "")]
         assert (await host.journal.read_asks(), session.asks.describe()) == ([], [])
@@ -282,7 +283,7 @@ async def test_prompts_at_the_same_time_keep_the_limits(tmp_path: Path) -> None:
             for session in sessions:
                 group.start_soon(send, host, session, "hi")
         assert (len(found), sum(session.has_child for session in sessions)) == (2, 1)
-        assert found[0].startswith("this host runs 1 sessions")
+        assert found[0].startswith("this host runs 1 children at most")
         [session] = [session for session in sessions if session.has_child]
         await finish(session)
         cli.acts["hang"] = hang
@@ -317,7 +318,7 @@ async def test_a_viewer_that_was_too_slow_learns_that_it_has_missed_events(
     async with opened(tmp_path, Cli()) as host:
         session = await host.start_rest_session({})
         await until(lambda: host.journal.last_event > 0)
-        slow, quick = rest.stream_host_events(host, "", 0), rest.stream_host_events(host, "", 0)
+        slow, quick = rest.stream_host_events(host, OPERATOR, 0), rest.stream_host_events(host, OPERATOR, 0)
         assert [(await anext(slow))[:6], (await anext(quick))[:6]] == [b"id: 1\n"] * 2
         for number in range(2, 13):
             await until(lambda: host.journal.last_event >= number)  # noqa: B023

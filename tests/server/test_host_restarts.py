@@ -16,10 +16,10 @@ from process_checks import eventually, is_dead
 from served_host import LIMIT, TOKEN, Dialled, Program, Served, numbers, prompt, settings
 
 import pilothouse as ph
-from pilothouse.remote import on_host
-from pilothouse.server.host import Host
-from pilothouse.server.journal import JournaledSession, OutputJournal
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_host.host import Host
+from pilothouse_host.journal import JournaledSession, OutputJournal
+from pilothouse_remote import on_host
+from pilothouse_testing import FakeCLI, frames
 
 MakeHost = Callable[..., Served]
 RESULT = b'"type": "result"'

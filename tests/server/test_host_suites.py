@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from served_host import TOKEN, Served
 
 from pilothouse.options import Invocation
-from pilothouse.remote import WebSocketTransport
-from pilothouse.testing import ScriptedModel
-from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, AgentSuite, Behaviour, TransportSuite
 from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport, Transport
+from pilothouse_remote import WebSocketTransport
+from pilothouse_testing import ScriptedModel
+from pilothouse_testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, AgentSuite, Behaviour, TransportSuite
 
 MakeHost = Callable[..., Served]
 
@@ -41,7 +41,7 @@ class TestTransportOnHost(TransportSuite):
 
     @pytest.fixture(autouse=True)
     def _host(self, serve_host: MakeHost) -> None:
-        self.host = serve_host(make_transport=lambda: MemoryTransport(peer_of_suite), env=("*",))
+        self.host = serve_host(make_transport=lambda: MemoryTransport(peer_of_suite), env=("SUITE_API_KEY",))
 
     def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
         argv = ("--print", f"--model={behaviour}")
@@ -67,7 +67,7 @@ class TestTransportOverBrokenConnections(TransportSuite):
 
     @pytest.fixture(autouse=True)
     async def _host(self, anyio_backend: str, serve_host: MakeHost) -> AsyncGenerator[None]:
-        host = serve_host(make_transport=lambda: ChildOfSuite(close_grace=0.05), env=("*",))
+        host = serve_host(make_transport=lambda: ChildOfSuite(close_grace=0.05), env=("SUITE_API_KEY",))
         async with Proxy(host.port).running() as self.proxy:
             yield
 

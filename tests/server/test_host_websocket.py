@@ -12,8 +12,8 @@ import pytest
 from served_host import ARGV, LIMIT, Served, prompt
 from websockets.exceptions import InvalidStatus
 
-from pilothouse.remote.link import WINDOW_BYTES
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_remote.link import WINDOW_BYTES
+from pilothouse_testing import FakeCLI, frames
 
 RESULT = b'"type": "result"'
 MakeHost = Callable[..., Served]
@@ -42,7 +42,7 @@ def test_a_session_over_the_wire(serve_host: MakeHost) -> None:
         assert ended["exit_code"] == 0
         assert [line["type"] for line in _lines(client.output)] == ["system", "assistant", "result"] * 2
         [call] = fake.calls
-        assert call.argv == list(ARGV)
+        assert call.argv == ["--permission-mode=default", *ARGV]
         assert call.prompts == ["hi", "and again"]
         assert call.saw_eof
 

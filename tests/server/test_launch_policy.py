@@ -9,20 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilothouse.access import RefusedRequestError
+from pilothouse.access.owners import Owner
+from pilothouse.client.on_behalf import TOKEN_VARIABLE
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.options import Options, PrivateFile, render
-from pilothouse.options.table import TABLE, list_flags
-from pilothouse.remote.messages import LaunchMessage
-from pilothouse.server.policy import (
+from pilothouse.options.table import TABLE, EnvSwitch, EnvVar, SplitTarget, list_flags
+from pilothouse_host.policy import (
     ALLOWED_FLAGS,
-    DEFAULT_ENV,
-    TOKEN_VARIABLE,
+    CLIENT_OPTIONS,
+    CLIENT_VARIABLES,
     ClientLimits,
     ControlRequestRefusedError,
     HostPolicy,
     InputFilter,
-    RefusedRequestError,
 )
+from pilothouse_remote.messages import LaunchMessage
 
 ARGV = ("--print", "--verbose")
 BASE = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host", TOKEN_VARIABLE: "x" * 20, "CLAUDECODE": "1"}
@@ -52,7 +54,7 @@ def policy(tmp_path: Path) -> HostPolicy:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "root" / "out").symlink_to("/")
     (tmp_path / "root" / "beside").symlink_to(tmp_path / "second")
-    return HostPolicy("/bin/claude", (str(tmp_path / "root"), str(tmp_path / "second")), DEFAULT_ENV, BASE)
+    return HostPolicy("/bin/claude", (str(tmp_path / "root"), str(tmp_path / "second")), (), BASE)
 
 
 def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> None:
@@ -68,16 +70,16 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
     )
     made = render(options, {})
     admitted = policy.admit(
-        LaunchMessage(made.argv, made.files, made.trailing_args, {"ANTHROPIC_MODEL": "x"}, made.cwd)
+        LaunchMessage(made.argv, made.files, made.trailing_args, {"CLAUDE_CODE_MAX_RETRIES": "3"}, made.cwd)
     )
-    assert (admitted.argv, admitted.cwd) == (made.argv, made.cwd)
+    assert (admitted.argv, admitted.cwd) == (("--permission-mode=default", *made.argv), made.cwd)
     read = [(file.flag, file.suffix, _plain(file)) for file in made.files]
     assert [(file.flag, file.suffix, _plain(file)) for file in admitted.files] == read
     assert admitted.cli == "/bin/claude"
     assert dict(admitted.env) == {
         "PATH": "/bin",
         "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host",
-        "ANTHROPIC_MODEL": "x",
+        "CLAUDE_CODE_MAX_RETRIES": "3",
     }
     prompt = render(Options(prompt_via="argv"), {}, prompt="-what is this?")
     assert policy.admit(LaunchMessage(prompt.argv, tail=prompt.trailing_args)).trailing_args == (
@@ -101,7 +103,9 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         ({"argv": (*ARGV, "--add-dir=out/etc")}, "is not below"),
         ({"argv": (*ARGV, "--add-dir=../root-too")}, "is not below"),
         ({"argv": (*ARGV, "--settings=/etc/passwd")}, "is not below"),
-        ({"argv": (*ARGV, "--debug-file=../../x")}, "is not below"),
+        ({"argv": (*ARGV, "--system-prompt-file=../../x")}, "is not below"),
+        ({"argv": (*ARGV, "--debug-file=x")}, "--debug-file: this host does not take it"),
+        ({"argv": (*ARGV, "--project-config-root=sub")}, "this host does not take it"),
         ({"argv": (*ARGV, "--resume=../../secret.jsonl")}, "not a path"),
         ({"argv": (*ARGV, "--model=" + "x" * 200_000)}, "too long"),
         ({"argv": (*ARGV, "--model=a\0b")}, "NUL"),
@@ -140,6 +144,10 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         ({"argv": ARGV, "tail": ("--print", "update")}, "could be a command"),
         ({"argv": ARGV, "tail": ("--print", "--worktree")}, "one prompt"),
         ({"argv": ARGV, "tail": ("mcp", "list")}, "one prompt"),
+        ({"argv": ARGV, "tail": ("--print", "--settings={}", "--")}, "one prompt"),
+        ({"argv": ARGV, "tail": ("--settings={}", "--print", "--")}, "one prompt"),
+        ({"argv": ARGV, "tail": ("--print", "--settings={}", "-p")}, "one prompt"),
+        ({"argv": ARGV, "tail": ("a prompt", "--")}, "one prompt"),
         ({"argv": ARGV, "cwd": "/"}, "cwd: '/' is not below"),
         ({"argv": ARGV, "cwd": "out"}, "is not below"),
         ({"argv": ARGV, "cwd": ".."}, "is not below"),
@@ -147,8 +155,22 @@ def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> 
         ({"argv": ARGV, "cwd": "no/where"}, "there is no directory"),
         ({"argv": ARGV, "env": {"PATH": "/tmp"}}, "env: this host does not take 'PATH'"),
         ({"argv": ARGV, "env": {"LD_PRELOAD": None}}, "does not take 'LD_PRELOAD'"),
-        ({"argv": ARGV, "env": {"ANTHROPIC_A=B": "x"}}, "cannot be set"),
-        ({"argv": ARGV, "env": {"ANTHROPIC_A": "x\0"}}, "cannot be set"),
+        ({"argv": ARGV, "env": {"ANTHROPIC_A=B": "x"}}, "does not take"),
+        ({"argv": ARGV, "env": {"ANTHROPIC_BASE_URL": "x\0"}}, "cannot be set"),
+        *(
+            ({"argv": ARGV, "env": {name: "x"}}, f"does not take {name!r}; its operator may: --env NAME")
+            for name in (
+                "ANTHROPIC_MODEL",
+                "ANTHROPIC_UNIX_SOCKET",
+                "CLAUDE_CODE_DIAGNOSTICS_FILE",
+                "CLAUDE_CODE_PLUGIN_DIRS",
+                "CLAUDE_CODE_SHELL_PREFIX",
+                "CLAUDE_CODE_TMPDIR",
+                "CLAUDE_CONFIG_DIR",
+                TOKEN_VARIABLE,
+            )
+        ),
+        (settings_file(permissions={"additionalDirectories": ["/etc"]}), "additionalDirectories: '/etc' is not below"),
         ({"argv": ARGV, "files": (PrivateFile("settings", "/../x", b""),)}, "cannot be written"),
         ({"argv": ARGV, "files": (PrivateFile("a=b", ".json", b""),)}, "cannot be written"),
         (
@@ -187,11 +209,8 @@ SERVER = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authori
     "settings",
     [
         ELSEWHERE,
-        *(
-            {"env": {name: "x"}}
-            for name in ("ANTHROPIC_UNIX_SOCKET", "ANTHROPIC_FOUNDRY_RESOURCE", "CLAUDE_CODE_API_BASE")
-        ),
-        *({"env": {name: "x"}} for name in ("CLAUDE_CODE_HTTPS_PROXY", "CLAUDE_CODE_CLIENT_CERT")),
+        *({"env": {name: "1"}} for name in ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")),
+        {"env": {"OF_THE_OPERATOR": "x"}},
         {"apiKeyHelper": "echo sk-ant-of-the-client"},
         {
             "hooks": {
@@ -203,6 +222,7 @@ SERVER = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authori
 def test_settings_that_redirect_do_not_get_the_key(
     policy: HostPolicy, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
+    policy = msgspec.structs.replace(policy, env=("OF_THE_OPERATOR",))
     text = json.dumps(settings)
     (tmp_path / "root" / "settings.json").write_text(text)
     for wish in (
@@ -259,6 +279,8 @@ def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path
         ({"permissions": {"defaultMode": "bypassPermissions"}}, "up to 'acceptEdits'"),
         ({"hooks": {"Stop": [1]}}, "takes no hooks"),
         ({"statusLine": {"type": "command"}, "apiKeyHelper": "x"}, "takes no apiKeyHelper, statusLine"),
+        ({"aSettingOfTomorrow": "x"}, "takes no aSettingOfTomorrow"),
+        ({"sandbox": {"enabled": True, "ripgrep": {"command": "x"}}}, "takes no sandbox.ripgrep"),
     ):
         with pytest.raises(RefusedRequestError, match=words):
             some.admit(*asked(**settings_file(**settings)))
@@ -268,8 +290,9 @@ def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path
 def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
     forced = {"permissions": {"deny": ["Bash"]}}
     held = changed(policy, managed_settings=forced)
-    name, _, value = held.admit(*asked(ARGV)).argv[-1].partition("=")
-    assert (name, json.loads(value)) == ("--managed-settings", forced)
+    name, _, value = held.admit(*asked(ARGV)).argv[2].partition("=")
+    sent = json.loads(value)
+    assert (name, sent["permissions"]["deny"][0]) == ("--managed-settings", "Bash")
     for wish in (
         asked((*ARGV, "--managed-settings={}")),
         asked((*ARGV, "--managed-settings-in-initialize")),
@@ -282,7 +305,9 @@ def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
 def test_flags_that_an_operator_allows(policy: HostPolicy) -> None:
     with pytest.raises(RefusedRequestError, match="--allow-flag brief"):
         policy.admit(*asked((*ARGV, "--brief")))
-    assert changed(policy, flags=("brief",)).admit(*asked((*ARGV, "--brief"))).argv[-1] == "--brief"
+    # Last, also if it takes a value: it must not swallow what the host adds.
+    given = (*ARGV, "--brief")
+    assert changed(policy, flags=("brief",)).admit(*asked(given)).argv == ("--permission-mode=default", *given)
     for wrong in (
         {"flags": ("--brief",)},
         {"permission_mode": "root"},
@@ -366,9 +391,112 @@ def test_prompts_as_they_are(policy: HostPolicy) -> None:
         verbatim.admit(*asked(ARGV, tail=("--print", "@/etc/passwd is this")))
 
 
-def test_every_flag_that_pilothouse_sends_is_taken() -> None:
-    flags = {flag for row in TABLE.values() for flag in list_flags(row.target)}
+def test_every_variable_that_options_send_is_taken() -> None:
+    def names(target: Any) -> set[str]:
+        parts = target.targets if isinstance(target, SplitTarget) else (target,)
+        return {part.name for part in parts if isinstance(part, EnvVar | EnvSwitch)}
+
+    sent = {name for option in CLIENT_OPTIONS for name in names(TABLE[option].target)}
+    assert sent <= CLIENT_VARIABLES
+    assert not any("*" in name for name in CLIENT_VARIABLES)
+
+
+def test_what_owners_of_further_tokens_start_with(policy: HostPolicy) -> None:
+    ann = policy.for_owner(Owner("ann"))
+    assert ann.admit(*asked(ARGV)).argv[:2] == ("--permission-mode=default", "--setting-sources=user")
+    assert ann.admit(*asked((*ARGV, "--permission-mode=plan", "--setting-sources="))).argv[-1] == "--setting-sources="
+    for source in ("project", "user,local"):
+        with pytest.raises(RefusedRequestError, match="not allowed here, but user"):
+            ann.admit(*asked((*ARGV, f"--setting-sources={source}")))
+    assert ann.is_verbatim
+    more = changed(ann, setting_sources=("user", "project"), verbatim_prompts=False)
+    assert more.admit(*asked(ARGV)).argv[1] == "--setting-sources=user,project"
+    assert not more.is_verbatim
+    # The operator's own sessions begin as `claude` does, until a limit is set.
+    assert policy.admit(*asked(ARGV)).argv == ("--permission-mode=default", *ARGV)
+    assert "--setting-sources=user" in changed(policy, programs=False).admit(*asked(ARGV)).argv
+    low = changed(policy, permission_mode="plan").admit(*asked(ARGV)).argv
+    assert "--permission-mode=plan" in low
+
+
+def test_sessions_of_clients_have_no_memory_of_a_directory(policy: HostPolicy) -> None:
+    for client in (policy.for_owner(Owner("ann")), changed(policy, programs=False)):
+        made = client.admit(*asked(ARGV))
+        assert made.env["CLAUDE_CODE_DISABLE_AUTO_MEMORY"] == "1"
+        assert made.explicit_env["CLAUDE_CODE_DISABLE_AUTO_MEMORY"] == "1"  # for children elsewhere
+        with pytest.raises(RefusedRequestError, match="does not take 'CLAUDE_CODE_DISABLE_AUTO_MEMORY'"):
+            client.admit(*asked(ARGV, env={"CLAUDE_CODE_DISABLE_AUTO_MEMORY": "0"}))
+    assert "CLAUDE_CODE_DISABLE_AUTO_MEMORY" not in policy.admit(*asked(ARGV)).env
+
+
+def test_limits_become_managed_settings(policy: HostPolicy) -> None:
+    assert policy.for_owner(Owner("ann")).managed_settings is None
+    forced = {"permissions": {"deny": ["Bash"]}, "allowedMcpServers": [{"serverName": "mine"}], "x": 1}
+    low = changed(policy, programs=False, mcp_servers=False, permission_mode="default", managed_settings=forced)
+    made = dict(low.managed_settings or {})
+    permissions = made.pop("permissions")
+    assert made == {
+        "allowManagedHooksOnly": True,
+        "allowManagedMcpServersOnly": True,
+        "allowedMcpServers": [{"serverName": "mine"}],  # the operator's own word
+        "disableSkillShellExecution": True,
+        "strictKnownMarketplaces": [],
+        "x": 1,
+    }
+    assert permissions["disableBypassPermissionsMode"] == "disable"
+    assert permissions["deny"][0] == "Bash"
+    assert any(rule.startswith("Edit(//") and rule.endswith("/.claude/*.json)") for rule in permissions["deny"])
+
+
+def test_yes_to_a_call_changes_no_settings_file(policy: HostPolicy) -> None:
+    def answer(*updates: dict[str, Any]) -> bytes:
+        body = {"behavior": "allow", "updatedPermissions": list(updates)}
+        return json.dumps({"type": "control_response", "response": {"request_id": "1", "response": body}}).encode()
+
+    check = InputFilter(policy.for_owner(Owner("ann"))).check_line
+    rule = {"type": "addRules", "behavior": "allow", "rules": [{"toolName": "Bash"}], "destination": "userSettings"}
+    [passed] = json.loads(check(answer(rule)))["response"]["response"]["updatedPermissions"]
+    assert passed == {**rule, "destination": "session"}
+    with pytest.raises(ProtocolError, match="is not below"):
+        check(answer({"type": "addDirectories", "directories": ["/"], "destination": "session"}))
+    assert InputFilter(policy).check_line(answer(rule)) == answer(rule)  # the operator's own
+
+
+def test_handshakes_with_fields_that_no_list_has(policy: HostPolicy) -> None:
+    low = changed(policy, programs=False, mcp_servers=False)
+    for fields, words in (
+        ({"plugins": [{"type": "local", "path": "/x"}]}, "no plugins"),
+        ({"mcpServers": {"s": {"command": "x"}}}, "no MCP servers"),
+        ({"ofTomorrow": 1}, "does not take 'ofTomorrow'"),
+        ({"agents": {"a": {"description": "d", "prompt": "p", "ofTomorrow": "x"}}}, "no ofTomorrow"),
+    ):
+        with pytest.raises(ControlRequestRefusedError, match=words):
+            InputFilter(low).check_line(line("initialize", **fields))
+    fine = line("initialize", hooks={"Stop": []}, sdkMcpServers=["s"], agents={"a": {"description": "d", "prompt": ""}})
+    assert InputFilter(low).check_line(fine) == fine
+
+
+def test_every_option_is_the_clients_or_the_hosts() -> None:
+    of_the_host = {
+        *("asks", "can_use_tool", "cli", "config_dir", "confirm", "debug_file", "hooks", "inherit_env"),
+        *(
+            "instrumentation",
+            "isolation",
+            "keep_detached",
+            "max_line_bytes",
+            "middleware",
+            "on_elicitation",
+            "on_plan",
+            "on_question",
+        ),
+        *("on_user_dialog", "project_config_root", "prompt_via", "session_lease", "session_store_flush", "stderr"),
+        *("transport", "user"),
+    }
+    assert TABLE.keys() == CLIENT_OPTIONS | of_the_host  # a new option needs a decision
+    assert not CLIENT_OPTIONS & of_the_host
+    flags = {flag for name in CLIENT_OPTIONS for flag in list_flags(TABLE[name].target)}
     assert flags <= ALLOWED_FLAGS.keys()
+    assert not {"debug-file", "project-config-root"} & ALLOWED_FLAGS.keys()
     assert (
         not {"remote", "rc", "cloud", "worktree", "plugin-url", "sdk-url", "dangerously-skip-permissions"}
         & ALLOWED_FLAGS.keys()

@@ -16,10 +16,10 @@ from served_host import LIMIT, TOKEN, Served, prompt, settings
 
 from pilothouse import Query, QueryResult, UsageError
 from pilothouse.errors import StoreError
-from pilothouse.server import Host, rest
-from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import CliTransport
 from pilothouse.transports.base import TransportWrapper
+from pilothouse_host import Host, rest
+from pilothouse_testing import FakeCLI, frames
 
 MakeHost = Callable[..., Served]
 
@@ -219,7 +219,7 @@ def test_an_event_reader_sees_that_a_session_waits(serve_host: MakeHost) -> None
 
 
 def test_a_line_that_is_too_long_for_an_event(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.server.rest.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("pilothouse_host.rest.MAX_LINE_BYTES", 1000)
     long = frames.assistant("x" * 2000)
     with FakeCLI().turn(frames.init(), long, frames.result("done")) as fake:
         served = serve_host(cli=fake.path)
@@ -255,6 +255,7 @@ def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeH
         ({"options": {"api_key": "sk-ant-secret"}}, 400, "keys belong in the environment"),
         ({"options": {"cli": "/bin/sh"}}, 400, "belongs to the host"),
         ({"options": {"user": "root"}}, 400, "belongs to the host"),
+        ({"options": {"keep_detached": True}}, 400, "belongs to the host"),
         ({"options": {"cwd": "/"}}, 403, "is not below"),
         ({"options": {"add_dirs": ["/etc"]}}, 403, "is not below"),
         ({"options": {"env": {"PATH": "/tmp"}}}, 403, "does not take 'PATH'"),
@@ -328,6 +329,8 @@ def test_requests_need_a_token_and_an_allowed_origin(serve_host: MakeHost) -> No
         ({"Host": "pilot.example:99"}, 200),
         ({"Host": "[::1]:8750"}, 200),
         ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost:80.evil.example"}, 403),
+        ({"Host": "[::1].evil.example"}, 403),
         ({"Host": ""}, 403),
         ({"Origin": "https://console.example"}, 200),
         ({"Origin": "https://evil.example"}, 403),
@@ -403,7 +406,7 @@ def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyP
         served = serve_host(cli=fake.path, max_prompts=2)
         _, made = served.request("POST", "/v1/sessions", {})
         for waiting, status in ((2, 429), (1, 202)):
-            monkeypatch.setattr("pilothouse.server.sessions.RestSession.waiting_count", waiting)
+            monkeypatch.setattr("pilothouse_host.sessions.RestSession.waiting_count", waiting)
             assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "x"})[0] == status
         monkeypatch.undo()
         until(served, made["id"], waiting=0)
@@ -468,7 +471,7 @@ def test_the_journal_and_the_list_of_sessions_hold_no_key(
     serve_host: MakeHost, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     with FakeCLI().text("one") as fake:
-        served = serve_host(cli=fake.path)
+        served = serve_host(cli=fake.path, env=("ANTHROPIC_BETAS", "CLAUDE_CODE_A", "CLAUDE_CODE_DB_PASS"))
         status, made = served.request("POST", "/v1/sessions", {"options": {**options, "model": "haiku"}})
         assert status in (200, 201), made
         listed = served.request("GET", "/v1/sessions")[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -12,25 +13,17 @@ from pathlib import Path
 import pytest
 from served_host import TOKEN, Program
 
-from pilothouse.cli.arguments import parse
-from pilothouse.cli.flags import ServeRequest
 from pilothouse.errors import UsageError
-from pilothouse.server import (
-    Host,
-    HostSettings,
-    check_token,
-    find_default_journal,
-    find_token,
-    is_loopback,
-    listen,
-    make_app,
-)
-from pilothouse.testing import FakeCLI
+from pilothouse_cli.arguments import parse
+from pilothouse_cli.flags import ServeRequest
+from pilothouse_host import Host, HostSettings, check_token, find_default_journal, find_token, listen, make_app
+from pilothouse_remote.messages import is_loopback
+from pilothouse_testing import FakeCLI
 
 
 def test_flags() -> None:
     assert parse(["serve"]) == ServeRequest()
-    words = "--host ::1 --port 9 --public --root a --root b --env X_* --name n --origin https://o --token-file t"
+    words = "--host ::1 --port 9 --public --root a --root b --env X_A --name n --origin https://o --token-file t"
     line = f"serve {words} --journal j --cli c --max-sessions 3 --idle 4 --drain 5 --keep-days 0.5"
     asked = parse([*line.split()])
     limits = "--client a=f --max-permission-mode plan --no-client-programs --no-client-mcp --no-client-settings"
@@ -45,7 +38,7 @@ def test_flags() -> None:
         verbatim_prompts=True,
         allow_flags=("brief",),
     )
-    places = {"roots": ("a", "b"), "env": ("X_*",), "names": ("n",), "origins": ("https://o",), "cli": "c"}
+    places = {"roots": ("a", "b"), "env": ("X_A",), "names": ("n",), "origins": ("https://o",), "cli": "c"}
     numbers = {"max_sessions": 3, "idle": 4.0, "drain": 5.0, "keep_days": 0.5}
     where = {"host": "::1", "port": 9, "public": True, "token_file": "t", "journal": "j"}
     assert asked == ServeRequest(**where, **places, **numbers)  # type: ignore[arg-type]
@@ -100,9 +93,13 @@ def test_limits_and_tokens_of_the_command(tmp_path: Path) -> None:
                 == 201
             )
             program.end(signal.SIGTERM)
-        [call] = fake.calls
+        at_the_start, call = fake.calls
         assert "--brief" in call.argv
-        assert '--managed-settings={"permissions":{"deny":["Bash"]}}' in call.argv
+        for each in (at_the_start, call):  # the first child tells whether the settings can be taken
+            [managed] = [argument for argument in each.argv if argument.startswith("--managed-settings=")]
+            settings = json.loads(managed.partition("=")[2])
+            assert settings["permissions"]["deny"][0] == "Bash"
+            assert settings["allowManagedHooksOnly"] is settings["allowManagedMcpServersOnly"] is True
 
 
 def test_where_tokens_come_from(tmp_path: Path) -> None:

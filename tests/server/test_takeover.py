@@ -12,8 +12,8 @@ from served_host import TOKEN, Served
 
 import pilothouse as ph
 from pilothouse.errors import RemoteError
-from pilothouse.remote import WebSocketTransport
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_remote import WebSocketTransport
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 MakeHost = Callable[..., Served]
 LIMIT = 60.0

@@ -17,8 +17,8 @@ from pilothouse.client import Query
 from pilothouse.client.sessions import Session
 from pilothouse.messages import Message, SystemMessage
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer
+from pilothouse_testing import frames
 
 SOON = RetryPolicy(attempts=3, first_delay=0.01, jitter=0.0)
 LONG = RetryPolicy(attempts=3, first_delay=60.0, jitter=0.0)

@@ -10,7 +10,7 @@ from session_cli import TASK_ENDED, Cli, bash_request, start_task, talking
 
 import pilothouse as ph
 from pilothouse.messages.core import ASKED
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time, pytest.mark.parametrize("until", ["idle", "result"])]
 

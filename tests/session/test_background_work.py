@@ -12,7 +12,7 @@ from session_cli import Cli, Say, talking
 import pilothouse as ph
 from pilothouse.driver.pending_work import BackgroundAttribution
 from pilothouse.messages import TaskNotificationMessage, from_dict
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

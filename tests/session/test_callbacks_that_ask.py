@@ -12,7 +12,7 @@ from mcp.server import MCPServer
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

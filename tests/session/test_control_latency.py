@@ -14,7 +14,7 @@ from session_cli import Cli, Say, talking
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 CALLS = 40
 

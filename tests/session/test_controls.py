@@ -112,6 +112,22 @@ async def test_refusals_of_the_real_cli_are_raised(cli: Cli, transcripts: list[P
         assert (await session.query("still here")).text == "re: still here"
 
 
+async def test_the_content_of_an_mcp_call_is_a_list_also_if_the_cli_sends_a_text(cli: Cli) -> None:
+    blocks = [{"type": "image", "data": "aGk="}]
+    cases: list[tuple[Any, list[dict[str, Any]]]] = [
+        ('{"r":8}', [{"type": "text", "text": '{"r":8}'}]),
+        ("", [{"type": "text", "text": ""}]),
+        (blocks, blocks),
+        (None, []),
+    ]
+    async with talking(cli) as session:
+        for sent, content in cases:
+            cli.answers["mcp_call"] = {"content": sent, "structuredContent": {"r": 8}}
+            result = await session.mcp.call("mcp__x__y")
+            assert (result.content, result.structured_content) == (content, {"r": 8})
+            assert result.raw["content"] == sent
+
+
 @pytest.mark.requirement("R10", "G30")
 async def test_many_requests_at_once_get_their_own_answers(cli: Cli) -> None:
     cli.answers["get_task_output"] = lambda body: {"output": body["task_id"]}

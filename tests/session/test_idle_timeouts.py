@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 from failing_api import DEADLINE, Api, asking, notes
-from session_cli import STOPPED, Cli, Say, hang
+from session_cli import STOPPED, Cli, Say, hang, talking
 
 import pilothouse as ph
 from pilothouse.driver import child_run
 from pilothouse.messages import Message
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -219,3 +219,84 @@ async def test_a_session_whose_child_is_stuck_goes_on_with_a_new_one(monkeypatch
         assert (await it.query("two")).text == "re: two"
         assert (len(api.children), it.session.restarts) == (2, 1)
         assert api.saved[str(it.session.id)] == ["one", "two"]
+
+
+class BrokenError(Exception):
+    """What an iterable of prompts raises."""
+
+
+async def prompts_that_break() -> AsyncIterator[str]:
+    yield "waits"
+    await anyio.sleep(0.5)
+    raise BrokenError("broken off")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "expected"),
+    [
+        ("waits", {"idle_timeout": 0.5}, "option idle_timeout"),
+        ("waits", {"timeout": 0.5}, "option timeout"),
+        ("waits", {"startup_timeout": 0.5}, "option startup_timeout"),
+        (prompts_that_break, {}, "broken off"),
+    ],
+    ids=["idle_timeout", "timeout", "startup_timeout", "prompts"],
+)
+async def test_a_failed_query_takes_back_its_prompt_and_no_more(
+    cli: Cli, prompt: Any, settings: dict[str, Any], expected: str
+) -> None:
+    """The prompt waits in the queue of the CLI, behind a turn that the CLI began by itself."""
+    async with talking(cli) as session:
+        await session.query("one")
+        await cli.children[0].write(frames.init())
+        await cli.children[0].write(frames.assistant("background work"))
+        cli.hold = lambda frame: cli.queue(0, frame)
+        with anyio.fail_after(DEADLINE), pytest.raises(Exception, match=expected) as caught:
+            await session.query(prompt if isinstance(prompt, str) else prompt(), **settings)
+        assert isinstance(caught.value, ph.QueryTimeout if settings else BrokenError)
+        assert [c["subtype"] for c in cli.controls] == ["cancel_async_message"]
+        assert cli.uuids_queued(0) == []
+        cli.hold = None
+        assert (await session.query("next")).text == "re: next"
+        assert cli.prompts == [["one", "next"]]
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout", "timeout"])
+async def test_a_report_that_the_prompt_was_taken_back_hides_no_failure(cli: Cli, limit: str) -> None:
+    """It may come before the response to the request that took the prompt back."""
+
+    async def take_back() -> None:
+        while not cli.controls:
+            await anyio.sleep(0.1)
+        uuid = cli.controls[0]["message_uuid"]
+        await cli.children[0].write({"type": "command_lifecycle", "command_uuid": uuid, "state": "cancelled"})
+
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        await session.query("one")
+        cli.hold = lambda frame: cli.queue(0, frame)
+        cli.silent.add("cancel_async_message")
+        group.start_soon(take_back)
+        settings: dict[str, Any] = {limit: 0.5}
+        query = session.query("waits", **settings)
+        with anyio.fail_after(60), pytest.raises(ph.QueryTimeout, match=f"option {limit}"):
+            await query
+        assert query.state == "failed"
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout", "timeout"])
+async def test_an_interrupt_while_a_query_is_stopped_hides_no_failure(cli: Cli, limit: str) -> None:
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        await session.query("one")
+        cli.acts["slow"] = hang
+        cli.silent.add("interrupt")  # so that stopping it takes a while
+        settings: dict[str, Any] = {limit: 0.5}
+        query = session.query("slow", **settings)
+
+        async def interrupt() -> None:
+            await anyio.sleep(2)
+            assert query.state == "active"
+            await query.interrupt()
+            assert query.state == "failed"
+
+        group.start_soon(interrupt)
+        with anyio.fail_after(60), pytest.raises(ph.QueryTimeout, match=f"option {limit}"):
+            await query

@@ -10,7 +10,7 @@ from session_cli import Cli, die
 
 import pilothouse as ph
 from pilothouse import sync as blocking
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from session_cli import Cli, Say, die, hang, talking
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
-from pilothouse.testing import frames
 from pilothouse.transports import Health, MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

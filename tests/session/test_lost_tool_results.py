@@ -12,7 +12,7 @@ from session_cli import Cli, Say, hang
 
 import pilothouse as ph
 from pilothouse.driver import child_run
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 

@@ -11,7 +11,7 @@ import pytest
 from process_checks import is_dead, until
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from session_cli import Cli, die, hang
 
 import pilothouse as ph
 from pilothouse.driver import warm_child
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ import pilothouse as ph
 from pilothouse.client.queries import Query
 from pilothouse.driver import NextPrompt
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, StreamEvent
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 

@@ -10,14 +10,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 from continuation_queries import DEADLINE, Plan, cancelled, forever, no_end, prompt, query_runner
-from session_cli import Cli, Say, hang
+from session_cli import TASK_ENDED, Cli, Say, hang, start_task
 
 import pilothouse as ph
 from pilothouse.client.queries import Query
 from pilothouse.driver import NextPrompt
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -278,6 +278,59 @@ async def test_a_child_that_leaves_by_itself_after_its_result(goes_on: bool) -> 
     else:
         assert isinstance(end, ph.QueryResult)
         assert end.text == "there"
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_a_turn_of_the_clis_own_is_no_answer_to_the_next_prompt(is_woken: bool) -> None:
+    """A background task ends and wakes the model, whose result comes in place of the answer."""
+
+    async def script(peer: MemoryPeer) -> None:
+        while frame := await peer.read_frame():
+            if frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
+            elif frame["message"]["content"] == "one":
+                await peer.write(frames.init())
+                await peer.write(frames.result("first answer"))
+            else:
+                break
+        if is_woken:
+            await peer.write(frames.result("I was woken", origin={"kind": "task-notification"}))
+        peer.end(exit_code=0)
+
+    plan = Plan(NextPrompt(prompt("two")))
+    query = ph.query("one", transport=MemoryTransport(script), middleware=[lambda: plan])
+    with anyio.fail_after(DEADLINE), pytest.raises(ph.CLIExitedError, match="before the answer was complete"):
+        await query
+    assert plan.asked == ["first answer"]
+
+
+@pytest.mark.virtual_time
+async def test_a_result_without_origin_while_it_waits_for_idle_is_followed(cli: Cli, kind: str) -> None:
+    """Older CLIs do not mark the results of turns that they begin by themselves."""
+    cli.acts["one"] = start_task
+    woken = anyio.Event()
+
+    async def wait_long(_: ResultMessage) -> NextPrompt:
+        woken.set()
+        await anyio.sleep(60)
+        return NextPrompt(prompt("two"))
+
+    async def wake() -> None:
+        await anyio.sleep(5)
+        [peer] = cli.children
+        for frame in (TASK_ENDED, frames.init(), frames.result("I was woken")):
+            await peer.write(frame)
+
+    plan = Plan(NextPrompt(), wait_long)
+    async with query_runner(cli, kind) as runner, anyio.create_task_group() as group:
+        group.start_soon(wake)
+        with anyio.fail_after(300):
+            answer = await runner.ask("one", plan, until="idle")
+        assert woken.is_set()
+        assert (answer.outcome, answer.text) == ("success", "re: two")
+        assert cli.prompts == [["one", "two"]]
+        assert plan.ended == ["answered"] * 3
+        await runner.still_works()
 
 
 class BrokenToolError(Exception):

@@ -14,9 +14,10 @@ from session_cli import Cli, die, hang, talking
 import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.client.supervisor import SESSION_ONLY_OPTIONS
-from pilothouse.stores.memory import MemoryStore
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryTransport
+from pilothouse.transports.base import TransportFacts
+from pilothouse_testing import frames
+from pilothouse_transcripts.stores.memory import MemoryStore
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -90,6 +91,13 @@ async def test_queries_that_need_the_same_share_a_child(cli: Cli, settings: dict
         await session.query("three", **settings)
         await session.query("four")
     assert len(cli.children) == children  # dollars, and the calls of a bridge, are counted from the start of a child
+
+
+async def test_a_query_that_keeps_what_it_detaches_gets_a_child_of_its_own(cli: Cli) -> None:
+    async with talking(cli) as session:
+        await session.query("one")
+        await session.query("two", keep_detached=True)
+    assert [child.invocation.keep_detached for child in cli.children] == [False, True]
 
 
 @ph.tool
@@ -345,7 +353,7 @@ async def test_mistakes_are_reported_before_anything_is_ended(cli: Cli) -> None:
 class Attached(MemoryTransport):
     """Reaches what another client has started."""
 
-    is_attached = True
+    facts = TransportFacts(is_attached=True)
 
 
 async def test_a_child_of_another_client_is_not_ended(cli: Cli) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.permissions import allow_all
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from session_cli import Cli, Say
 
 import pilothouse as ph
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 STEPS = st.lists(
     st.tuples(

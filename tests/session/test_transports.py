@@ -10,8 +10,8 @@ from session_cli import Cli
 
 import pilothouse as ph
 from pilothouse.options import Invocation
-from pilothouse.testing import FakeCLI
 from pilothouse.transports import ExitInfo, Health, MemoryTransport, TransportWrapper
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
 

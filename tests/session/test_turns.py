@@ -11,7 +11,8 @@ import pytest
 from session_cli import Cli, Say, die, hang, talking
 
 import pilothouse as ph
-from pilothouse.testing import frames
+from pilothouse.messages import Message
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -174,6 +175,55 @@ async def test_several_prompts_of_one_query_are_one_turn(cli: Cli) -> None:
         result = await session.query(prompts())
         assert result.full_text == "re: onere: two"
         assert (await session.query("next")).full_text == "re: next"
+
+
+async def test_an_interrupt_before_the_first_prompt_of_an_iterable_ends_the_query(cli: Cli, kind: str) -> None:
+    closed: list[bool] = []
+
+    async def prompts() -> AsyncIterator[str]:
+        try:
+            await anyio.sleep(3600)
+            yield "never"
+        finally:
+            closed.append(True)
+
+    agent = ph.Agent(transport=cli.transport)
+    async with agent.session() as session, anyio.create_task_group() as group:
+        query = (agent if kind == "alone" else session).query(prompts())
+        await query.start()
+        group.start_soon(query.result)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5):
+            await query.interrupt()
+            result = await query.result()
+        assert (result.outcome, query.state, closed) == ("interrupted", "interrupted", [True])
+        assert cli.controls == []
+        assert (await session.query("next")).text == "re: next"
+    assert [prompt for prompts in cli.prompts for prompt in prompts] == ["next"]
+
+
+async def test_an_interrupt_between_two_prompts_of_an_iterable_has_no_effect(cli: Cli) -> None:
+    answered = anyio.Event()
+    go_on = anyio.Event()
+
+    async def prompts() -> AsyncIterator[str]:
+        yield "one"
+        await go_on.wait()
+        yield "two"
+
+    def watch(message: Message) -> None:
+        if isinstance(message, ph.ResultMessage):
+            answered.set()
+
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        query = session.query(prompts(), on_message=watch)
+        group.start_soon(query.result)
+        await answered.wait()
+        with anyio.fail_after(5):
+            await query.interrupt()
+        go_on.set()
+        assert (await query).text == "re: two"
+        assert cli.controls == []
 
 
 @pytest.mark.requirement("G19", "G20")

@@ -12,7 +12,7 @@ from session_cli import TASK_ENDED, TASK_STARTED, Cli, bash_request, hang, start
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
 from pilothouse.messages import TaskNotificationMessage
-from pilothouse.testing import frames
+from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -225,6 +225,53 @@ async def test_an_interrupt_between_two_prompts_stops_a_turn_of_the_clis_own(cli
         asked = [request["subtype"] for request in cli.controls]
         assert asked == (["interrupt"] if moment == "decides" else ["cancel_async_message", "interrupt"])
         assert cli.prompts == [["start"]]
+
+
+@pytest.mark.parametrize("way", ["refused", "unanswered", "cancelled"])
+async def test_a_query_whose_prompt_was_taken_back_ends_whatever_comes_of_the_interrupt(cli: Cli, way: str) -> None:
+    """The interrupt is for the turn that the CLI began by itself; no prompt of the query is left."""
+
+    class FollowUp(Middleware):
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
+            cli.hold = lambda frame: cli.queue(0, frame)
+            return self.make_next_prompt("again")
+
+    cli.acts["start"] = start_task
+    async with talking(cli, middleware=[FollowUp], control_timeout=5) as session, anyio.create_task_group() as group:
+        query = session.query("start", until="idle")
+        group.start_soon(query.result)
+        await anyio.sleep(1)
+        await cli.children[0].write(TASK_ENDED)
+        await cli.children[0].write(frames.init())
+        await anyio.sleep(1)
+        (cli.refused if way == "refused" else cli.silent).add("interrupt")
+        if way == "cancelled":
+            with anyio.move_on_after(1):
+                await query.interrupt()
+        else:
+            with pytest.raises(ph.ControlError if way == "refused" else ph.ControlTimeout):
+                await query.interrupt()
+        with anyio.fail_after(60):
+            assert (await query).outcome == "interrupted"
+        assert query.state == "interrupted"
+        assert cli.uuids_queued(0) == []
+
+
+async def test_an_interrupt_that_was_given_up_leaves_the_end_to_the_cli(cli: Cli) -> None:
+    """The prompt is taken back after the caller has stopped waiting for that."""
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        await session.query("one")
+        cli.hold = lambda frame: cli.queue(0, frame)
+        cli.silent.add("cancel_async_message")
+        query = session.query("waits")
+        group.start_soon(query.result)
+        await anyio.sleep(1)
+        with anyio.move_on_after(1):
+            await query.interrupt()
+        [uuid] = cli.uuids_queued(0)
+        await cli.children[0].write({"type": "command_lifecycle", "command_uuid": uuid, "state": "cancelled"})
+        with anyio.fail_after(60):
+            assert (await query).outcome == "interrupted"
 
 
 async def test_a_child_that_dies_meanwhile_fails_the_query(cli: Cli) -> None:

@@ -11,7 +11,7 @@ import pytest
 from session_cli import Cli, die, talking
 
 import pilothouse as ph
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")

@@ -5,23 +5,22 @@ project that use the installed package.
 from __future__ import annotations
 
 import ast
-import json
-import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from type_checkers import mypy, pyright
 
+from pilothouse import events
 from pilothouse.hooks import HOOK_EVENTS, matchers
+from pilothouse_models import ModelEvent
 
 USUAL = Path(__file__).with_name("usual_code.py")
-SECONDS = 600
 
 HEAD = """
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse_fleet import Fleet
 
 def before(event: ph.PreToolUseEvent) -> None: raise
 def after(event: ph.PostToolUseEvent) -> None: raise
@@ -55,28 +54,8 @@ WRONG = (
     'sync.query("x", output_type=int).result().output.upper()',
     'sync.Agent(hooks={"PreTooluse": before})',
     "result.output.upper()",
-    "async with ph.Fleet(max_concurrency=4): pass",
+    "async with Fleet(max_concurrency=4): pass",
 )  # fmt: skip
-
-
-def pyright(directory: Path) -> dict[int, str]:
-    """What pyright says against the program of a directory, by line."""
-    (directory / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "pythonVersion": "3.11"}))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(directory)]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
-    found: Any = json.loads(done.stdout)
-    assert found["summary"]["filesAnalyzed"] == 1, done.stdout
-    return {each["range"]["start"]["line"] + 1: each["message"] for each in found["generalDiagnostics"]}
-
-
-def mypy(directory: Path) -> dict[int, str]:
-    """What mypy says against the program of a directory, by line."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    lines = re.findall(r"^(\S+?):(\d+): error: (.*)$", done.stdout, re.MULTILINE)
-    assert {path for path, _, _ in lines} <= {"program.py"}, done.stdout
-    return {int(line): message for _, line, message in lines}
 
 
 @pytest.fixture(params=[pyright, mypy], ids=["pyright", "mypy"])
@@ -106,3 +85,27 @@ def test_each_hook_event_has_its_class() -> None:
         if isinstance(item, ast.AnnAssign)
     }
     assert stated == {name: f"Hook[events.{rule.event_class.__name__}]" for name, rule in HOOK_EVENTS.items()}
+
+
+EVENT_UNIONS = {
+    "events.QueryEvent": events.QueryEvent,
+    "events.ParserEvent": events.ParserEvent,
+    "events.ReplyEvent": events.ReplyEvent,
+    "pilothouse_models.ModelEvent": ModelEvent,
+}
+NARROWING_HEAD = """
+from typing import assert_type
+import pilothouse_models
+from pilothouse import events
+"""
+
+
+def test_the_type_of_an_event_tells_type_checkers_its_class(check: Any, tmp_path: Path) -> None:
+    lines = list[str](NARROWING_HEAD.strip().splitlines())
+    for number, (name, union) in enumerate(EVENT_UNIONS.items()):
+        lines.append(f"def read_{number}(event: {name}) -> None:")
+        for each in get_args(union):
+            home = "pilothouse_models" if each.__module__.startswith("pilothouse_models") else "events"
+            lines += [f"    if event.type == {each.type!r}:", f"        assert_type(event, {home}.{each.__name__})"]
+    (tmp_path / "program.py").write_text("\n".join(lines) + "\n")
+    assert check(tmp_path) == {}

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, assert_type
 
 import pilothouse as ph
+import pilothouse_fleet.sync
 from pilothouse import sync
-from pilothouse.fleet import Run
 from pilothouse.hooks import HookEvent, Hooks
 from pilothouse.instrumentation import Instrumentation, QueryStart
 from pilothouse.permissions import Accept, PlanRequest, QuestionRequest
+from pilothouse_fleet import Fleet, Run
 
 
 @dataclass
@@ -133,7 +134,7 @@ async def talk() -> None:
 
 
 async def ask_many(invoices: list[Line]) -> None:
-    async with ph.Fleet(concurrency=4) as fleet:
+    async with Fleet(concurrency=4) as fleet:
         async for run in fleet.map(invoices, key=lambda line: line.what, prompt="what", output_type=Invoice):
             assert_type(run, Run[Invoice])
             if run.result is not None:
@@ -155,7 +156,7 @@ def block() -> None:
     with agent.session() as session:
         assert_type(session.query("x", output_type=Invoice).result().output, Invoice)
         assert_type(session.query("x").result().text, str)
-    with sync.Fleet(agent) as fleet:
+    with pilothouse_fleet.sync.Fleet(agent) as fleet:
         for run in fleet.map(["x"], prompt=lambda text: text.upper(), output_type=Invoice):
             assert_type(run, Run[Invoice])
         assert_type(fleet.submit("x", output_type=Invoice), Run[Invoice])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from store_servers import S3_KEYS, started
 
-from pilothouse.stores.objects import ObjectStore
-from pilothouse.stores.postgres import PostgresStore
-from pilothouse.stores.redis import RedisStore
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores.objects import ObjectStore
+from pilothouse_transcripts.stores.postgres import PostgresStore
+from pilothouse_transcripts.stores.redis import RedisStore
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 KINDS = ("sqlite", "postgres", "redis", "s3", "directory")
 

@@ -11,11 +11,11 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.options import Invocation
-from pilothouse.stores import MemoryStore
-from pilothouse.stores.base import Entry, Lease, SessionKey, TranscriptKey
-from pilothouse.testing import frames
-from pilothouse.transcripts import project_key
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
+from pilothouse_transcripts import project_key
+from pilothouse_transcripts.stores import MemoryStore
+from pilothouse_transcripts.stores.base import Entry, Lease, SessionKey, TranscriptKey
 
 ID = "cb1760d4-6353-4c24-b1cf-670386ad0f92"
 OTHER_ID = "0b1760d4-6353-4c24-b1cf-670386ad0f93"

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 import pilothouse as ph
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 
 def tell(**facts: Any) -> None:

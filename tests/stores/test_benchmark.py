@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from places import ROOT
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pilothouse.stores.base import SessionStore, StoreBackend
-from pilothouse.stores.memory import MemoryStore
-from pilothouse.stores.objects import ObjectStore
-from pilothouse.testing.conformance import StoreBackendSuite, StoreSuite
+from pilothouse_transcripts.stores.base import SessionStore, StoreBackend
+from pilothouse_transcripts.stores.memory import MemoryStore
+from pilothouse_transcripts.stores.objects import ObjectStore
+from pilothouse_transcripts.stores.store_suite import StoreBackendSuite, StoreSuite
 
 
 class _Fresh(StoreBackendSuite):

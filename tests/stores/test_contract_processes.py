@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pilothouse.errors import SessionLeasedError
-from pilothouse.stores.base import SessionKey, StoreBackend
-from pilothouse.stores.objects import ObjectStore
-from pilothouse.stores.postgres import PostgresStore
-from pilothouse.stores.redis import RedisStore
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores.base import SessionKey, StoreBackend
+from pilothouse_transcripts.stores.objects import ObjectStore
+from pilothouse_transcripts.stores.postgres import PostgresStore
+from pilothouse_transcripts.stores.redis import RedisStore
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ PROGRAM = """
 import json, os, sys
 import anyio
 from pilothouse.errors import StoreConflictError, StoreError
-from pilothouse.stores import objects, postgres, redis, sqlite
+from pilothouse_transcripts.stores import objects, postgres, redis, sqlite
 
 job = json.loads(sys.argv[1])
 kinds = {"SqliteStore": sqlite, "PostgresStore": postgres, "RedisStore": redis, "ObjectStore": objects}

@@ -14,11 +14,11 @@ import pytest
 from anyio import to_thread
 
 from pilothouse.errors import StoreError
-from pilothouse.stores.base import SessionKey, StoreBackend, TranscriptKey
-from pilothouse.stores.objects import SEAL_BYTES, ObjectStore
-from pilothouse.stores.postgres import PostgresStore
-from pilothouse.stores.redis import RedisStore, _RedisKeys
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores.base import SessionKey, StoreBackend, TranscriptKey
+from pilothouse_transcripts.stores.objects import SEAL_BYTES, ObjectStore
+from pilothouse_transcripts.stores.postgres import PostgresStore
+from pilothouse_transcripts.stores.redis import RedisStore, _RedisKeys
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}

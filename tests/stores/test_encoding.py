@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.stores.backend import (
+from pilothouse_transcripts.stores.backend import (
     digest_key,
     encode_entry,
     encode_uuid,

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from pilothouse.errors import SessionLeasedError, StoreError
-from pilothouse.stores.base import SessionKey
-from pilothouse.stores.objects import ObjectStore
-from pilothouse.stores.postgres import PostgresStore
-from pilothouse.stores.redis import RedisStore
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores.base import SessionKey
+from pilothouse_transcripts.stores.objects import ObjectStore
+from pilothouse_transcripts.stores.postgres import PostgresStore
+from pilothouse_transcripts.stores.redis import RedisStore
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from claude_agent_sdk.testing import run_session_store_conformance
 
-from pilothouse.stores import MemoryStore
+from pilothouse_transcripts.stores import MemoryStore
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from faulty_stores import PLACE, Moody, hang, make_entries
 
 from pilothouse.errors import SessionLeasedError, StoreError
-from pilothouse.stores import MemoryStore
-from pilothouse.stores.backend import BlockingBackend, Change, ChangeRequest
-from pilothouse.stores.base import Lease, SessionKey
-from pilothouse.stores.mirror import RELEASE_SECONDS, RENEWALS_PER_TTL, SessionWriter
+from pilothouse_transcripts.stores import MemoryStore
+from pilothouse_transcripts.stores.backend import BlockingBackend, Change, ChangeRequest
+from pilothouse_transcripts.stores.base import Lease, SessionKey
+from pilothouse_transcripts.stores.mirror import RELEASE_SECONDS, RENEWALS_PER_TTL, SessionWriter
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.virtual_time

@@ -24,10 +24,10 @@ from claude_agent_sdk import InMemorySessionStore
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import SessionLeasedError
-from pilothouse.stores import MemoryStore, StoreBackend, import_session_to_store
-from pilothouse.stores.sqlite import SqliteStore
-from pilothouse.testing import Hang, ScriptedModel, ToolUse
-from pilothouse.transcripts import project_key
+from pilothouse_testing import Hang, ScriptedModel, ToolUse
+from pilothouse_transcripts import project_key
+from pilothouse_transcripts.stores import MemoryStore, StoreBackend, import_session_to_store
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = [
     pytest.mark.real_cli,

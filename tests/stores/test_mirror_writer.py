@@ -33,9 +33,13 @@ import pilothouse as ph
 from pilothouse.errors import LeaseLostError, OptionsError, SessionLeasedError, StoreConflictError
 from pilothouse.messages import MirrorErrorMessage, TranscriptMirrorMessage
 from pilothouse.options import Invocation, Options, render
-from pilothouse.stores import MemoryStore
-from pilothouse.stores.base import Lease, TranscriptKey
-from pilothouse.stores.mirror import (
+from pilothouse.transports import MemoryTransport, Transport
+from pilothouse_testing import frames
+from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
+from pilothouse_transcripts import project_key
+from pilothouse_transcripts.stores import MemoryStore
+from pilothouse_transcripts.stores.base import Lease, TranscriptKey
+from pilothouse_transcripts.stores.mirror import (
     BATCH_BYTES,
     BATCH_ENTRIES,
     LINGER_SECONDS,
@@ -43,11 +47,7 @@ from pilothouse.stores.mirror import (
     MirrorWriter,
     SessionWriter,
 )
-from pilothouse.stores.mirrored_transport import MirroredTransport
-from pilothouse.testing import frames
-from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
-from pilothouse.transcripts import project_key
-from pilothouse.transports import MemoryTransport, Transport
+from pilothouse_transcripts.stores.mirrored_transport import MirroredTransport
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.virtual_time
@@ -446,7 +446,7 @@ async def test_a_query_that_is_left_stores_its_messages(store: Any) -> None:
 async def test_a_failing_store_breaks_no_query_and_is_reported_in_the_stream(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.stores.mirror.RETRY_PAUSES", (0.0,))
+    monkeypatch.setattr("pilothouse_transcripts.stores.mirror.RETRY_PAUSES", (0.0,))
     store = Plain()
     store.faults = [fail] * 100
     result = await agent(store, peer(turn(mirror_frame(*make_entries(1))))).query("hi")
@@ -460,7 +460,7 @@ async def test_a_failing_store_breaks_no_query_and_is_reported_in_the_stream(
 
 
 async def test_an_idle_session_gets_a_failed_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.stores.mirror.RETRY_PAUSES", ())
+    monkeypatch.setattr("pilothouse_transcripts.stores.mirror.RETRY_PAUSES", ())
     store = Plain()
     gate = anyio.Event()
 
@@ -547,7 +547,7 @@ async def test_the_latest_session_needs_a_store_that_can_list() -> None:
 async def test_a_frame_of_an_unknown_file_is_reported(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     store = Plain()
     strange = mirror_frame(*make_entries(1), path=str(tmp_path / "x.jsonl"))
-    with caplog.at_level(logging.WARNING, "pilothouse.stores"):
+    with caplog.at_level(logging.WARNING, "pilothouse_transcripts.stores"):
         result = await agent(store, peer(turn(strange, mirror_frame(*make_entries(2), path=FILE)))).query("hi")
     assert result.is_success
     assert store.calls == [[2]]

@@ -36,13 +36,13 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.options import Invocation
-from pilothouse.stores import MemoryStore, import_session_to_store, restore
-from pilothouse.stores.base import TranscriptKey
-from pilothouse.stores.mirror import ATTEMPT_SECONDS, SessionWriter
-from pilothouse.stores.restore import StoreReader, call_store
-from pilothouse.stores.stored_sessions import import_file
-from pilothouse.transcripts import project_key
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_transcripts import project_key
+from pilothouse_transcripts.stores import MemoryStore, import_session_to_store, restore
+from pilothouse_transcripts.stores.base import TranscriptKey
+from pilothouse_transcripts.stores.mirror import ATTEMPT_SECONDS, SessionWriter
+from pilothouse_transcripts.stores.restore import StoreReader, call_store
+from pilothouse_transcripts.stores.stored_sessions import import_file
 
 pytestmark = pytest.mark.anyio
 Ask = Callable[..., ph.Query]

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import StoreConflictError, StoreError, UsageError
-from pilothouse.stores import objects
-from pilothouse.stores.base import SessionKey, TranscriptKey
-from pilothouse.stores.objects import (
+from pilothouse_transcripts.stores import objects
+from pilothouse_transcripts.stores.base import SessionKey, TranscriptKey
+from pilothouse_transcripts.stores.objects import (
     SEAL_BYTES,
     ObjectBucket,
     ObjectStore,

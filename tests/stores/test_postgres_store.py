@@ -13,8 +13,8 @@ import pytest
 from anyio import to_thread
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.stores.base import SessionKey
-from pilothouse.stores.postgres import PostgresStore
+from pilothouse_transcripts.stores.base import SessionKey
+from pilothouse_transcripts.stores.postgres import PostgresStore
 
 pytestmark = pytest.mark.anyio
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}

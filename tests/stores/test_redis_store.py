@@ -14,8 +14,8 @@ from redis.crc import key_slot
 from redis.exceptions import ReadOnlyError
 
 from pilothouse.errors import StoreError
-from pilothouse.stores.base import SessionKey, TranscriptKey
-from pilothouse.stores.redis import RedisStore
+from pilothouse_transcripts.stores.base import SessionKey, TranscriptKey
+from pilothouse_transcripts.stores.redis import RedisStore
 
 pytestmark = pytest.mark.anyio
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}
@@ -94,7 +94,7 @@ async def test_a_replica_is_reported(store: RedisStore, admin: Any, monkeypatch:
 
 
 async def test_keys_of_another_program_are_reported(store: RedisStore, admin: Any) -> None:
-    from pilothouse.stores.redis import _RedisKeys
+    from pilothouse_transcripts.stores.redis import _RedisKeys
 
     admin.set(_RedisKeys(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
     with pytest.raises(StoreError, match="another prefix"):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import LeaseLostError, SessionLeasedError, StoreConflictError, StoreError, UsageError
-from pilothouse.stores import MemoryStore, ScopedStore, fold_summary
-from pilothouse.stores.backend import (
+from pilothouse_transcripts.stores import MemoryStore, ScopedStore, fold_summary
+from pilothouse_transcripts.stores.backend import (
     EntryBatch,
     LeaseState,
     TranscriptRecord,
@@ -21,8 +21,8 @@ from pilothouse.stores.backend import (
     check_lease_free,
     check_write_allowed,
 )
-from pilothouse.stores.base import Lease, TranscriptKey, implements, parse_key
-from pilothouse.stores.mirror import MirrorFrameSplitter, parse_transcript_path
+from pilothouse_transcripts.stores.base import Lease, TranscriptKey, implements, parse_key
+from pilothouse_transcripts.stores.mirror import MirrorFrameSplitter, parse_transcript_path
 
 ID = "cb1760d4-6353-4c24-b1cf-670386ad0f92"
 PLACE = TranscriptKey("proj", ID)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from places import TESTS
 
 PROGRAM = """
 import json, sys, time
@@ -25,7 +26,7 @@ LIMIT = 60.0  # seconds
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("end", ["normally", "killed"])
 def test_a_server_goes_with_its_tests(end: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", PROGRAM, str(TESTS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         how = json.loads(tests.stdout.readline())

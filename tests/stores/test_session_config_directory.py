@@ -13,10 +13,15 @@ import pytest
 from faulty_stores import ID, make_entries, rows_of
 
 from pilothouse.errors import StoreError
-from pilothouse.stores import restore
-from pilothouse.stores.base import TranscriptKey
-from pilothouse.stores.restore import RestoredSession, SessionConfigDirectory, is_safe_subpath, strip_refresh_tokens
-from pilothouse.transcripts import project_key
+from pilothouse_transcripts import project_key
+from pilothouse_transcripts.stores import restore
+from pilothouse_transcripts.stores.base import TranscriptKey
+from pilothouse_transcripts.stores.restore import (
+    RestoredSession,
+    SessionConfigDirectory,
+    is_safe_subpath,
+    strip_refresh_tokens,
+)
 
 pytestmark = pytest.mark.anyio
 

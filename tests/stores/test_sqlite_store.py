@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.stores import sqlite as sqlite_module
-from pilothouse.stores.base import SessionKey
-from pilothouse.stores.sqlite import SqliteStore
+from pilothouse_transcripts.stores import sqlite as sqlite_module
+from pilothouse_transcripts.stores.base import SessionKey
+from pilothouse_transcripts.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 KEY: SessionKey = {"project_key": "-work", "session_id": "s"}

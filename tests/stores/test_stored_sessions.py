@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from faulty_stores import Plain, Talk, rows_of
 
-import pilothouse as ph
 from pilothouse.errors import SessionLeasedError, SessionNotFoundError, StoreError, UsageError
-from pilothouse.stores import MemoryStore, StoredSessions, import_session_to_store
-from pilothouse.sync import stores as sync_stores
-from pilothouse.transcripts import SessionInfo, get_session_info, get_subagent_messages, list_subagents, project_key
+from pilothouse_transcripts import (
+    SessionInfo,
+    get_session_info,
+    get_session_messages,
+    get_subagent_messages,
+    list_subagents,
+    project_key,
+)
+from pilothouse_transcripts import sync as sync_stores
+from pilothouse_transcripts.stores import MemoryStore, StoredSessions, import_session_to_store
 
 pytestmark = pytest.mark.anyio
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -88,8 +94,8 @@ async def test_answers_are_those_of_the_files(store: Any, disk: Disk, tmp_path: 
     sessions = await brought(store, disk, file)
     where: Any = {"config_dir": disk.config}
     assert without_place(await sessions.info(file.id)) == without_place(get_session_info(file.id, **where))
-    assert await sessions.messages(file.id) == ph.get_session_messages(file.id, **where)
-    assert await sessions.messages(file.id, 2, 1) == ph.get_session_messages(file.id, None, 2, 1, **where)
+    assert await sessions.messages(file.id) == get_session_messages(file.id, **where)
+    assert await sessions.messages(file.id, 2, 1) == get_session_messages(file.id, None, 2, 1, **where)
     assert await sessions.subagents(file.id) == ["a1"] == list_subagents(file.id, **where)
     assert await sessions.subagent_messages(file.id, "a1") == get_subagent_messages(file.id, "a1", **where)
     assert len(await sessions.subagent_messages(file.id, "a1")) == 2

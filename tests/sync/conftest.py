@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sync_fixtures import talk
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 
 @pytest.fixture

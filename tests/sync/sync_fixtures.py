@@ -14,7 +14,7 @@ from typing import Any
 
 from process_checks import eventually, is_dead
 
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 DEADLINE = 60.0  # seconds that anything may take to end
 

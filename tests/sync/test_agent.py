@@ -9,7 +9,7 @@ import pytest
 
 import pilothouse
 from pilothouse import sync as ph
-from pilothouse.testing import FakeCLI, as_default
+from pilothouse_testing import FakeCLI, as_default
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from process_checks import eventually
 from sync_fixtures import FORK, Program, ended, running
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -13,7 +13,8 @@ from typing import Any, assert_type
 import pytest
 
 import pilothouse
-from pilothouse import stores
+import pilothouse_fleet.sync
+import pilothouse_models.sync
 from pilothouse import sync as ph
 from pilothouse.client import Agent as AsyncAgent
 from pilothouse.client import Query as AsyncQuery
@@ -23,17 +24,18 @@ from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
-from pilothouse.fleet import Fleet as AsyncFleet
-from pilothouse.fleet import Runs as AsyncRuns
 from pilothouse.hints import PUBLIC_MODULES, list_names
-from pilothouse.language_model import LanguageModel as AsyncLanguageModel
-from pilothouse.stores import StoredSessions as AsyncStoredSessions
 from pilothouse.sync import BLOCKING_NAMES, sessions
-from pilothouse.sync import stores as sync_stores
-from pilothouse.sync.fleet import Runs
 from pilothouse.sync.queries import MessageIterator
 from pilothouse.sync.sessions import MessageSubscription
-from pilothouse.testing import FakeCLI
+from pilothouse_fleet import Fleet as AsyncFleet
+from pilothouse_fleet import Runs as AsyncRuns
+from pilothouse_fleet.sync import Runs
+from pilothouse_models import LanguageModel as AsyncLanguageModel
+from pilothouse_testing import FakeCLI
+from pilothouse_transcripts import stores
+from pilothouse_transcripts import sync as sync_stores
+from pilothouse_transcripts.stores import StoredSessions as AsyncStoredSessions
 
 # Public classes and functions that wait and have no blocking twin, in all packages.
 SHARED = {
@@ -43,7 +45,7 @@ SHARED = {
         "settled and waited for in tasks and in threads": "Ask",
         "a loop over its stream blocks a thread": "AskView Asks",
         "asked by a fleet, on the event loop of that": (
-            "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal PostgresJournal SqliteJournal Workspace"
+            "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal SqliteJournal Workspace"
         ),
         "driven by the event loop of a query, never by its user": (
             "CliTransport CommandTransport MemoryTransport NativeTransport RecordingTransport ReplayTransport "
@@ -61,6 +63,7 @@ SHARED = {
         "entered and asked by its fleet, on the event loop of that": "RayRunner",
         "served to the CLI on the event loop of a query; calling it calls the plain function": "Tool",
         "`pilothouse serve` is the blocking form": "serve",
+        "a thin client of a web service; blocking programs run it with anyio.run": "HostClient HostedAsk HostedSession",
         "driven by a host of your own, on the event loop of that": "make_mcp_dispatcher",
     }.items()
     for name in names.split()
@@ -118,8 +121,8 @@ NAMES: list[str] = vars(ph)["__all__"]
 GROUPS = ("InfoControls", "McpControls", "SettingsControls", "TaskControls")
 CLASSES: dict[str, tuple[type, type]] = {
     "Agent": (AsyncAgent, ph.Agent),
-    "Fleet": (AsyncFleet, ph.Fleet),
-    "LanguageModel": (AsyncLanguageModel, ph.LanguageModel),
+    "Fleet": (AsyncFleet, pilothouse_fleet.sync.Fleet),
+    "LanguageModel": (AsyncLanguageModel, pilothouse_models.sync.LanguageModel),
     "MessageSubscription": (AsyncListener, MessageSubscription),
     "Query": (AsyncQuery, ph.Query),
     "MessageIterator": (AsyncReading, MessageIterator),
@@ -132,7 +135,7 @@ FUNCTIONS = {
     **{name: (getattr(pilothouse, name), getattr(ph, name)) for name in sorted(set(BLOCKING_NAMES) - set(CLASSES))},
     "import_session_to_store": (stores.import_session_to_store, sync_stores.import_session_to_store),
 }
-BLOCKING_IN_PACKAGES = {"Runs", "StoredSessions", "Stream", "import_session_to_store"}
+BLOCKING_IN_PACKAGES = {"Fleet", "LanguageModel", "Runs", "StoredSessions", "Stream", "import_session_to_store"}
 
 
 def members(cls: type) -> dict[str, Any]:
@@ -176,7 +179,7 @@ def test_every_public_name_is_here() -> None:
 
 def test_every_coroutine_has_a_blocking_counterpart() -> None:
     public = {name: getattr(pilothouse, name) for name in pilothouse.__all__}
-    for home in (f"pilothouse.{each}" for each in PUBLIC_MODULES):
+    for home in PUBLIC_MODULES:
         public |= {name: getattr(import_module(home), name) for name in list_names(home)}
     waiting = {name for name, value in public.items() if isinstance(value, type) and is_asynchronous(value)}
     waiting |= {name for name, value in public.items() if inspect.iscoroutinefunction(value)}
@@ -221,16 +224,11 @@ def test_counterparts_differ_in_result_and_docstring() -> None:
         ph.Agent().query("go", ph.Options(), print)  # pyright: ignore[reportCallIssue]
 
 
-def test_importing_it_loads_nothing() -> None:
+def test_importing_it_loads_no_module_of_it_before_use() -> None:
     code = "import sys, json; from pilothouse import sync; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(json.loads(done.stdout))
-    assert {name for name in loaded if name.startswith("pilothouse")} == {
-        "pilothouse",
-        "pilothouse.lazy_exports",
-        "pilothouse.sync",
-    }
-    assert not loaded & {"anyio", "asyncio", "msgspec"}
+    assert {name for name in loaded if name.startswith("pilothouse.sync")} == {"pilothouse.sync"}
 
 
 def test_types(fake: FakeCLI) -> None:

@@ -8,7 +8,7 @@ import pytest
 from process_checks import eventually, is_dead
 
 from pilothouse import sync as ph
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 
 @pytest.mark.requirement("R34")

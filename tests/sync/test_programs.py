@@ -11,7 +11,7 @@ from process_checks import eventually
 from sync_fixtures import DEADLINE, Program, ended, running
 
 from pilothouse.sync.portal import INTERRUPT_WAIT, WAIT_SLICE
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

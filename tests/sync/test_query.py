@@ -16,7 +16,7 @@ from sync_fixtures import ended, running
 
 from pilothouse import sync as ph
 from pilothouse.events import Started
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

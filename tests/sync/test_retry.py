@@ -15,7 +15,7 @@ from pilothouse import sync as ph
 from pilothouse.events import RetryScheduled
 from pilothouse.messages import SystemMessage
 from pilothouse.options import RetryPolicy
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -15,8 +15,8 @@ from process_checks import child_pids, eventually
 from sync_fixtures import ended, in_threads, running
 
 from pilothouse import sync as ph
-from pilothouse.testing import FakeCLI
 from pilothouse.transports import MemoryTransport
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -11,8 +11,8 @@ import pytest
 import pilothouse
 from pilothouse import sync as ph
 from pilothouse.sync import sessions
-from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import frames
 
 
 def recorder() -> tuple[list[dict[str, Any]], Callable[[], MemoryTransport]]:

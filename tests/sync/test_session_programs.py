@@ -11,7 +11,7 @@ from process_checks import eventually
 from sync_fixtures import DEADLINE, FORK, Program, ended, running
 
 from pilothouse.sync.portal import INTERRUPT_WAIT
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -18,7 +18,7 @@ from process_checks import child_pids, eventually
 from sync_fixtures import ended, in_threads, running
 
 from pilothouse import sync as ph
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pilothouse.testing.cassettes import get_default_path
+from pilothouse_testing.cassette_fixture import get_default_path
 
 # What a test says in a later run, other than when it was recorded.
 TESTS = """
 import pytest
 import pilothouse as ph
-from pilothouse.testing import FakeCLI
+from pilothouse_testing import FakeCLI
 
 LATER = {"same": ("Hi", "Ho"), "other": ("Hi", "Hu"), "less": ("Hi",), "more": ("Hi", "Ho", "He")}
 
@@ -24,7 +24,7 @@ def anyio_backend():
 
 @pytest.fixture
 def mode(pytestconfig):
-    return pytestconfig.getoption("--cassette")
+    return pytestconfig.getoption("pilothouse_cassette")
 
 async def talk(prompts, answer, cli=None):
     with FakeCLI() as fake:
@@ -59,9 +59,9 @@ def test_place(cassette):
 """
 
 
-def run(directory: Path, mode: str) -> str:
+def run(directory: Path, mode: str, option: str = "--pilothouse-cassette") -> str:
     plugins = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
-    command = [sys.executable, "-m", "pytest", *plugins, "-q", "--strict-markers", "--cassette", mode]
+    command = [sys.executable, "-m", "pytest", *plugins, "-q", "--strict-markers", option, mode]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([*command, "."], cwd=directory, env=env, capture_output=True, text=True, timeout=120)
     return done.stdout + done.stderr
@@ -81,13 +81,13 @@ def test_tests_are_recorded_replayed_and_verified(tmp_path: Path) -> None:
 
     reported = run(tmp_path, "replay")
     assert "3 failed, 2 passed, 3 errors" in reported  # same and answer pass; three have no cassette
-    assert reported.count("run this test once with --cassette=record") >= 3
+    assert reported.count("run this test once with --pilothouse-cassette=record") >= 3
     assert '-    "content": "Ho"' in reported
     assert '+    "content": "Hu"' in reported
     assert "the program has ended, but the recording continues with a prompt from it" in reported
     assert "the program sends a prompt, which was not recorded; the recording has 2 of its kind" in reported
 
-    reported = run(tmp_path, "verify")
+    reported = run(tmp_path, "verify", "--cassette")
     assert "1 failed, 4 passed, 3 errors" in reported  # answer; three have no cassette
     assert "the real transport no longer does what was recorded; if that is right, record again" in reported
     assert '"text": "Hello"' in reported

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from pilothouse.testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI, frames
 
 STREAM = ("--print", "--output-format", "stream-json", "--verbose", "--input-format", "stream-json")
 INITIALIZE = {"type": "control_request", "request_id": "r0", "request": {"subtype": "initialize", "hooks": None}}

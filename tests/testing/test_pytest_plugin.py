@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.testing import FakeCLI, ScriptedModel, plugin
+from pilothouse_testing import FakeCLI, ScriptedModel, plugin
 
-HEAVY = ("starlette", "uvicorn", "anyio", "msgspec", "pilothouse.testing.scripted_model", "pilothouse.client")
+HEAVY = ("starlette", "uvicorn", "pilothouse_testing.fake_cli", "pilothouse_testing.scripted_model")
 
 
 def run_pytest(directory: Path, source: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -22,14 +22,14 @@ def run_pytest(directory: Path, source: str, *args: str, **env: str) -> subproce
     return subprocess.run(command, cwd=directory, env=settings, capture_output=True, text=True, timeout=60)
 
 
-def test_loading_the_plugin_imports_almost_nothing():
-    code = f"import pilothouse.testing.plugin, sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+def test_loading_the_plugin_imports_no_more_than_the_package():
+    code = f"import pilothouse_testing.plugin, sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout) == []
 
 
 def test_every_lazy_name_loads():
-    import pilothouse.testing as testing
+    import pilothouse_testing as testing
 
     names = [name for name in dir(testing) if not name.startswith("_")]
     assert {"FakeCLI", "ScriptedModel", "sample_messages", "mock_transport"} <= set(names)
@@ -69,6 +69,33 @@ def test_markers_of_the_project_are_left_alone(tmp_path: Path):
     assert done.stdout.count("real_cli:") == 1
     assert "real_cli: mine" in done.stdout
     assert "local_model: runs" in done.stdout
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_an_option_of_the_project_is_left_alone(tmp_path: Path, is_given: bool):
+    options = "def pytest_addoption(parser): parser.addoption('--cassette', default='mine')\n"
+    (tmp_path / "conftest.py").write_text(options)
+    source = "def test_a(pytestconfig): print('cassette:', pytestconfig.getoption('--cassette'))\n"
+    done = run_pytest(tmp_path, source, "-s", *(["--cassette=given"] if is_given else []))
+    assert f"cassette: {'given' if is_given else 'mine'}\n" in done.stdout, done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("where", ["ini", "conftest"])
+def test_a_marker_cassette_of_the_project_is_left_alone(tmp_path: Path, where: str):
+    line = "cassette(name): of another library"
+    if where == "ini":
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n    {line}\n")
+    else:
+        register = f"def pytest_configure(config): config.addinivalue_line('markers', {line!r})\n"
+        (tmp_path / "conftest.py").write_text(register)
+    source = "import pytest\n@pytest.mark.cassette('x')\ndef test_a(): pass\n"
+    assert "1 passed" in run_pytest(tmp_path, source).stdout
+
+
+def test_the_marker_cassette_is_enough(tmp_path: Path):
+    done = run_pytest(tmp_path, "import pytest\n@pytest.mark.cassette\ndef test_a(): pass\n")
+    assert "there is no cassette" in done.stdout
 
 
 CLI_TEST = """
@@ -115,7 +142,7 @@ def test_the_tests_of_the_real_cli_can_be_left_out(tmp_path: Path):
 
 
 def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "pilothouse.testing.api_server", raising=False)
+    monkeypatch.delitem(sys.modules, "pilothouse_testing.api_server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ModuleNotFoundError, match=r"pilothouse\[testing\]"):
         ScriptedModel().start()

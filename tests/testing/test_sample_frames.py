@@ -12,7 +12,7 @@ import pytest
 
 from pilothouse.client import query
 from pilothouse.options import Invocation
-from pilothouse.testing import frames, mock_transport, sample_messages
+from pilothouse_testing import frames, mock_transport, sample_messages
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse.testing import BrokenSse, ScriptedModel
+from pilothouse_testing import BrokenSse, ScriptedModel
 
 pytestmark = pytest.mark.real_cli
 

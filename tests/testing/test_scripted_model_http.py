@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pilothouse.testing import (
+from pilothouse_testing import (
     BrokenSse,
     Gate,
     Hang,

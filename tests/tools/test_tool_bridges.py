@@ -12,9 +12,9 @@ import pytest
 import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage, UserMessage, from_dict
 from pilothouse.options.permission_rules import RuleSet
-from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolContext, ToolFailure, as_tool, image_content
-from pilothouse.tools.bridges import (
+from pilothouse.tools.content import to_model_content
+from pilothouse_models.bridges import (
     LOST_CALL_MESSAGE,
     DeferredBridge,
     ToolExecutor,
@@ -22,7 +22,7 @@ from pilothouse.tools.bridges import (
     ToolLoop,
     decide_call,
 )
-from pilothouse.tools.content import to_model_content
+from pilothouse_testing import frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -292,7 +292,7 @@ def asks(key: str, **more: Any) -> Any:
 
 async def test_all_deferred_calls_of_an_answer_are_answered_together() -> None:
     bridge = DeferredBridge(host(*ALLOWED))
-    bridge.bind_handlers(None, None)
+    bridge.bind_handlers(None, None, None)
     steps = bridge.start_loop()
     steps.read([assistant(("a", "Rome")), assistant(("b", "nowhere"))])
     assert [bridge.defer(asks(key)) for key in "ab"] == [{"permission_decision": "defer"}] * 2
@@ -313,7 +313,7 @@ async def test_all_deferred_calls_of_an_answer_are_answered_together() -> None:
 
 async def test_only_calls_with_a_continuation_are_deferred() -> None:
     bridge = DeferredBridge(host(*ALLOWED))
-    bridge.bind_handlers(None, None)
+    bridge.bind_handlers(None, None, None)
     refusal = {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
     assert bridge.defer(asks("before")) == refusal  # a resumed CLI comes back to a call of the process before
     steps = bridge.start_loop()
@@ -327,7 +327,7 @@ async def test_only_calls_with_a_continuation_are_deferred() -> None:
     await steps.next_step(result("end_turn"))
     steps.read([assistant(("late", "Rome"))])
     assert bridge.defer(asks("late")) is None  # the query is over: a background task woke the model
-    bridge.bind_handlers(None, None)
+    bridge.bind_handlers(None, None, None)
     assert bridge.defer(asks("a")) == refusal
 
 
@@ -339,7 +339,7 @@ async def test_the_hooks_of_the_user_run_once_and_decide() -> None:
         return next(answers) if body.get("callback_id") else {}
 
     permission = FixedAnswers(permission={"behavior": "allow"})
-    listening = bridge.bind_handlers(hook, permission)
+    listening = bridge.bind_handlers(hook, permission, None)
     assert listening is not None
     steps = bridge.start_loop()
     steps.read([assistant(("a", "Rome"))])
@@ -355,7 +355,7 @@ async def test_the_hooks_of_the_user_run_once_and_decide() -> None:
 
 async def test_what_was_denied_stands_in_the_closing_message() -> None:
     bridge = DeferredBridge(host())
-    bridge.bind_handlers(None, None)
+    bridge.bind_handlers(None, None, None)
     steps = bridge.start_loop()
     steps.read([assistant(("a", "Rome"))])
     bridge.defer(asks("a"))
@@ -371,7 +371,7 @@ async def test_a_query_ends_after_its_last_turn_or_on_request() -> None:
         (DeferredBridge(host(*ALLOWED), max_turns=1), "max_turns"),
         (DeferredBridge(host(permission_handler=stop)), "aborted_tools"),
     ):
-        bridge.bind_handlers(None, bridge.executor.permission_handler)
+        bridge.bind_handlers(None, bridge.executor.permission_handler, None)
         steps = bridge.start_loop()
         steps.read([assistant(("a", "Rome"))])
         bridge.defer(asks("a"))
@@ -394,7 +394,7 @@ async def test_a_model_that_never_ends_is_ended() -> None:
 
 
 async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.tools.bridges.new_nonce", lambda: "n0nce")
+    monkeypatch.setattr("pilothouse_models.bridges.new_nonce", lambda: "n0nce")
     body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
     bare, right = (f"<tool_use{end}>{body}</tool_use{end}>" for end in ("", "-n0nce"))
     reported = [[frames.init(), frames.assistant(text), frames.result(text)] for text in (bare, right, "done")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools import as_tool
-from pilothouse.tools.xml.prompt import declare, declare_tools
+from pilothouse_models.xml.prompt import declare, declare_tools
 
 WEATHER = """\
 <tool name="getWeather">

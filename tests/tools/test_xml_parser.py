@@ -23,8 +23,8 @@ from pilothouse.events import (
 )
 from pilothouse.messages import ToolUseBlock
 from pilothouse.tools import tool
-from pilothouse.tools.xml import StreamParser
-from pilothouse.tools.xml.scanner import TextBuffer
+from pilothouse_models.xml import StreamParser
+from pilothouse_models.xml.scanner import TextBuffer
 
 SEED = """<tool_use>
   <tool_name>getWeather</tool_name>

@@ -21,7 +21,7 @@ from pilothouse.events import (
     ToolCallError,
     ToolCallStarted,
 )
-from pilothouse.tools.xml import StreamParser
+from pilothouse_models.xml import StreamParser
 
 WEATHER = {
     "properties": {

@@ -32,9 +32,9 @@ from pilothouse.messages import (
     StreamEvent,
     from_dict,
 )
-from pilothouse.testing import frames
-from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
-from pilothouse.tools.xml.turn_state import ReplySplice, find_splice
+from pilothouse_models.xml.reply_reader import ParsedReply, ReplyReader
+from pilothouse_models.xml.turn_state import ReplySplice, find_splice
+from pilothouse_testing import frames
 
 # --- the two ways to be told
 

@@ -31,8 +31,8 @@ from xml_fixtures import (
 )
 
 from pilothouse.messages import AssistantMessage, Message, StreamEvent, TextBlock, ThinkingBlock
-from pilothouse.testing import frames
-from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
+from pilothouse_models.xml.reply_reader import ParsedReply, ReplyReader
+from pilothouse_testing import frames
 
 # --- for a reader without a protocol
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
+from places import TRANSCRIPTS
 
 from pilothouse.tools.dispatcher import McpDispatcher
-
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 
 
 def question(method: str, params: dict[str, Any] | None = None, *, key: Any = 1, server: str = "s") -> dict[str, Any]:

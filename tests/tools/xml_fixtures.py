@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import structs
+from places import TRANSCRIPTS
 
 from pilothouse.events import (
     ParserEvent,
@@ -22,11 +22,10 @@ from pilothouse.events import (
     ToolCallStarted,
 )
 from pilothouse.messages import Message, from_dict
-from pilothouse.testing import frames
-from pilothouse.tools.xml import StreamParser
-from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
+from pilothouse_models.xml import StreamParser
+from pilothouse_models.xml.reply_reader import ParsedReply, ReplyReader
+from pilothouse_testing import frames
 
-TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 OPEN, CLOSE = "<tool_use>", "</tool_use>"
 
 

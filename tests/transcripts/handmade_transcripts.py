@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from pilothouse.transcripts import TranscriptProblem, project_key
+from pilothouse_transcripts import TranscriptProblem, project_key
 
 MODEL = "claude-opus-5-5"
 

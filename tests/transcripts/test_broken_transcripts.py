@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from handmade_transcripts import Disk, File
 
-from pilothouse.errors import PilothouseError
+from pilothouse.errors import PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.messages import UserMessage
-from pilothouse.transcripts import (
+from pilothouse_transcripts import (
     export_session,
     fork_session,
     get_session_info,
@@ -22,7 +22,7 @@ from pilothouse.transcripts import (
     search_sessions,
     usage_report,
 )
-from pilothouse.transcripts import rows as lines_module
+from pilothouse_transcripts import rows as lines_module
 
 BROKEN = [
     (b"not json", "not a JSON object"),
@@ -195,9 +195,28 @@ def everything(file: File) -> None:
             continue
 
 
+def check_views(file: File) -> None:
+    """Whether there are messages decides what every view says of a file, however damaged it is."""
+    info = get_session_info(file.id)
+    assert (info is not None) is any(one.session_id == file.id for one in list_sessions())
+    messages = get_session_messages(file.id)
+    if info is None:
+        assert messages == []
+        with pytest.raises(SessionNotFoundError):
+            export_session(file.id)
+    else:
+        assert export_session(file.id)
+    if messages:
+        fork = fork_session(file.id)
+        assert fork.messages == len(messages) == len(get_session_messages(fork.session_id))
+    else:
+        with pytest.raises((SessionNotFoundError, UsageError)):
+            fork_session(file.id)
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(30))
-def test_random_damage_never_crashes(disk: Disk, seed: int) -> None:
+def test_random_damage_never_crashes_or_divides_the_views(disk: Disk, seed: int) -> None:
     rng = random.Random(seed)
     file = disk.talk(*"abcdef")
     file.call("t1", message_id="m")
@@ -219,4 +238,5 @@ def test_random_damage_never_crashes(disk: Disk, seed: int) -> None:
         if len(data) < 10:
             break
     file.path.write_bytes(data)
+    check_views(file)
     everything(file)

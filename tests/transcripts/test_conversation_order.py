@@ -9,7 +9,7 @@ import pytest
 from handmade_transcripts import Disk, File
 
 from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage
-from pilothouse.transcripts import get_session_messages, get_subagent_messages, list_subagents
+from pilothouse_transcripts import get_session_messages, get_subagent_messages, list_subagents
 
 
 def texts(messages: list[Message]) -> list[str]:

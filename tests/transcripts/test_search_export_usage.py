@@ -13,7 +13,7 @@ import pytest
 from handmade_transcripts import MODEL, Disk, File
 
 from pilothouse.errors import SessionNotFoundError, UsageError
-from pilothouse.transcripts import export_session, fork_session, search_sessions, usage_report
+from pilothouse_transcripts import export_session, fork_session, search_sessions, usage_report
 
 TOKENS = {
     "input_tokens": 10,

@@ -15,7 +15,7 @@ from handmade_transcripts import Disk, File
 
 from pilothouse.errors import UsageError
 from pilothouse.messages import AssistantMessage
-from pilothouse.transcripts import (
+from pilothouse_transcripts import (
     archive_session,
     delete_session,
     fork_session,
@@ -340,7 +340,7 @@ def test_half_a_fork_is_no_fork(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pilothouse.transcripts.edits._ForkRows.make_title_row", full)
+    monkeypatch.setattr("pilothouse_transcripts.edits._ForkRows.make_title_row", full)
     with pytest.raises(OSError, match="No space left"):
         fork_session(file.id)
     assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]

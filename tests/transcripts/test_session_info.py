@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from handmade_transcripts import Disk, File
 
-from pilothouse.transcripts import SessionInfo, get_session_info, list_sessions
-from pilothouse.transcripts.rows import EDGE_BYTES
+from pilothouse_transcripts import SessionInfo, get_session_info, list_sessions
+from pilothouse_transcripts.rows import EDGE_BYTES
 
 
 def info_of(file: File) -> SessionInfo:

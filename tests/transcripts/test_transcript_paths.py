@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
+import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,11 @@ import pytest
 from handmade_transcripts import Disk
 
 from pilothouse.errors import SessionNotFoundError, UsageError
-from pilothouse.transcripts import delete_session, get_session_info, get_session_messages, list_sessions, project_key
-from pilothouse.transcripts.paths import MAX_KEY_CHARS, get_config_directory, list_working_trees
+from pilothouse_host import find_default_journal
+from pilothouse_native.state import find_config_dir
+from pilothouse_transcripts import delete_session, get_session_info, get_session_messages, list_sessions, project_key
+from pilothouse_transcripts.paths import MAX_KEY_CHARS, find_home, get_config_directory, list_working_trees
+from pilothouse_transcripts.stores import SqliteStore
 
 # Names of folders that CLI 2.1.330 has made.
 SEEN = {
@@ -52,6 +58,46 @@ def test_the_configuration_directory(given: str | None, expected: str, monkeypat
     else:
         monkeypatch.setenv("CLAUDE_CONFIG_DIR", given)
     assert str(get_config_directory()) == expected.replace("HOME", os.environ["HOME"])
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container with a user that its system does not know."""
+
+    def fail(user_id: int) -> None:
+        raise KeyError(user_id)
+
+    monkeypatch.setattr("pwd.getpwuid", fail)
+    for name in ("HOME", "CLAUDE_CONFIG_DIR", "XDG_STATE_HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_home")
+@pytest.mark.skipif(sys.platform == "win32", reason="has other home directories")
+@pytest.mark.parametrize(
+    "use",
+    [
+        list_sessions,
+        lambda: get_session_messages("5e551017-0000-4000-8000-000000000001"),
+        find_default_journal,
+        lambda: find_config_dir({}),
+        lambda: SqliteStore("~/sessions.db"),
+    ],
+)
+def test_without_a_home_directory_the_error_says_what_to_set(use: Callable[[], object]) -> None:
+    with pytest.raises(UsageError, match=r"there is no home directory.* set HOME"):
+        use()
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_configuration_directory_needs_no_home(disk: Disk) -> None:
+    assert list_sessions(config_dir=disk.config) == []
+
+
+def test_an_empty_home_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    assert find_home({"HOME": "/child"}) == Path("/child")
+    assert find_home({"HOME": ""}) == Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 @pytest.mark.parametrize(("name", "counts"), [("my_name", True), ("my.name", False), ("con", False), ("x" * 65, False)])

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pilothouse as ph
-from pilothouse.testing import frames
-from pilothouse.transports import MemoryPeer, MemoryTransport, Player, Recorder
+from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import Player, Recorder, frames
 
 
 async def talk(peer: MemoryPeer) -> None:

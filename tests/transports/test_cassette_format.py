@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pilothouse.errors import CassetteError
 from pilothouse.options.secrets import MASK, Redactor
-from pilothouse.transports import Cassette
-from pilothouse.transports.cassettes.format import (
+from pilothouse_testing import Cassette
+from pilothouse_testing.cassettes.format import (
     decode_frame,
     decode_wire_line,
     encode_entry,

@@ -182,7 +182,7 @@ async def test_nothing_is_half_installed_and_nothing_spawned(
         words = "is not the pinned one"
     else:
         installation.cache.write_text("no directory")
-        words = "Free some space or set PILOTHOUSE_CACHE"
+        words = "Set PILOTHOUSE_CACHE to a directory that this program can write"
     transport = CliTransport()
     with pytest.raises(CLINotFoundError, match=f"could not be installed: .*{words}") as caught:
         await transport.start(Invocation(cli="auto", argv=(), env={**installation.env, "RUNS": str(tmp_path / "runs")}))

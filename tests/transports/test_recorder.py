@@ -19,8 +19,8 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import CassetteError, CLINotFoundError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.testing import FakeCLI, frames, mock_transport
-from pilothouse.transports import Cassette, CliTransport, MemoryPeer, MemoryTransport, Recorder, RecordingTransport
+from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport
+from pilothouse_testing import Cassette, FakeCLI, Recorder, RecordingTransport, ReplayTransport, frames, mock_transport
 
 pytestmark = pytest.mark.anyio
 
@@ -163,8 +163,7 @@ async def test_output_is_on_disk_before_it_is_passed_on(path: Path) -> None:
 async def test_a_killed_program_leaves_a_readable_recording(path: Path) -> None:
     program = f"""
 import os, signal, anyio, pilothouse as ph
-from pilothouse.testing import mock_transport
-from pilothouse.transports import RecordingTransport
+from pilothouse_testing import RecordingTransport, mock_transport
 async def main():
     transport = RecordingTransport(mock_transport("Hello", "Hello again"), {str(path)!r})
     async with ph.session(transport=transport) as session:
@@ -263,7 +262,7 @@ class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capacity: int) -> None:
         self.capacity = capacity
         self.write = os.write
-        monkeypatch.setattr("pilothouse.transports.cassettes.recorder.os.write", self)
+        monkeypatch.setattr("pilothouse_testing.cassettes.recorder.os.write", self)
 
     def __call__(self, fd: int, data: memoryview) -> int:
         if not self.capacity:
@@ -310,8 +309,7 @@ def test_a_limit_of_the_system_is_a_full_disk_too(path: Path) -> None:
     program = f"""
 import resource, anyio, pilothouse as ph
 from pilothouse.errors import CassetteError
-from pilothouse.testing import mock_transport
-from pilothouse.transports import RecordingTransport
+from pilothouse_testing import RecordingTransport, mock_transport
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     anyio.run(ph.query("Hi", transport=RecordingTransport(mock_transport("Hello"), {str(path)!r})).result)
@@ -329,8 +327,8 @@ async def test_nothing_blocks_the_loop(path: Path) -> None:
     from blockbuster import blockbuster_ctx
 
     transport = RecordingTransport(mock_transport("Hello"), path)
-    replay = ph.ReplayTransport(path)
-    with blockbuster_ctx("pilothouse.transports.cassettes"):
+    replay = ReplayTransport(path)
+    with blockbuster_ctx("pilothouse_testing.cassettes"):
         for made in (transport, replay):
             await made.start(Invocation(cli="auto", argv=("--print", "Hi"), env={}, cwd="/"))
             async with anyio.create_task_group() as group:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from pilothouse.options import Invocation
-from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
-from pilothouse.transports import CliTransport, MemoryTransport, RecordingTransport, ReplayTransport, Transport
+from pilothouse.transports import CliTransport, MemoryTransport, Transport
+from pilothouse_testing import RecordingTransport, ReplayTransport
+from pilothouse_testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
 
 
 class Recorded(TransportSuite):

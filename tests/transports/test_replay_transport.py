@@ -10,12 +10,21 @@ from typing import Any
 import anyio
 import pytest
 from recorded_sessions import record, recorder, replay, say
+from session_cli import Cli, Say
 
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import CassetteError, CLIExitedError, ControlError, ReplayMismatch, UsageError
-from pilothouse.testing import FakeCLI, frames, mock_transport
-from pilothouse.transports import Cassette, Player, Recorder, RecordingTransport, ReplayTransport
+from pilothouse_testing import (
+    Cassette,
+    FakeCLI,
+    Player,
+    Recorder,
+    RecordingTransport,
+    ReplayTransport,
+    frames,
+    mock_transport,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +97,21 @@ async def test_an_interrupt_is_one_again(path: Path) -> None:
     player = Player(path)
     assert await stop(transport=player) == first == ("interrupted", "You said: go on")
     player.check_complete()
+
+
+@pytest.mark.parametrize(("then", "now"), [(10_000, None), (None, 10_000), (10_000, 10_000)])
+async def test_questions_of_a_token_budget_do_not_have_to_be_the_same(
+    path: Path, then: int | None, now: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When and how often they are asked depends on timing."""
+    recorded = RecordingTransport(mock_transport("Hello", "Hello again"), path)
+    for budget, transport in ((then, recorded), (now, player := Player(path))):
+        async with ph.session(transport=transport, max_budget_tokens=budget) as session:
+            assert (await session.query("one")).text == "Hello"
+            assert (await session.query("two")).text == "Hello again"
+    player.check_complete()
+    assert ("get_usage" in path.read_text()) == (then is not None)
+    assert not caplog.records
 
 
 def test_the_blocking_api_and_the_argv_form(path: Path) -> None:
@@ -192,6 +216,23 @@ async def test_a_request_that_was_not_recorded_is_reported(path: Path) -> None:
         with pytest.raises(ReplayMismatch, match="the control request 'set_model', which was not recorded"):
             await session.set_model("opus")
     await say([], transport=ReplayTransport(path, strict=False))
+
+
+async def test_a_recording_need_not_have_the_requests_of_pilothouse_itself(path: Path) -> None:
+    async def go(cli: Cli, say: Say, text: str) -> str:
+        await say(frames.init(mcp_servers=[{"name": "shop", "status": "failed", "source": "dynamic"}]))
+        return "done"
+
+    cli = Cli()
+    cli.acts["go"] = go
+    cli.answers["mcp_status"] = {"mcpServers": []}
+    await ph.query("go", transport=RecordingTransport(cli.transport(), path))
+    lines = path.read_text().splitlines(keepends=True)
+    assert "mcp_status" in "".join(lines)
+    path.write_text("".join(line for line in lines if "mcp_status" not in line and "mcpServers" not in line))
+    player = Player(path)
+    assert (await ph.query("go", transport=player)).text == "done"
+    player.check_complete()
 
 
 async def test_less_than_was_recorded_is_reported(path: Path) -> None:

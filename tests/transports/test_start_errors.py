@@ -306,3 +306,22 @@ async def test_nothing_blocks_the_loop(env: dict[str, str], tmp_path: Path) -> N
                 await transport.close()
         await start_error(Invocation(cli="/nowhere/claude", argv=(), env=env))
         await start_error(Invocation(cli=cli, argv=(), env=env, cwd="/nowhere"))
+
+
+async def test_a_user_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(user_id: int) -> None:
+        raise KeyError(user_id)
+
+    monkeypatch.setattr("pwd.getpwuid", fail)
+    cli, private = make_cli(tmp_path / "claude"), tmp_path / "private"
+    private.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(private))
+    file = PrivateFile("settings", ".json", b"{}")
+    for env in ({}, {"HOME": ""}):
+        error = await start_error(Invocation(cli=cli, argv=(), env=env, files=(file,)))
+        assert "set HOME to a directory that this user can write" in str(error)
+        assert str(os.geteuid()) in str(error)
+    assert not list(private.iterdir())
+    transport = CliTransport()
+    await transport.start(Invocation(cli=cli, argv=(), env={"HOME": str(tmp_path)}))
+    await transport.close()

@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from pilothouse.options import Invocation
-from pilothouse.testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
 from pilothouse.transports.base import Transport
 from pilothouse.transports.child import ExitWatcher
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.memory import MemoryTransport
+from pilothouse_testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
 
 
 def invocation(code: str, **changes: object) -> Invocation:

@@ -6,7 +6,7 @@ python 02_stream.py
 import asyncio
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Text
+from pilothouse_testing import ScriptedModel, Text
 
 
 async def main() -> None:

@@ -6,7 +6,7 @@ python 03_failure.py
 import asyncio
 
 import pilothouse as ph
-from pilothouse.testing import Hang, HttpError, ScriptedModel
+from pilothouse_testing import Hang, HttpError, ScriptedModel
 
 
 async def main() -> None:

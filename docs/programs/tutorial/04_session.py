@@ -6,7 +6,7 @@ python 04_session.py
 import asyncio
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel
+from pilothouse_testing import RecordedRequest, ScriptedModel
 
 
 def answer(request: RecordedRequest) -> str:

@@ -6,7 +6,7 @@ python 05_tool.py
 import asyncio
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 PIERS = {"Fram": 3, "Gjoa": 7}
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 
 def decide(request: ph.PermissionRequest) -> ph.Allow | ph.Deny:

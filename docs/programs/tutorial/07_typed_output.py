@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, ToolUse
+from pilothouse_testing import ScriptedModel, ToolUse
 
 
 @dataclass

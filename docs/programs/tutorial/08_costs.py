@@ -6,7 +6,7 @@ python 08_costs.py
 import asyncio
 
 import pilothouse as ph
-from pilothouse.testing import Reply, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import Reply, ScriptedModel, Steps, ToolUse
 
 
 def look(pier: int) -> str:

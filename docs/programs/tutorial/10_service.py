@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 import pilothouse as ph
-from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
+from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 
 PIERS = {"Fram": 3, "Gjoa": 7}
 MOST_VISITORS = 50  # each has a child process of some 200 MB

@@ -6,7 +6,7 @@ pytest test_09_harbour.py
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse_testing import HttpError, ScriptedModel, Steps, ToolUse
 
 # The program under test; yours is in a module of its own.
 PIERS = {"Fram": 3, "Gjoa": 7}

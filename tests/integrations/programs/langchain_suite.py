@@ -13,8 +13,8 @@ import pytest
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from pilothouse.integrations.langchain import ChatPilothouse
-from pilothouse.testing import ScriptedModel
+from pilothouse_models.langchain import ChatPilothouse
+from pilothouse_testing import ScriptedModel
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PDF = b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n%%EOF\n"
@@ -32,15 +32,15 @@ def answer(request):
     """Call a tool of the request once, then answer with its result; count as told, and be funny if asked."""
     system, asked = request.system_text, json.dumps(request.messages, ensure_ascii=False)
     nonce = re.search(r"<tool_use-(\w+)>", system)
-    last = asked.rpartition("</conversation-")[2] or asked
+    last = asked.rpartition("</assistant-")[2] or asked
     if found := re.findall(r"<result>(.*?)</result>", last):
         return f"The result is {found[-1]}."
     if nonce is None or ("joke" in asked and "StructuredOutput" not in system and "Joke" not in system):
         return "Chat models answer, one word after the other: 1, 2, 3."
     tools = re.findall(r'<tool name="([^"]+)">(.*?)</tool>', system.partition("## The tools")[2], re.DOTALL)
-    wanted = re.search(r"Call the tool (\w+) in your next answer", system)
+    wanted = re.search(r"Call the tool (\w+) in your next answer", asked)
     named = [tool for tool in tools if wanted and tool[0] == wanted[1]]
-    must = "StructuredOutput" in system or "at least one of the tools" in system or named
+    must = "StructuredOutput" in system or "at least one of the tools" in asked or named
     if not must and not re.search(r"magic|tool|get_weather|current weather|call", asked.partition("<system")[0] + last):
         return "Hello! There is nothing to call."
     name, body = (named or tools)[-1 if "StructuredOutput" in system else 0]

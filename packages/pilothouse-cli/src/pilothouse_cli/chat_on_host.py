@@ -1,0 +1,298 @@
+"""`pilothouse chat --remote`: a session of a host at this terminal, while others see and answer it in the console.
+
+Owns the lines that are typed, and what is printed of the session. Everything goes over the host's REST API.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import anyio
+
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.messages import from_dict
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.permissions.requests import read_request
+from pilothouse.transports.concurrency import LoopCondition
+from pilothouse_cli.chat_input import preview_call
+from pilothouse_cli.console import find_link
+from pilothouse_cli.flags import ChatRequest
+from pilothouse_cli.progress import ChatProgressPrinter
+from pilothouse_cli.screen import Screen, escape_invisible
+from pilothouse_remote.messages import DEFAULT_PATH
+
+CALL_SECONDS = 30.0
+"""Seconds for a request other than a stream."""
+RECONNECT_SECONDS = 1.0
+HELP = (
+    "a line is a prompt; while something waits: y (yes), a (always in this session), n REASON, or the answer to the "
+    "question; /interrupt stops the turn, /quit leaves, and the session goes on"
+)
+
+
+class BlockingHostClient:
+    """The REST API of a host. Its methods block: they run in threads."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._parts = urlsplit(url)
+        if self._parts.scheme not in ("http", "https", "ws", "wss") or not self._parts.hostname:
+            raise UsageError(f"--remote: expected an address such as http://127.0.0.1:8750, got {url!r}")
+        self._path = self._parts.path.rstrip("/").removesuffix(DEFAULT_PATH)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._streams: set[http.client.HTTPConnection] = set()
+
+    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._parts.scheme in ("https", "wss") else http.client.HTTPConnection
+        return kind(self._parts.hostname or "", self._parts.port, timeout=timeout)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request; return the decoded body. Raises UsageError if the host refuses, OSError without an answer."""
+        connection = self._connect(CALL_SECONDS)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, self._path + path, data, self._headers)
+            response = connection.getresponse()
+            return _read_body(response)
+        except http.client.HTTPException as error:
+            raise UsageError(f"--remote: the host gives no valid response: {error!r}") from None
+        finally:
+            connection.close()
+
+    def stream(self, path: str, last: str | None) -> Iterator[tuple[str, str, Any]]:
+        """Yield the events of a stream after `last`, until it ends: id, name, data."""
+        connection = self._connect(None)
+        self._streams.add(connection)
+        try:
+            more = {} if last is None else {"Last-Event-ID": last}
+            connection.request("GET", self._path + path, None, {**self._headers, **more})
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                _read_body(response)
+            fields: dict[str, str] = {}
+            for line in iter(response.readline, b""):
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name:
+                    fields[name] = value
+                elif "data" in fields:
+                    yield fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
+                    fields = {}
+        except http.client.HTTPException:
+            return
+        finally:
+            self._streams.discard(connection)
+            connection.close()
+
+    def close(self) -> None:
+        """End the streams, so that their threads end."""
+        for connection in list(self._streams):
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _read_body(response: http.client.HTTPResponse) -> Any:
+    content = response.read()
+    body: Any = json.loads(content) if content else None
+    if response.status >= http.client.BAD_REQUEST:
+        refusal: Any = cast("dict[str, Any]", body).get("error", {}) if isinstance(body, dict) else {}
+        raise UsageError(f"--remote: {refusal.get('message', f'HTTP {response.status}')}")
+    return body
+
+
+async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
+    """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code."""
+    url, token = find_link(request.remote or "", os.environ)
+    client = BlockingHostClient(url, token)
+    try:
+        return await RemoteChat(client, request, screen).run()
+    except OSError as error:
+        raise UsageError(f"--remote: no host answers at {url}: {error.strerror or error}") from None
+    finally:
+        client.close()
+
+
+class RemoteChat:
+    """One run of the command; `resume` of the request names a session of the host."""
+
+    def __init__(self, client: BlockingHostClient, request: ChatRequest, screen: Screen) -> None:
+        self._client = client
+        self._request = request
+        self._screen = screen
+        self._redact = Redactor(secret_values(os.environ)).redact
+        self._printer = ChatProgressPrinter(screen, self._redact, thinking=request.thinking)
+        self._asks: dict[str, dict[str, Any]] = {}
+        self._session: dict[str, Any] = {}
+        self._own_prompts: list[str] = []
+        self._changed = LoopCondition()
+        self._ends: list[int] = []  # where in the output prompts have ended
+        self._last_prompt = (0, 0)  # where it began, and how many prompts had no end then
+
+    async def run(self) -> int:
+        """Run the conversation, and return the exit code."""
+        self._session = await self._open_session()
+        path = f"/v1/sessions/{self._session['id']}"
+        self._screen.note(f"session {self._session['id']}: {HELP}", "quiet")
+        waiting = await self._call("GET", "/v1/asks")
+        for ask in waiting["asks"]:
+            self._note_ask(ask)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._print_messages, f"{path}/events", tasks.cancel_scope)
+            tasks.start_soon(self._note_events, str(waiting["events_from"]))
+            await self._read_lines()
+            tasks.cancel_scope.cancel()
+        return 0
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Any:
+        return await anyio.to_thread.run_sync(partial(self._client.call, method, path, body))
+
+    async def _open_session(self) -> dict[str, Any]:
+        wanted = self._request.settings.get("resume")
+        if wanted:
+            known = (await self._call("GET", "/v1/sessions"))["sessions"]
+            found = [each for each in known if str(each["id"]).startswith(str(wanted))]
+            if len(found) != 1:
+                raise UsageError(f"--resume: {len(found)} sessions of the host have an id that begins with {wanted!r}")
+            return found[0]
+        names = ("model", "permission_mode", "cwd")
+        options = {name: self._request.settings[name] for name in names if name in self._request.settings}
+        return await self._call("POST", "/v1/sessions", {"options": {"partial_messages": True, **options}})
+
+    # What comes from the host.
+
+    async def _follow(self, path: str, last: str | None) -> AsyncGenerator[tuple[str, str, Any]]:
+        """Yield the events of a stream, which goes on where it broke off."""
+        while True:
+            events = self._client.stream(path, last)
+            with suppress(OSError):
+                while (event := await self._next(events)) is not None:
+                    last = event[0]
+                    yield event
+            await anyio.sleep(RECONNECT_SECONDS)
+
+    async def _next(self, events: Iterator[tuple[str, str, Any]]) -> tuple[str, str, Any] | None:
+        return await anyio.to_thread.run_sync(partial(next, events, None), abandon_on_cancel=True)
+
+    async def _print_messages(self, path: str, scope: anyio.CancelScope) -> None:
+        async for place, name, data in self._follow(path, None):
+            if name == "end" and data.get("detail") == "closed":
+                self._screen.note("the session was closed", "warning")
+                scope.cancel()
+            if name == "message":
+                self._print_message(data)
+                if data.get("type") == "result" or data.get("subtype") == "query_failed":
+                    self._ends.append(int(place))
+                    self._changed.notify_all()
+
+    def _print_message(self, data: dict[str, Any]) -> None:
+        content = data.get("message", {}).get("content") if data.get("isReplay") else None
+        if isinstance(content, str):
+            if content in self._own_prompts:
+                self._own_prompts.remove(content)
+            else:  # of another viewer, or from before
+                self._screen.end_text()
+                self._screen.note(escape_invisible(f"> {self._redact(content)}"), "title")
+            return
+        with suppress(PilothouseError):
+            self._printer.print_message(from_dict(data))
+        if data.get("type") == "result":
+            self._screen.end_text()
+            self._screen.idle()
+            if data.get("is_error"):
+                self._screen.note(
+                    escape_invisible(self._redact(str(data.get("result") or data.get("subtype")))), "error"
+                )
+            self._printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
+
+    async def _note_events(self, last: str) -> None:
+        async for _, name, data in self._follow("/v1/events", last):
+            if name == "asked" and data["request"] is None:  # it is too long for an event
+                for ask in (await self._call("GET", "/v1/asks"))["asks"]:
+                    self._note_ask(ask)
+            elif name == "asked":
+                self._note_ask(data)
+            elif name == "settled" and self._asks.pop(data["id"], None) is not None:
+                self._screen.note(f"settled: {data['decision'] or 'withdrawn'}, by {data['by']}", "quiet")
+            elif name == "session" and data["id"] == self._session["id"]:
+                self._session = data
+            self._changed.notify_all()
+
+    def _note_ask(self, ask: dict[str, Any]) -> None:
+        if ask["session"] != self._session["id"] or ask["id"] in self._asks:
+            return
+        self._asks[ask["id"]] = ask
+        self._screen.end_text()
+        self._screen.idle()
+        self._screen.note(escape_invisible(f"? {self._redact(str(ask['title']))}"), "title")
+        given = ask["request"].get("input", {})
+        for question in given.get("questions", ()) if ask["kind"] == "question" else ():
+            for number, option in enumerate(question.get("options", ()), 1):
+                self._screen.note(escape_invisible(f"  {number}. {option.get('label')}"))
+        if ask["kind"] == "plan":
+            self._screen.note(escape_invisible(f"  {self._redact(str(given.get('plan')))}"))
+        elif ask["kind"] == "permission":
+            for line, style in preview_call(read_request(ask["request"])):
+                self._screen.note(f"  {self._redact(line)}", style)
+        elif ask["kind"] != "question":
+            self._screen.note(escape_invisible(f"  {self._redact(json.dumps(given, ensure_ascii=False))}"))
+
+    # What is typed.
+
+    async def _read_lines(self) -> None:
+        first = [self._request.prompt] if self._request.prompt else []
+        while (line := first.pop() if first else await self._read_line()) is not None:
+            try:
+                if line.strip() == "/quit":
+                    return
+                await self._take_line(line.strip())
+            except UsageError as error:
+                self._screen.note(escape_invisible(str(error)), "error")
+        start, count = self._last_prompt
+        # The pipe has ended: its prompts are answered first.
+        await self._changed.wait_until(lambda: sum(place > start for place in self._ends) >= count)
+
+    async def _read_line(self) -> str | None:
+        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+        return line or None
+
+    async def _take_line(self, line: str) -> None:
+        path = f"/v1/sessions/{self._session['id']}"
+        if line == "/interrupt":
+            await self._call("POST", f"{path}/interrupt")
+        elif self._asks and line:
+            ask = next(iter(self._asks.values()))
+            await self._call("POST", f"{path}/asks/{ask['id']}", make_decision(ask, line))
+            self._asks.pop(ask["id"], None)
+        elif line:
+            self._own_prompts.append(line)
+            sent = await self._call("POST", f"{path}/prompt", {"prompt": line})
+            self._last_prompt = (sent["events_from"], sent["waiting"])
+
+
+def make_decision(ask: dict[str, Any], line: str) -> dict[str, Any]:
+    """Return the body of the request that settles an ask as a line says; raises UsageError if the line does not."""
+    word, _, rest = line.partition(" ")
+    if word.lower() in ("n", "no"):
+        return {"decision": "deny", "reason": rest.strip()}
+    if ask["kind"] == "question":
+        questions = ask["request"].get("input", {}).get("questions", [])
+        if len(questions) != 1:
+            raise UsageError("several questions: answer them in the console, or decline with n")
+        options = [str(option.get("label")) for option in questions[0].get("options", ())]
+        chosen = options[int(line) - 1] if line.isdecimal() and 1 <= int(line) <= len(options) else line
+        return {"decision": "answer", "answers": {questions[0]["question"]: chosen}}
+    if ask["kind"] == "elicitation":
+        raise UsageError("a form: fill it in in the console, or decline with n")
+    if line.lower() in ("y", "yes"):
+        return {"decision": "allow"}
+    if line.lower() in ("a", "always") and ask.get("can_always_allow"):
+        return {"decision": "allow", "always": True}
+    raise UsageError("say y or n REASON" + (" or a (always in this session)" if ask.get("can_always_allow") else ""))

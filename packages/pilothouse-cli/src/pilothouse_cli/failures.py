@@ -1,0 +1,176 @@
+"""Converts an error for a person at a command line: to an exit code, one line, and the next step.
+
+Owns the exit codes, and how a failure is printed. Inspects errors and names of environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pilothouse.errors import (
+    AuthenticationError,
+    CLIExitedError,
+    CLINotFoundError,
+    CLIStartError,
+    CLIVersionError,
+    PilothouseError,
+    QueryTimeout,
+    ReplayMismatch,
+    UsageError,
+)
+from pilothouse.options.credentials import KEY_VARIABLE, PROVIDER_NAMES, TOKEN_VARIABLES
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.transports.discovery import find_cli
+from pilothouse_cli.screen import Screen
+
+FAILED = 1
+USAGE = 2
+TIMED_OUT = 124  # as timeout(1)
+
+INSTALL = "pilothouse install-cli"
+KEY_VARIABLES = (KEY_VARIABLE, *TOKEN_VARIABLES)
+PROVIDER_VARIABLES = tuple(PROVIDER_NAMES)
+
+_EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, USAGE),
+    (CLINotFoundError, USAGE),
+    (CLIVersionError, USAGE),
+    (CLIStartError, USAGE),
+    (TimeoutError, TIMED_OUT),
+)
+_NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
+    (CLINotFoundError, f"install it with `{INSTALL}`, or give its path with --cli"),
+    (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
+    (CLIExitedError, "--verbose shows all its output"),
+)
+_SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """An exit code, one line, and further lines of advice."""
+
+    code: int
+    line: str
+    advice: tuple[str, ...] = ()
+
+
+def describe_failure(error: Exception) -> FailureReport:
+    """Describe `error` for a person."""
+    code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
+    if isinstance(error, ReplayMismatch) and error.diff:
+        return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
+    text = join_lines(_describe_error(error))
+    step = _find_next_step(error)
+    return FailureReport(code, f"{text}; {step}" if step else text)
+
+
+def report_failure(screen: Screen, error: Exception | FailureReport, redact: Callable[[str], str] | None = None) -> int:
+    """Print a failure and its advice, without secrets (those of the environment by default); return its exit code."""
+    failure = error if isinstance(error, FailureReport) else describe_failure(error)
+    screen.end_text()
+    screen.idle()
+    screen.note((redact or Redactor(secret_values(os.environ)).redact)(f"pilothouse: {failure.line}"), "error")
+    for line in failure.advice:
+        screen.note(line)
+    return failure.code
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, CLINotFoundError):
+        # The list of searched paths and ways to install would fill a screen; --verbose shows it.
+        return str(error).partition(" Tried:")[0].rstrip(".")
+    if isinstance(error, PilothouseError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _find_next_step(error: Exception) -> str:
+    if isinstance(error, QueryTimeout):
+        return f"raise --{error.kind.replace('_', '-')} to wait longer"
+    if isinstance(error, CLINotFoundError) and INSTALL not in str(error):
+        return ""  # it is the other side that has none
+    return next((step for kind, step in _NEXT_STEPS if isinstance(error, kind)), "")
+
+
+def join_lines(text: str) -> str:
+    """Return `text` as one line: a line that ends in a colon keeps it, the others are joined by bars."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    joined = ""
+    for line in lines:
+        joined += ("" if not joined else " " if joined.endswith(":") else " | ") + line
+    return joined
+
+
+def get_own_command() -> str:
+    """Return the command that started this program, so that printed commands can be repeated.
+
+    `pilothouse` if a shell finds it under that name; else a path relative to the working directory.
+    """
+    if not os.path.basename(sys.argv[0]).startswith("pilothouse"):  # noqa: PTH119
+        return f"{shlex.quote(_format_path(sys.executable))} -m pilothouse"
+    found = shutil.which("pilothouse")
+    if found is not None and os.path.realpath(found) == os.path.realpath(sys.argv[0]):
+        return "pilothouse"
+    return shlex.quote(_format_path(sys.argv[0]))
+
+
+def _format_path(path: str) -> str:
+    whole, here = os.path.abspath(path), os.getcwd()  # noqa: PTH100, PTH109 - a link to the interpreter is kept
+    return os.path.relpath(whole, here) if whole.startswith(here + os.sep) else whole
+
+
+def find_credentials(environ: Mapping[str, str]) -> str | None:
+    """Return the name of the first variable with a key, a login or a provider; never its value."""
+    return next((name for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES) if environ.get(name, "").strip()), None)
+
+
+def explain_failure(error: Exception, local: str, cli: str) -> FailureReport:
+    """Describe the error of a run; without a key and a login, say how to get one.
+
+    Args:
+        error: the error.
+        local: as for `explain_missing_key`.
+        cli: the option `cli`.
+    """
+    if not isinstance(error, AuthenticationError) or error.api_error_status or find_credentials(os.environ):
+        return describe_failure(error)
+    return explain_missing_key(local, cli)
+
+
+def quote_question(prompt: str) -> str:
+    """Quote a prompt for a printed command; "…" if it is long."""
+    short = len(prompt) <= _SHOWN_PROMPT_CHARS and prompt.isprintable()
+    return shlex.quote(prompt) if short else '"…"'
+
+
+def explain_missing_key(local: str, cli: str) -> FailureReport:
+    """Say that there is neither a key nor a login, and how to go on.
+
+    Args:
+        local: the arguments of this command with which a local model answers, such as "chat --local".
+        cli: the option `cli`.
+    """
+    login = "claude"
+    if not shutil.which(login):
+        with suppress(CLINotFoundError):
+            login = shlex.quote(find_cli(cli, os.environ))
+    rows = (
+        ("export ANTHROPIC_API_KEY=…", "use an API key"),
+        (login, "log in once; then try again"),
+        (f"{get_own_command()} {local}", "a small open model on this machine: no key, no tools"),
+    )
+    width = max(len(command) for command, _ in rows)
+    return FailureReport(
+        FAILED,
+        "Claude Code has neither a key nor a login. Three ways on:",
+        tuple(f"  {command:<{width}}   {what}" for command, what in rows),
+    )

@@ -1,0 +1,584 @@
+"""The requests of the commands. Each flag is declared at the field that it fills; its type is that of the field.
+
+Imports nothing heavy: every command loads it. `arguments` has the flags that come from the table of options.
+"""
+
+# ruff: noqa: D101 - `AskRequest` has the parsed arguments of `pilothouse ask`, and so on
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal, TypeVar, dataclass_transform
+
+from pilothouse.errors import UsageError
+from pilothouse.options import TABLE
+
+RequestT = TypeVar("RequestT")
+Constants = Mapping[str, tuple[Any, str]]
+"""Flags without a value: what each sets, and its help."""
+
+
+def flag(text: str = "", metavar: str | None = None, default: Any = None, group: str = "", **settings: Any) -> Any:
+    """Declare the flag of a field: `max_turns` has `--max-turns`.
+
+    Args:
+        text: its help; without one the field has no flag of its own.
+        metavar: the word for its value.
+        default: the value of the field without the flag.
+        group: the title under which the help lists it.
+        **settings: `names` instead of that of the field, none for a positional argument; `exclusive`: flags with the
+            same word here exclude each other; `constants`: further flags for this field; the rest goes to
+            `add_argument`.
+    """
+    return field(default=default, metadata={"help": text, "metavar": metavar, "group": group, **settings})
+
+
+def argument(text: str, metavar: str | None = None, default: Any = "", **settings: Any) -> Any:
+    """Declare a positional argument; with `nargs="?"` it may be missing."""
+    return flag(text, metavar, default, names=(), **settings)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def request(kind: type[RequestT]) -> type[RequestT]:
+    """Make a class of requests."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+    """Add the flags of a request, those of its own before those that it inherits."""
+    places: dict[str, Any] = {"": parser}
+    known = {one.name: one for one in fields(kind) if one.metadata}
+    positional = [one.name for one in known.values() if one.metadata.get("names") == ()]
+    for name in [*positional, *(name for each in kind.__mro__ for name in vars(each).get("__annotations__", ()))]:
+        if (one := known.pop(name, None)) is None:
+            continue
+        settings: dict[str, Any] = {
+            "default": argparse.SUPPRESS,
+            **_KINDS.get(str(one.type).split(" ")[0], {}),
+            **one.metadata,
+        }
+        group, exclusive = settings.pop("group"), settings.pop("exclusive", "")
+        constants: Constants = settings.pop("constants", {})
+        if group not in places:
+            places[group] = parser.add_argument_group(group)
+        if exclusive and exclusive not in places:
+            places[exclusive] = places[group].add_mutually_exclusive_group()
+        place = places[exclusive or group]
+        if settings["help"]:
+            _add_argument(place, name, settings)
+        for spelling, (value, text) in constants.items():
+            place.add_argument(
+                spelling, dest=name, action="store_const", const=value, default=argparse.SUPPRESS, help=text
+            )
+
+
+def _add_argument(place: Any, name: str, settings: dict[str, Any]) -> None:
+    names = settings.pop("names", ("--" + name.replace("_", "-"),))
+    if settings.get("action") == "store_true":
+        del settings["metavar"]
+    if names:
+        place.add_argument(*names, dest=name, **settings)
+    else:
+        place.add_argument(name, **settings)
+
+
+def make_request(kind: type[RequestT], asked: argparse.Namespace, **own: Any) -> RequestT:
+    """Make a request from the parsed flags; `own` are fields without a flag."""
+    names: list[str] = [one.name for one in fields(kind)]  # pyright: ignore[reportArgumentType]
+    given = {name: getattr(asked, name) for name in names if hasattr(asked, name)}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}, **own)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def parse_count(text: str) -> int:
+    """Parse a number of 0 or more."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!a}")
+    return int(text)
+
+
+def _make_parser(convert: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!a}") from None
+
+    return parse
+
+
+def parse_port(text: str) -> int:
+    """Parse the number of a port."""
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"expected a port, a number from 0 to {MAX_PORT}, got {text!a}")
+    return int(text)
+
+
+def _to_speed(text: str) -> float:
+    speed = float(text)
+    if not 0 < speed < float("inf"):
+        raise ValueError
+    return speed
+
+
+TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
+"""The environment variable with the host's token for `--transport ws://…`."""
+
+
+def parse_transport(text: str) -> Callable[[], Any]:
+    """Parse the value of `--transport`."""
+    try:
+        return _make_transport(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _make_transport(text: str) -> Callable[[], Any]:
+    kind, _, place = text.partition(":")
+    if text == "native":
+        from pilothouse_native import NativeTransport
+
+        return NativeTransport
+    if text.startswith(("ws://", "wss://", "http://", "https://")):
+        from pilothouse_remote import on_host
+
+        # Not on the command line, which every process of the machine can read.
+        return on_host(text, token=os.environ.get(TOKEN_VARIABLE) or None)
+    if kind not in ("record", "replay", "ssh", "podman", "docker", "pod") or not place:
+        raise UsageError(
+            f"expected native, record:FILE, replay:FILE, ws://HOST:PORT, wss://HOST:PORT, ssh:USER@HOST, podman:IMAGE, "
+            f"docker:IMAGE or pod:NAMESPACE/NAME, got {text!a}"
+        )
+    from pilothouse_remote import in_container, in_pod, over_ssh
+    from pilothouse_testing import Player, Recorder
+
+    match kind:
+        case "record" | "replay":  # the process may run in another directory: a path is relative to this one
+            return (Recorder if kind == "record" else Player)(Path(place).absolute())
+        case "ssh":
+            return over_ssh(place)
+        case "pod":
+            namespace, _, pod = place.rpartition("/")
+            return in_pod(pod, namespace=namespace or None)
+        case _:
+            return in_container(place, engine=kind, mounts={".": "/work"})
+
+
+# By the first word of the type of a field.
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "bool": {"action": "store_true"},
+    "date": {"type": _make_parser(date.fromisoformat, "a day such as 2026-11-01")},
+    "float": {"type": _make_parser(float, "a number")},
+    "int": {"type": _make_parser(int, "a whole number")},
+    "tuple[str,": {"action": "append"},
+}
+
+OutputFormat = Literal["text", "json", "stream-json"]
+InstallAction = Literal["install", "check", "uninstall"]
+InstallFormat = Literal["text", "path", "json"]
+_CONFIG_HELP = "the configuration file (default: PILOTHOUSE_CONFIG, else your own ~/.config/pilothouse/config.toml)"
+_CLI_HELP = TABLE["cli"].doc.replace("%", "%%")
+
+
+@request
+class ConfiguredRequest:
+    """A command with options of queries; its configuration file is read before it runs."""
+
+    config: str | None = flag(_CONFIG_HELP, "FILE")
+
+
+@request
+class RunRequest(ConfiguredRequest):
+    """What `ask` and `chat` share. `settings` are options of a query."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    local: bool = flag("a small open model on this machine; no key", default=False)
+    thinking: bool = flag("show what the model thinks", default=False)
+    verbose: bool = flag("show what Claude Code writes to its standard error", default=False)
+
+
+@request
+class AskRequest(RunRequest):
+    prompt: str | None = argument(
+        "the question; '-' or none reads standard input, piped text is added to a question", None, None, nargs="?"
+    )
+    form: OutputFormat = flag(
+        default="text",
+        exclusive="form",
+        constants={
+            "--json": ("json", "print one JSON object at the end"),
+            "--stream-json": ("stream-json", "print every message of Claude Code as a line of JSON, as it came"),
+        },
+    )
+
+
+@request
+class ChatRequest(RunRequest):
+    prompt: str | None = argument("the first thing to say", None, None, nargs="?")
+    quiet: bool = flag("no line with cost and tokens after each answer", default=False)
+    remote: str | None = flag(
+        "talk in a session of a host, which the console shows too: of this address, with the token in "
+        "PILOTHOUSE_HOST_TOKEN; without one, of the console that runs here. --resume names a session of it",
+        "URL", nargs="?", const="",
+    )  # fmt: skip
+    history: str | None = flag("keep what was typed in this file; without it nothing of it is kept", "FILE")
+    flags: tuple[str, ...] = field(default=(), compare=False)
+    """The flags as typed, for the hint how to resume; without those that select the session."""
+
+
+@request
+class AcpRequest(ConfiguredRequest):
+    """`settings` are options of all sessions."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    remote: str | None = flag(
+        "sessions of a host, which go on when the editor leaves: of this address, with the token in "
+        "PILOTHOUSE_HOST_TOKEN; without one, of the console that runs here",
+        "URL", nargs="?", const="",
+    )  # fmt: skip
+
+
+@request
+class CompletionRequest:
+    shell: Literal["bash", "zsh", "fish"] = argument("the shell", None, "bash", choices=("bash", "zsh", "fish"))
+
+
+@request
+class CompatRequest:
+    action: Literal["run", "path"] = argument(
+        "run a program, or print the directory for PYTHONPATH", None, "run", choices=("run", "path")
+    )
+    arguments: tuple[str, ...] = argument(
+        "what `python` would get: a file, or -m module", "program", (), action="store", nargs=argparse.REMAINDER
+    )
+
+
+@request
+class DemoRequest:
+    prompt: str = flag("the question of part 1", default="What is the capital of France?")
+    local: bool = flag("part 1 with the embedded model even if a key is set", default=False, exclusive="force")
+    scripted: bool = flag("only part 2, the scripted one", default=False, exclusive="force")
+    cli: str = flag(_CLI_HELP, "PATH", "auto")
+
+
+@request
+class DoctorRequest:
+    config: str | None = flag(_CONFIG_HELP, "FILE")
+    cli: str | None = flag(_CLI_HELP, "PATH")
+    transport: Callable[[], Any] | None = flag(
+        "look at that other side instead", "ssh:HOST|podman:IMAGE|docker:IMAGE|pod:NAMESPACE/NAME", type=parse_transport
+    )
+    quick: bool = flag("do not ask Claude Code anything", default=False)
+    json: bool = flag("print one JSON object", default=False)
+
+
+@request
+class InstallRequest:
+    force: bool = flag("fetch it even if it is there", default=False, exclusive="action")
+    action: InstallAction = flag(
+        default="install",
+        exclusive="action",
+        constants={
+            "--check": ("check", "only look: exit code 1 if it is missing or not the tested version; no network"),
+            "--uninstall": ("uninstall", "remove every version from the cache"),
+        },
+    )
+    form: InstallFormat = flag(
+        default="text",
+        exclusive="form",
+        constants={
+            "--path": ("path", "print the path and nothing else"),
+            "--json": ("json", "print one JSON object"),
+        },
+    )
+
+
+@request
+class OptionsRequest(ConfiguredRequest):
+    name: str | None = argument("one option, in full", None, None, nargs="?")
+    explain: bool = flag("only what is set here, and where each value comes from", default=False)
+    policy: bool = flag("what runs unasked here, what asks, and what is denied", default=False)
+    json: bool = flag("print a JSON array", default=False)
+
+
+@request
+class ReplayRequest:
+    file: str = argument("a cassette, made by --transport record:FILE or in a program", "FILE")
+    form: OutputFormat = flag(
+        default="text",
+        exclusive="form",
+        constants={
+            "--json": ("json", "one JSON object for each turn"),
+            "--stream-json": ("stream-json", "every message as a line of JSON, as it came"),
+        },
+    )
+    speed: float | None = flag(
+        "1 as fast as it was, 2 twice as fast; without it, all at once",
+        "N",
+        type=_make_parser(_to_speed, "a number greater than 0"),
+    )
+    thinking: bool = flag("show what the model thought", default=False)
+    verbose: bool = flag("show what was written to standard error", default=False)
+
+
+# sessions: a request for each action
+
+
+@request
+class SessionRequest:
+    """An action on one session."""
+
+    session: str = argument("its id, or the first characters of it")
+
+
+@request
+class SessionListRequest:
+    """An action on many sessions."""
+
+    directory: str | None = flag(
+        "the sessions of this directory (default: here)",
+        "DIR",
+        ".",
+        exclusive="where",
+        constants={"--all": (None, "the sessions of all directories")},
+    )
+    json: bool = flag("print JSON", default=False)
+
+
+@request
+class ListRequest(SessionListRequest):
+    limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
+    offset: int = flag("leave out the newest N", "N", 0, type=parse_count)
+
+
+@request
+class SearchRequest(SessionListRequest):
+    text: str = argument("what to look for")
+    regex: bool = flag("it is a regular expression", default=False)
+    case: bool = flag("capitals matter", default=False)
+    limit: int | None = flag("at most so many (default: 100)", "N", 100, type=parse_count)
+    json: bool = flag("print each hit as a line of JSON, as it is found", default=False)
+
+
+@request
+class UsageRequest(SessionListRequest):
+    session: str | None = argument("only this session", None, None, nargs="?")
+    by: str = flag("(default: day)", default="day", choices=("day", "session", "model"))
+    since: date | None = flag("the first day, such as 2026-11-01", "DAY")
+    until: date | None = flag("the last day", "DAY")
+
+
+@request
+class ShowRequest(SessionRequest):
+    agent: str | None = flag("the messages of this sub-agent", "ID")
+    thinking: bool = flag("also what the model thought", default=False)
+    whole: bool = flag("also what compactions have replaced by summaries", default=False)
+    limit: int | None = flag("at most so many (default: all)", "N", type=parse_count)
+    offset: int = flag("leave out the first N messages", "N", 0, type=parse_count)
+    json: bool = flag("print JSON", default=False)
+
+
+@request
+class ForkRequest(SessionRequest):
+    up_to: str | None = flag("the last message to take over (default: all)", "UUID")
+    title: str | None = flag("the title of the fork", "TITLE")
+    json: bool = flag("print JSON", default=False)
+
+
+@request
+class RenameRequest(SessionRequest):
+    title: str = argument("the new title")
+
+
+@request
+class TagRequest(SessionRequest):
+    tag: str | None = argument("the tag; none takes it away", None, None, nargs="?")
+
+
+@request
+class DeleteRequest(SessionRequest):
+    yes: bool = flag("do not ask", default=False)
+
+
+@request
+class ExportRequest(SessionRequest):
+    format: Literal["markdown", "html", "json"] = flag(
+        "(default: markdown)", default="markdown", choices=("markdown", "html", "json")
+    )
+    output: str | None = flag("write to this file, which must not exist yet", "FILE")
+    thinking: bool = flag("also what the model thought", default=False)
+    whole: bool = flag("also what compactions have replaced by summaries", default=False)
+
+
+@request
+class SessionsRequest:
+    """The name of an action, and its request."""
+
+    action: str
+    request: Any
+
+
+SESSION_ACTIONS: dict[str, tuple[str, type[Any]]] = {
+    "archive": ("mark a session as archived, until a prompt is sent in it", SessionRequest),
+    "delete": ("delete a session for good", DeleteRequest),
+    "export": ("write a session as Markdown, HTML or JSON", ExportRequest),
+    "fork": ("make a second session that begins as a copy of this one", ForkRequest),
+    "list": ("list sessions, newest first", ListRequest),
+    "rename": ("give a session a title", RenameRequest),
+    "search": ("look for text in sessions", SearchRequest),
+    "show": ("show the messages of a session", ShowRequest),
+    "tag": ("give a session a tag", TagRequest),
+    "unarchive": ("take the mark of an archived session away", SessionRequest),
+    "usage": ("tokens and cost by day, session or model", UsageRequest),
+}
+
+
+DEFAULT_PORT = 8750
+MAX_PORT = 65_535
+_WHERE, _SESSIONS, _LIMITS = "where", "sessions", "limits of clients"
+_ENDPOINTS = "endpoints for clients of OpenAI and Anthropic"
+_MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this one and those before it"
+
+
+@request
+class ServeRequest(ConfiguredRequest):
+    """Times are in seconds."""
+
+    host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
+    port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
+    public: bool = flag("allow an address that other machines can reach", None, False, _WHERE)
+    names: tuple[str, ...] = flag("a name by which this host is reached", "NAME", (), _WHERE, names=("--name",))
+    origins: tuple[str, ...] = flag(
+        "an origin of web pages that may use this host", "ORIGIN", (), _WHERE, names=("--origin",)
+    )
+    token_file: str | None = flag("the file with the token, readable by you alone", "FILE", None, _WHERE)
+    clients: tuple[str, ...] = flag(
+        "a file with a further token; its clients see only their own sessions",
+        "NAME=FILE",
+        (),
+        _WHERE,
+        names=("--client",),
+    )
+    roots: tuple[str, ...] = flag("sessions work below this directory (.)", "DIR", (), _SESSIONS, names=("--root",))
+    cli: str = flag("which Claude Code runs; clients do not choose", "PATH", "auto", _SESSIONS)
+    env: tuple[str, ...] = flag(
+        "a further variable that clients may set; those that do bring their own key", "NAME", (), _SESSIONS
+    )
+    max_permission_mode: str = flag(_MODES, "MODE", "bypassPermissions", _LIMITS)
+    no_client_programs: bool = flag("no hooks, helpers and plugins of clients", None, False, _LIMITS)
+    no_client_mcp: bool = flag("no MCP servers of clients", None, False, _LIMITS)
+    no_client_settings: bool = flag("no settings of clients", None, False, _LIMITS)
+    managed_settings: str | None = flag("settings, as JSON, that apply to every session", "FILE", None, _LIMITS)
+    verbatim_prompts: bool = flag("send all prompts as they are: no @path, no /command", None, False, _LIMITS)
+    client_commands: bool = flag("let @path and /command work in prompts of clients", None, False, _LIMITS)
+    setting_sources: str | None = flag(
+        "settings that sessions of clients load, of user, project, local (user)", "LIST", None, _LIMITS
+    )
+    allow_flags: tuple[str, ...] = flag(
+        "a further flag of the CLI that clients may give", "NAME", (), _LIMITS, names=("--allow-flag",)
+    )
+    max_sessions: int = flag("children at a time (32)", "N", 32, _SESSIONS)
+    idle: float = flag("until an unused child ends", "SECONDS", 3600.0, _SESSIONS)
+    ask_timeout: float = flag("until an ask that nobody settles is denied", "SECONDS", 3600.0, _SESSIONS)
+    drain: float = flag("for running turns at the end", "SECONDS", 30.0, _SESSIONS)
+    journal: str | None = flag("the file that keeps the messages of sessions", "FILE", None, _SESSIONS)
+    fleets: tuple[str, ...] = flag(
+        "the journal of a fleet that clients may read", "FILE", (), _SESSIONS, names=("--fleet",)
+    )
+    keep_days: float = flag("for sessions that have ended (7)", "N", 7.0, _SESSIONS)
+    openai: bool = flag("/v1/chat/completions and /v1/responses", None, False, _ENDPOINTS)
+    anthropic: bool = flag("/v1/messages", None, False, _ENDPOINTS)
+    maps: tuple[str, ...] = flag(
+        "a further name of a model, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
+    )
+    max_requests: int = flag("requests that are answered at a time (8)", "N", 8, _ENDPOINTS)
+
+
+@request
+class ConsoleRequest(ServeRequest):
+    """The arguments of the host that it starts, and two more."""
+
+    open: bool = flag("open the link in the browser", None, False, _WHERE)
+    join: str | None = flag("the address of a host that runs, whose token you have", "URL", None, _WHERE)
+
+
+STOP_AFTER = 3  # as in `Fleet`, which is slow to import
+KEEP_CHOICES = ("always", "failed", "never")
+BATCH_ACTIONS = ("status", "results", "resume", "retry-failed")
+SOURCES = "|".join(("FILE", *BATCH_ACTIONS))
+_JOURNAL = "FILE"
+_DEFAULT_JOURNAL = "(default: PILOTHOUSE_JOURNAL, if it is set)"
+_PLACE, _TOGETHER = "a directory for each run", "limits of all runs together"
+
+
+@request
+class WorkspaceRequest(ConfiguredRequest):
+    """The flags for working directories and artifacts of runs."""
+
+    worktree: str | None = flag("a clone of this git repository", "REPO", None, _PLACE)
+    ref: str | None = flag("the commit at which it begins (default: HEAD)", "REF", None, _PLACE)
+    branch: str | None = flag("a branch for each run, such as agent/{name}", "NAME", None, _PLACE)
+    copy_from: str | None = flag("a copy of this directory, archive or git bundle", "PATH", None, _PLACE)
+    subdirectory: str | None = flag("where in its directory a run works", "PATH", None, _PLACE)
+    workspaces: str | None = flag("the directory of these directories (default: in the cache)", "DIR", None, _PLACE)
+    keep_workspaces: str | None = flag(
+        "which of them are kept (default: failed)", None, None, _PLACE, choices=KEEP_CHOICES
+    )
+    artifacts: str | None = flag("where files of the runs are saved (s3://…, gs://…, …)", "URL|DIR", None, _PLACE)
+    artifact: tuple[str, ...] = flag("save these files; may be given many times", "GLOB", (), _PLACE)
+    patch: bool = flag("save all changes of a run as changes.patch", None, False, _PLACE)
+
+
+@request
+class FleetRequest(WorkspaceRequest):
+    """The flags of a fleet. `settings` are options of all its queries."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    journal: str | None = None
+    local: bool = flag("a small open model on this machine; no key", default=False)
+    concurrency: int = flag("how many run at once (default: 8)", "N", 8, _TOGETHER)
+    budget_usd: float | None = flag("start nothing once this much is spent", "USD", None, _TOGETHER)
+    run_budget_usd: float | None = flag("what one run may cost", "USD", None, _TOGETHER)
+    requests_per_minute: float | None = flag("requests to the model", "N", None, _TOGETHER)
+    tokens_per_minute: float | None = flag("tokens of fresh input and of output", "N", None, _TOGETHER)
+    stop_after: int = flag(
+        f"stop after this many runs in a row fail for a common reason (default: {STOP_AFTER}); 0: never",
+        "N",
+        STOP_AFTER,
+        _TOGETHER,
+    )
+    retry: int = flag(
+        "further attempts after a temporary failure (default: 3)", "N", 3, _TOGETHER, names=("--attempts",)
+    )
+    on_interrupted: str = flag(
+        "what happens to an interrupted run (default: resume)",
+        None,
+        "resume",
+        _TOGETHER,
+        choices=("resume", "restart", "fail"),
+    )
+
+
+@request
+class BatchRequest(FleetRequest):
+    source: str = argument("the prompts, or what to do", SOURCES)
+    output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
+    enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
+    json: bool = flag("status: print one JSON object", default=False)
+    watch: bool = flag("status: again and again, until nothing is left", default=False)
+    journal: str | None = flag(f"keep all runs there, and continue with them {_DEFAULT_JOURNAL}", _JOURNAL)
+
+    @property
+    def action(self) -> str:
+        """The action: one of `BATCH_ACTIONS`, or "run"."""
+        return self.source if self.source in BATCH_ACTIONS else "run"
+
+
+@request
+class WorkerRequest(FleetRequest):
+    journal: str | None = flag(f"the journal with the runs {_DEFAULT_JOURNAL}", _JOURNAL)
+    until_empty: bool = flag("end when nothing is left", default=False)

@@ -1,0 +1,125 @@
+"""`pilothouse options`: the table of options for people, one option in full, and the sources of values here.
+
+Owns the display of the table in a terminal. The content comes from the table itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from pilothouse.client import default_agent
+from pilothouse.errors import UsageError
+from pilothouse.options import TABLE, Option
+from pilothouse.options.options import get_variable_name
+from pilothouse.options.table import describe_target
+from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
+from pilothouse.similar_names import find_similar_name
+from pilothouse_cli.arguments import get_flag
+from pilothouse_cli.ask import write_line
+from pilothouse_cli.flags import OptionsRequest
+from pilothouse_cli.screen import Screen
+
+MAX_WIDTH = 110
+
+
+async def show_options(request: OptionsRequest, screen: Screen) -> int:
+    """Show the table or one option."""
+    if request.policy:
+        policy = default_agent().effective_policy()
+        return _print(policy if request.json else None, str(policy), screen)
+    rows = default_agent().options.explain()
+    names = [_find_option(request.name)] if request.name else list(TABLE)
+    if request.explain:
+        names = [name for name in names if rows[name].origin != DEFAULT_ORIGIN]
+    if request.json or (request.explain and not request.name):
+        facts = [make_option_dict(TABLE[name], rows[name]) for name in names]
+        return _print(facts if request.json else None, str(rows), screen)
+    if request.name:
+        _print_one(TABLE[names[0]], rows[names[0]], screen)
+    else:
+        _print_all(screen)
+    return 0
+
+
+def _print(value: Any, text: str, screen: Screen) -> int:
+    """Print a value as JSON; without one the text."""
+    if value is not None:
+        write_line(msgspec.json.encode(value))
+    for line in [] if value is not None else text.splitlines():
+        screen.note(line)
+    return 0
+
+
+def _find_option(name: str) -> str:
+    name = name.strip().lstrip("-").replace("-", "_")
+    if name in TABLE:
+        return name
+    near = find_similar_name(name, TABLE)
+    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+
+def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
+    """Return a row of the table and its value here, as JSON."""
+    return {
+        "name": option.name,
+        "group": option.group,
+        "value": option.value_type.expected,
+        "default": None if callable(option.default) else option.default,
+        "goes_to": describe_target(option.target),
+        "since": option.min_cli_version or None,
+        "variable": get_variable_name(option.name),
+        "flag": get_flag(option),
+        "in_files": option.in_files,
+        "doc": option.doc,
+        "now": now.value,
+        "from": now.origin,
+    }
+
+
+def _print_all(screen: Screen) -> None:
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    column = max(map(len, TABLE)) + 2
+    for group, options in groupby(TABLE.values(), key=lambda option: option.group):
+        screen.note(f"{group}:", "title")
+        for option in options:
+            lines = _wrap_text(option.doc, max(30, width - column - 2))
+            screen.note(f"  {option.name:<{column}}{lines[0]}")
+            for line in lines[1:]:
+                screen.note(" " * (column + 2) + line)
+    screen.note("")
+    screen.note("pilothouse options NAME tells more; pilothouse options --explain shows what is set here", "quiet")
+
+
+def _print_one(option: Option, now: OptionExplanation, screen: Screen) -> None:
+    screen.note(option.name, "title")
+    for line in _wrap_text(option.doc, 76):
+        screen.note(f"  {line}")
+    facts = make_option_dict(option, now)
+    rows = (
+        ("value", option.value_type.expected),
+        ("default", repr(facts["default"])),
+        ("goes to", facts["goes_to"]),
+        ("needs", f"Claude Code {option.min_cli_version}" if option.min_cli_version else ""),
+        ("file", _format_file_key(option)),
+        ("variable", facts["variable"] or ""),
+        ("command line", f"pilothouse ask {facts['flag']}" if facts["flag"] else ""),
+        ("here", f"{now.value}  ({now.origin})"),
+    )
+    for title, text in rows:
+        if text:
+            screen.note(f"  {title + ':':<14}{text}")
+
+
+def _format_file_key(option: Option) -> str:
+    if not option.in_files:
+        return "not from a file"
+    return option.name
+
+
+def _wrap_text(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -1,0 +1,474 @@
+"""`SqliteJournal`: runs in a SQLite file of one user.
+
+A lock beside the file says who executes: the operating system frees it when the process dies. Only the executor leases
+and releases runs, so a row in the state "running" belongs to it, or to one that has died. Other processes add, cancel
+and queue again in transactions of their own, which `PRAGMA data_version` shows to the executor.
+
+An era begins when an executor opens the file: it leases the runs that were requested in its era, so that what is left
+from earlier waits until somebody asks for it. `is_shared` marks the runs that other processes have requested: the
+executor may not take that back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from pilothouse.errors import UsageError
+from pilothouse.file_owners import explain_foreign_writer
+from pilothouse.provision.file_lock import lock_file
+from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
+from pilothouse.transports.concurrency import run_blocking
+from pilothouse_fleet.journals.base import FleetJournalError, FleetJournalInUseError, describe_key_conflict
+from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
+from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption
+from pilothouse_fleet.run import FleetStatus, Run, RunState, digest_prompt
+
+# ruff: noqa: D102, S608 - `Journal` says what each call does; every part of a statement is a constant of this file
+
+T = TypeVar("T")
+log = logging.getLogger("pilothouse.fleet")
+
+APPLICATION_ID = 0x50484A31
+"""The `application_id` of journal files."""
+FORMAT_VERSION = 4
+"""The version of the tables."""
+BUSY_SECONDS = 30.0
+"""Seconds that a transaction waits for other processes; one takes milliseconds."""
+LOOK_SECONDS = 0.1
+"""How often a process looks whether others have changed the file."""
+PAGE_SIZE = 200
+"""Number of runs that are read at a time; each has an answer."""
+PROMOTED_PER_LEASE = 500
+"""Maximum number of runs that one lease moves to `run_ready` because their time has come."""
+
+TABLES = """
+CREATE TABLE totals (runs INTEGER NOT NULL, ended INTEGER NOT NULL, cost REAL NOT NULL, lost REAL NOT NULL,
+    input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, era INTEGER NOT NULL,
+    pid INTEGER, host TEXT, started REAL);
+INSERT INTO totals VALUES (0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL);
+CREATE TABLE run (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, prompt BLOB NOT NULL,
+    settings BLOB NOT NULL, priority INTEGER NOT NULL, created REAL NOT NULL, era INTEGER NOT NULL,
+    is_shared INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'queued', attempts INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0, deaths INTEGER NOT NULL DEFAULT 0,
+    session_id TEXT, lines BLOB, whole INTEGER NOT NULL DEFAULT 0, error BLOB, cost REAL NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0, started REAL, ended REAL,
+    due REAL NOT NULL DEFAULT 0, limit_usd REAL, set_aside REAL NOT NULL DEFAULT 0,
+    cancelling INTEGER NOT NULL DEFAULT 0, ended_as INTEGER, ended_by TEXT, artifacts BLOB);
+CREATE INDEX run_state ON run (state);
+CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
+CREATE INDEX run_ready ON run (era, priority DESC, number) WHERE state = 'queued' AND due = 0 AND deaths = 0;
+CREATE INDEX run_suspect ON run (era, deaths, priority DESC, number) WHERE state = 'queued' AND due = 0 AND deaths > 0;
+CREATE INDEX run_later ON run (era, due) WHERE state = 'queued' AND due > 0;
+"""
+"""A waiting run is in one of the last three indexes, so that no statement reads runs that cannot start now."""
+
+_COLUMNS = ", ".join(RUN_COLUMNS)
+_READY = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths = 0"
+_SUSPECT = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths > 0"
+_LATER = "run WHERE era = ? AND state = 'queued' AND due > 0"
+_SET_OUTCOME = ", ".join(f"{name} = ?" for name in OUTCOME_COLUMNS)
+_WRITE = f"UPDATE run SET {_SET_OUTCOME}, set_aside = 0, ended_by = ?, ended_as = ? WHERE number = ?"
+
+
+class SqliteJournal:
+    """A journal in a file, for the processes of one user on one machine.
+
+    Args:
+        path: the file; created if missing, readable by this user alone. Beside it, `<path>-executor` is the lock of
+            the process that executes the runs.
+    """
+
+    is_persistent = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._id = uuid4().hex
+        self._executes = False
+        self._era = -1
+        self._leased: dict[int, Run] = {}  # as they were leased
+        self._connection: sqlite3.Connection | None = None
+        self._turn = anyio.Lock()  # also of a thread whose caller asyncio has cancelled
+        self._version_seen = 0
+        self._lock = ExitStack()
+
+    # Opening and closing.
+
+    async def open(self, now: float, policy: OnInterrupted, *, executes: bool = True) -> int:
+        try:
+            await self._run_in_thread(self._open_file)
+            if executes:
+                await self._run_in_thread(self._take_lock)
+                self._executes = True
+                await self.transact(lambda db: self._begin_era(db, now, policy))
+            [position] = await self._read_row("SELECT ended FROM totals")
+        except BaseException:
+            await self.close()
+            raise
+        return position
+
+    async def open_for_reading(self) -> None:
+        """Open the journal for `status`, `get` and `rows`, without creating or changing it.
+
+        Raises:
+            FleetJournalError: the journal does not exist or cannot be used.
+        """
+        if not self.path.exists():
+            raise self._make_error(f"there is no journal {self.path}")
+        await self._run_in_thread(self._open_file)
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._executes:
+                    self._executes = False
+                    await self.transact(self._end_era)
+            except FleetJournalError as error:  # the next executor finds its runs as those of a dead one
+                log.warning("the runs of this process could not be marked as interrupted: %s", error)
+            finally:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    await self._run_in_thread(connection.close)
+                self._lock.close()
+
+    def _open_file(self) -> None:
+        with self._translate_errors():
+            create_private_file(self.path)  # prompts and answers are private to this user
+            place = self.path.resolve()
+            # What is in a journal is executed with the permissions of this user.
+            if (reason := explain_foreign_writer(str(place), str(place.parent))) is not None:
+                raise self._make_error(f"the journal {self.path} is not this user's alone: {reason}")
+            try:
+                self._connection = open_database(
+                    self.path,
+                    TABLES,
+                    application=APPLICATION_ID,
+                    version=FORMAT_VERSION,
+                    patience=BUSY_SECONDS,
+                    settings="PRAGMA synchronous = NORMAL",
+                )
+            except SqliteFileError as error:
+                if not error.is_ours:
+                    raise self._make_foreign_error() from None
+                age = "a newer" if error.version > FORMAT_VERSION else "an older"
+                raise self._make_error(
+                    f"{self.path} is a journal of version {error.version}, made by {age} pilothouse; this one reads "
+                    f"version {FORMAT_VERSION}: use that pilothouse, or give another path"
+                ) from None
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
+                    raise
+                raise self._make_foreign_error() from error
+
+    def _take_lock(self) -> None:
+        path = self.path.with_name(f"{self.path.name}-executor")
+        with self._translate_errors():
+            create_private_file(path)  # whoever can open it could take the lock
+        end = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._lock.enter_context(lock_file(path, wait=0.0, on_wait=lambda: None))
+            except TimeoutError:
+                self._check_executor(is_last_look=time.monotonic() >= end)
+                time.sleep(LOOK_SECONDS)  # it is just beginning or leaving
+            else:
+                return
+
+    def _check_executor(self, *, is_last_look: bool) -> None:
+        """Raise `FleetJournalInUseError` if the executor has said who it is."""
+        assert self._connection is not None
+        pid, host, started = self._connection.execute("SELECT pid, host, started FROM totals").fetchone()
+        if pid is None and not is_last_look:
+            return
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+        raise FleetJournalInUseError(
+            f"the runs of the journal {self.path} are executed by process {pid} on {host} since {since}; a journal has "
+            "one executor. With concurrency=0 a fleet adds runs and reads results meanwhile",
+            path=str(self.path), pid=pid or 0, host=host or "", started=started or 0.0,
+        )  # fmt: skip
+
+    def _begin_era(self, db: sqlite3.Connection, now: float, policy: OnInterrupted) -> None:
+        statement = "UPDATE totals SET era = era + 1, pid = ?, host = ?, started = ? RETURNING era"
+        [self._era] = db.execute(statement, (os.getpid(), platform.node(), time.time())).fetchone()
+        left = f"SELECT set_aside, cancelling, {_COLUMNS} FROM run WHERE state IN ('running', 'interrupted')"
+        for set_aside, is_cancelled, *row in db.execute(left).fetchall():
+            run = decode_run(row)
+            if run.state == "running":  # how much its attempt has cost is unknown
+                db.execute("UPDATE totals SET lost = lost + ?", (set_aside,))
+            if is_cancelled:
+                run = replace(run, state="cancelled", ended=now)
+            elif run.state == "running":
+                run = apply_death(run, policy, now)
+            else:
+                run = apply_interruption(run, policy, now)
+            self._write(db, run)
+
+    def _end_era(self, db: sqlite3.Connection) -> None:
+        lost = "(SELECT coalesce(sum(set_aside), 0) FROM run WHERE state = 'running')"
+        db.execute(f"UPDATE totals SET lost = lost + {lost}, pid = NULL, host = NULL, started = NULL")
+        db.execute("UPDATE run SET state = 'interrupted', set_aside = 0 WHERE state = 'running'")
+
+    # Transactions.
+
+    async def transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction, in a thread. A caller that is cancelled meanwhile gets the result first.
+
+        Raises:
+            FleetJournalError: the work failed.
+        """
+
+        def commit(connection: sqlite3.Connection) -> T:
+            with connection:  # commits, or rolls back after an error
+                connection.execute("BEGIN IMMEDIATE")
+                return work(connection)
+
+        return await self._use_connection(commit)
+
+    async def _read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        return await self._use_connection(lambda connection: connection.execute(statement, values).fetchall())
+
+    async def _read_row(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        return (await self._read(statement, values))[0]
+
+    async def _read_runs(self, where: str, values: Sequence[Any]) -> list[Run]:
+        return [decode_run(row) for row in await self._read(f"SELECT {_COLUMNS} FROM run WHERE {where}", values)]
+
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        async with self._turn:
+            return await run_blocking(work)
+
+    async def _use_connection(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def use() -> T:
+            if self._connection is None:
+                raise self._make_error(f"the journal {self.path} is closed")
+            try:
+                return work(self._connection)
+            except sqlite3.Error as error:
+                raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
+
+        return await self._run_in_thread(use)
+
+    @contextmanager
+    def _translate_errors(self) -> Generator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
+
+    def _make_foreign_error(self) -> FleetJournalError:
+        return self._make_error(f"{self.path} is not a journal of a fleet; it was not changed")
+
+    def _make_error(self, text: str) -> FleetJournalError:
+        return FleetJournalError(text, path=str(self.path))
+
+    # Adding and requesting.
+
+    async def add(self, runs: Sequence[Run]) -> list[Run]:
+        return await self.transact(lambda db: self._add(db, runs))
+
+    def _add(self, db: sqlite3.Connection, runs: Sequence[Run]) -> list[Run]:
+        last = {run.key: run for run in runs}
+        digests = dict(_select_by_keys(db, "key, digest", last))
+        known = digests.copy()
+        for run in runs:
+            if known.setdefault(run.key, name := digest_prompt(run.prompt)) != name:
+                raise UsageError(describe_key_conflict(run.key))
+        number, era = db.execute("SELECT runs, era FROM totals").fetchone()
+        rows: list[tuple[Any, ...]] = []
+        found: dict[str, Run] = {}
+        for key, run in last.items():
+            settings = msgspec.json.encode(run.settings)
+            if key in digests:
+                db.execute(
+                    "UPDATE run SET settings = ?, priority = ?, is_shared = is_shared OR ?, era = ? "
+                    "WHERE key = ? AND state = 'queued'",
+                    (settings, run.priority, not self._executes, era, key),
+                )
+                continue
+            number += 1
+            found[key] = replace(run, number=number)
+            prompt = msgspec.json.encode(run.prompt)
+            is_shared = not self._executes
+            rows.append((number, key, known[key], prompt, settings, run.priority, run.created, era, is_shared))
+        db.executemany(
+            "INSERT INTO run (number, key, digest, prompt, settings, priority, created, era, is_shared) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        db.execute("UPDATE totals SET runs = ?", (number,))
+        found |= {run.key: run for run in map(decode_run, _select_by_keys(db, _COLUMNS, digests))}
+        return [found[run.key] for run in runs]
+
+    async def requeue(self, *, failed: bool = False) -> None:
+        statement = "UPDATE run SET is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
+        if failed:
+            statement += (
+                ", state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, "
+                "ended_as = NULL, cancelling = 0 WHERE state = 'failed'"
+            )
+        else:
+            statement += " WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
+        await self.transact(lambda db: db.execute(statement, (not self._executes,)))
+
+    async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
+        """See `Journal`. Only the executor parks: what other processes have added is executed until it is cancelled."""
+        if not self._executes:
+            return
+        statement = "UPDATE run SET era = -1 WHERE state = 'queued' AND era = ? AND NOT is_shared"
+
+        def park(db: sqlite3.Connection) -> None:
+            if keys is not None:
+                kept = set(except_keys)
+                db.executemany(f"{statement} AND key = ?", [(self._era, key) for key in keys if key not in kept])
+                return
+            db.execute(statement, (self._era,))
+            db.executemany(
+                "UPDATE run SET era = ? WHERE state = 'queued' AND era = -1 AND key = ?",
+                [(self._era, key) for key in except_keys],
+            )
+
+        await self.transact(park)
+
+    # Leasing and releasing.
+
+    async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
+        leased = await self.transact(lambda db: self._lease(db, count, now, limits))
+        self._leased |= {run.number: run for run in leased}
+        return leased
+
+    def _lease(self, db: sqlite3.Connection, count: int, now: float, limits: Limits) -> list[Run]:
+        [spent] = db.execute("SELECT cost + lost FROM totals").fetchone()
+        [reserved] = db.execute("SELECT coalesce(sum(set_aside), 0) FROM run WHERE state = 'running'").fetchone()
+        allowance = Allowance(limits, spent_usd=spent, reserved_usd=reserved)
+        leased: list[Run] = []
+        for run in self._select_due(db, count, now):
+            if (allowed := allowance.reserve(run)) is None:
+                break
+            limit, set_aside = allowed
+            leased.append(replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit))
+            db.execute(
+                "UPDATE run SET state = 'running', attempts = ?, started = ?, limit_usd = ?, set_aside = ?, "
+                "cancelling = 0 WHERE number = ?",
+                (run.attempts + 1, now, limit, set_aside, run.number),
+            )
+        return leased
+
+    def _select_due(self, db: sqlite3.Connection, count: int, now: float) -> list[Run]:
+        """Return the runs to lease, in order.
+
+        A run whose executor has died may be the reason. One such run at a time is executed, and only when nothing else
+        is left to do: no other run is blamed for it, or kept from its end.
+        """
+        due = f"SELECT number FROM {_LATER} AND due <= ? ORDER BY due LIMIT {PROMOTED_PER_LEASE}"
+        db.execute(f"UPDATE run SET due = 0 WHERE number IN ({due})", (self._era, now))
+        ready = f"SELECT {_COLUMNS} FROM {_READY} ORDER BY priority DESC, number LIMIT ?"
+        rows = db.execute(ready, (self._era, count)).fetchall()
+        if not rows and not self._leased:
+            suspect = f"SELECT {_COLUMNS} FROM {_SUSPECT} ORDER BY deaths, priority DESC, number LIMIT 1"
+            rows = db.execute(suspect, (self._era,)).fetchall()
+        return [decode_run(row) for row in rows]
+
+    async def next_due(self) -> float | None:
+        if not self._executes:
+            left = "SELECT 1 FROM run WHERE state IN ('queued', 'running', 'interrupted') AND is_shared LIMIT 1"
+            return 0.0 if await self._read(left) else None
+        is_ready = f"EXISTS (SELECT 1 FROM {_READY}) OR EXISTS (SELECT 1 FROM {_SUSPECT})"
+        now, later = await self._read_row(f"SELECT {is_ready}, (SELECT min(due) FROM {_LATER})", (self._era,) * 3)
+        return 0.0 if now else later
+
+    async def save_session_id(self, run: Run) -> None:
+        statement = "UPDATE run SET session_id = ? WHERE number = ?"
+        await self.transact(lambda db: db.execute(statement, (run.session_id, run.number)))
+
+    async def release(self, run: Run, *, lost_usd: float = 0.0) -> Run:
+        before = self._leased[run.number]
+
+        def release(db: sqlite3.Connection) -> Run:
+            [is_cancelled] = db.execute("SELECT cancelling FROM run WHERE number = ?", (run.number,)).fetchone()
+            end = replace(run, state="cancelled", ended=time.time()) if is_cancelled and not run.is_ended else run
+            self._write(db, end)
+            db.execute(
+                "UPDATE totals SET cost = cost + ?, lost = lost + ?, input_tokens = input_tokens + ?, "
+                "output_tokens = output_tokens + ?",
+                (
+                    run.cost_usd - before.cost_usd, lost_usd, run.input_tokens - before.input_tokens,
+                    run.output_tokens - before.output_tokens,
+                ),
+            )  # fmt: skip
+            return end
+
+        stored = await self.transact(release)
+        del self._leased[run.number]
+        return stored
+
+    def _write(self, db: sqlite3.Connection, run: Run) -> None:
+        """Write a run that is not executed now."""
+        ended_as = None
+        if run.is_ended:
+            [ended_as] = db.execute("UPDATE totals SET ended = ended + 1 RETURNING ended").fetchone()
+        db.execute(_WRITE, (*encode_outcome(run), self._id if run.is_ended else None, ended_as, run.number))
+
+    async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
+        def cancel(db: sqlite3.Connection) -> list[Run]:
+            ended: list[Run] = []
+            for where, values in [("1", ())] if keys is None else [("key = ?", (key,)) for key in keys]:
+                db.execute(f"UPDATE run SET cancelling = 1 WHERE state = 'running' AND {where}", values)
+                waiting = f"SELECT {_COLUMNS} FROM run WHERE state IN ('queued', 'interrupted') AND {where}"
+                for row in db.execute(f"{waiting} ORDER BY number", values).fetchall():
+                    ended.append(replace(decode_run(row), state="cancelled", ended=now))
+                    self._write(db, ended[-1])
+            return ended
+
+        return await self.transact(cancel)
+
+    # Reading.
+
+    async def wait_for_change(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            [version] = await self._read_row("PRAGMA data_version")  # of commits of other connections
+            if version != self._version_seen:
+                self._version_seen = version
+                return
+
+    async def list_cancelled(self) -> list[str]:
+        return [key for (key,) in await self._read("SELECT key FROM run WHERE state = 'running' AND cancelling = 1")]
+
+    async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
+        [last] = await self._read_row("SELECT ended FROM totals")  # first: what ends in between comes next time
+        rows = await self._read(
+            f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? AND ended_by <> ? "
+            "ORDER BY ended_as LIMIT ?",
+            (position, last, self._id, PAGE_SIZE),
+        )
+        return [decode_run(row[1:]) for row in rows], rows[-1][0] if len(rows) == PAGE_SIZE else last
+
+    async def status(self) -> FleetStatus:
+        counts = dict(await self._read("SELECT state, count(*) FROM run GROUP BY state"))
+        cost, lost, given, taken = await self._read_row("SELECT cost, lost, input_tokens, output_tokens FROM totals")
+        return FleetStatus(**counts, cost_usd=cost, lost_usd=lost, input_tokens=given, output_tokens=taken)
+
+    async def get(self, key: str) -> Run | None:
+        found = await self._read_runs("key = ?", (key,))
+        return found[0] if found else None
+
+    async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
+        where, values = ("", ()) if state is None else ("state = ? AND ", (state,))
+        return await self._read_runs(f"{where}number > ? ORDER BY number LIMIT ?", (*values, after, limit))
+
+
+def _select_by_keys(db: sqlite3.Connection, columns: str, keys: Collection[str]) -> list[Any]:
+    """Return the rows with these keys, at most a few hundred."""
+    return db.execute(f"SELECT {columns} FROM run WHERE key IN ({', '.join('?' * len(keys))})", [*keys]).fetchall()

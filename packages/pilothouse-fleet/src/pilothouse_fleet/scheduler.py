@@ -1,0 +1,491 @@
+"""Starts due runs, executes their attempts, and records each result in the journal before readers see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Collection
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Literal
+
+import anyio
+import anyio.abc
+from msgspec.structs import replace
+
+from pilothouse.client import QueryResult
+from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
+from pilothouse.messages import AssistantMessage, Message
+from pilothouse.options import RetryPolicy
+from pilothouse.transports.concurrency import LoopCondition
+from pilothouse_fleet.journals.base import FleetJournalError, Journal
+from pilothouse_fleet.limits import (
+    Budget,
+    CircuitBreaker,
+    OnInterrupted,
+    RateLimiter,
+    apply_interruption,
+    apply_outcome,
+    undo_failure,
+)
+from pilothouse_fleet.observers import AttemptObservers, FleetObservers
+from pilothouse_fleet.results import RunSubscribers
+from pilothouse_fleet.run import FleetStatus, Run, RunState, drop_messages
+from pilothouse_fleet.runner import Attempt, Runner
+
+log = logging.getLogger("pilothouse.fleet")
+
+AttemptStopReason = Literal["cancelled", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """The scheduler's settings."""
+
+    concurrency: int
+    retry: RetryPolicy
+    on_interrupted: OnInterrupted
+    keep_messages: bool
+
+
+@dataclass(slots=True, eq=False)
+class RunningAttempt:
+    """A running attempt."""
+
+    run: Run
+    reserved_tokens: float
+    observers: AttemptObservers = field(init=False)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    attempt: Attempt | None = None
+    stop_reason: AttemptStopReason | None = None
+    ended: LoopCondition = field(default_factory=LoopCondition)
+    is_ended: bool = False
+    is_cost_known: bool = True
+    used_tokens: int = 0
+    counted_message_ids: set[str | None] = field(default_factory=set[str | None])
+
+
+RECHECK_SECONDS = 0.5
+"""Seconds until a run that is due and was not leased is looked for again."""
+STATUS_INTERVAL_SECONDS = 15.0
+"""Seconds between two status reports to observers."""
+HOLD_SECONDS = 60.0
+"""Maximum seconds to hold a run whose failure may affect all runs, unless the breaker reaches its limit."""
+CLOCK_TOLERANCE_SECONDS = 0.001
+"""Tolerated difference of two clocks, or of two sums of the same times."""
+PACE_SAMPLE_SIZE = 200
+"""Number of ended runs from which the rate is computed."""
+SESSION_SECONDS = 0.1
+"""Seconds until the session id of a run is saved: a short run ends before that, and its end contains the id."""
+INTERRUPT_SECONDS = 8.0
+"""Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
+
+
+class UnixClock:
+    """Unix seconds that do not jump: the event loop's clock plus the time of day at its start."""
+
+    def __init__(self) -> None:
+        try:
+            self._read = asyncio.get_running_loop().time  # ten times faster
+        except RuntimeError:  # trio
+            self._read = anyio.current_time
+        self._offset = time.time() - self._read()
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._read() + self._offset
+
+
+@dataclass(eq=False)
+class Scheduler:
+    """Starts due runs until it has drained or is cancelled."""
+
+    journal: Journal
+    runner: Runner
+    settings: FleetSettings
+    budget: Budget
+    limiter: RateLimiter
+    breaker: CircuitBreaker
+    subscribers: RunSubscribers
+    observers: FleetObservers
+
+    def __post_init__(self) -> None:
+        self.now = UnixClock().now
+        self.active: dict[str, RunningAttempt] = {}
+        self.is_stopping = False
+        self._is_awake = False
+        self._woken = LoopCondition()
+        self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
+        self._held_decided = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._position = 0
+        self._delivery_lock = anyio.Lock()
+        self._unsaved: list[Run] = []  # with new session ids
+        self._session_found = LoopCondition()
+        self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
+        self.is_draining = False
+
+    async def open(self) -> None:
+        """Open the journal, as its executor unless `concurrency` is 0."""
+        policy, executes = self.settings.on_interrupted, self.settings.concurrency > 0
+        self._position = await self.journal.open(self.now(), policy, executes=executes)
+        status = await self.journal.status()
+        self.budget.spent_usd = status.cost_usd + status.lost_usd
+
+    def wake(self) -> None:
+        """Wake the scheduler: something has changed, and runs may be able to start."""
+        self._is_awake = True
+        self._woken.notify_all()
+
+    async def work(self) -> None:
+        """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._save_sessions)
+            if self.journal.is_persistent:
+                self._tasks.start_soon(self._watch_changes)
+            if self.observers:
+                self._tasks.start_soon(self._report_status)
+            while True:
+                self._is_awake = False
+                delay = await self._start_due()
+                self._check_held(is_idle=delay is None)
+                if self.is_draining and delay is None and not self.active:
+                    break
+                with nullcontext() if delay is None or delay == inf else anyio.move_on_after(delay):
+                    await self._woken.wait_until(lambda: self._is_awake)
+            self._tasks.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """End when all requested runs have ended."""
+        self.is_draining = True
+        self.wake()
+
+    async def _start_due(self) -> float | None:
+        """Start due runs; return the seconds until more may start, or None: not before a change."""
+        if self.is_stopping or self.breaker.has_reached_limit or not await self._can_start():
+            return None
+        if not self.settings.concurrency:  # other processes execute the runs
+            self._on_idle(False)
+            return None
+        while (free := self.settings.concurrency + self._held_count - len(self.active)) > 0 and not self.is_stopping:
+            if self.budget.is_exhausted:
+                return await self._wait_for_budget()
+            if wait := self.limiter.seconds_until_start(self.now()):
+                return wait
+            most = free if self.limiter.is_unlimited else 1
+            asked = self.now()
+            leased = await self.journal.lease(most, asked, self.budget.limits)
+            for run in leased:
+                if self.is_stopping:  # stopped during the lease
+                    await self.journal.release(replace(run, state="interrupted"))
+                else:
+                    self._start(run)
+            if not leased:
+                self._check_held(is_idle=True)
+                return await self._next_delay(asked)
+        return inf
+
+    async def _wait_for_budget(self) -> float | None:
+        if not self.active:
+            self._on_idle(is_budget_exhausted=await self.journal.next_due() is not None)
+        return None
+
+    async def _next_delay(self, asked_at: float) -> float | None:
+        """Return the delay after a lease at the time `asked_at` that returned no runs."""
+        due = await self.journal.next_due()
+        if due is None:
+            if not self.active:
+                self._on_idle(False)
+            return None
+        if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
+            return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
+        # A run was due and was not leased: what is reserved leaves it no budget, or it has just been added.
+        return RECHECK_SECONDS
+
+    async def _can_start(self) -> bool:
+        """Whether readers have space for more results."""
+        await self.subscribers.remove_closed(self.journal.park)
+        return self.subscribers.has_capacity
+
+    def _on_idle(self, is_budget_exhausted: bool) -> None:
+        """Called when nothing runs here, and nothing is due or nothing more may be spent."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
+
+    async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
+        """Finish the buffers that wait for all runs, unless the executor still works."""
+        waiting = self.subscribers.draining_buffers
+        if is_budget_exhausted:
+            left = (await self.journal.status()).left
+            self.subscribers.fail(lambda: self.budget.make_error(left))
+        elif waiting and await self._is_finished():
+            await self._deliver_foreign_ends()
+            for buffer in waiting:
+                buffer.mark_filled()
+
+    async def _is_finished(self) -> bool:
+        """Whether no run that was requested waits or runs."""
+        due = await self.journal.next_due()  # asked before and after: meanwhile a run may be leased or queued again
+        status = await self.journal.status()
+        is_idle = due is None and not status.running and not status.interrupted
+        return is_idle and await self.journal.next_due() is None
+
+    def _start(self, run: Run) -> None:
+        assert self._tasks is not None
+        active = RunningAttempt(run, self.limiter.reserve_run(self.now()))
+        self.active[run.key] = active
+        self._tasks.start_soon(self._run_attempt, active)
+
+    # Attempts.
+
+    async def _run_attempt(self, active: RunningAttempt) -> None:
+        before = active.run
+        active.observers = self.observers.start_attempt(before)
+        run: Run | None = None
+        stored: Run | None = None
+        try:
+            with active.scope:
+                run = await self._hold_if_systemic(active, before, await self._execute(active))
+        finally:
+            if run is None:  # this process stopped the attempt, or the whole fleet stops
+                run = self._make_stopped_run(active, active.run)
+            lost = 0.0 if active.is_cost_known else self.budget.get_reserved_usd(before)
+            try:
+                with anyio.CancelScope(shield=True):
+                    stored = await self.journal.release(run, lost_usd=lost)
+            finally:
+                is_recorded = stored is not None
+                run = stored if stored is not None and stored.is_ended else run
+                active.observers.notify_end(run, is_recorded=is_recorded)
+                self.budget.spent_usd += run.cost_usd - before.cost_usd + lost
+                self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
+                if self.active.get(run.key) is active:
+                    del self.active[run.key]
+                active.attempt, active.is_ended = None, True  # the attempt refers to `active`
+                active.ended.notify_all()
+                self.wake()
+        if run.is_ended:
+            self._on_ended(run)
+        if self.breaker.error is not None and not self.active:  # all held runs are requeued
+            self.subscribers.fail(self.breaker.make_error)
+
+    async def _execute(self, active: RunningAttempt) -> Run:
+        """Execute an attempt; return the run as it is afterwards."""
+        if active.run.limit_usd is not None and active.run.limit_usd <= 0:
+            text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
+            return replace(active.run, state="failed", error=BudgetError(text), ended=self.now())
+        with active.observers.run_context():
+            outcome, error = await self._ask_runner(active)
+        active.observers.mark_answered()
+        run = active.run
+        if active.attempt is not None and active.attempt.artifacts:
+            run = replace(run, artifacts=active.attempt.artifacts)
+        if outcome is not None:
+            run = self._add_usage(active, run, outcome)
+            outcome = outcome if self.settings.keep_messages else drop_messages(outcome)
+        run = self._make_next_run(active, run, outcome, error)
+        if run.state == "queued" and self.settings.on_interrupted != "resume":
+            run = replace(run, session_id=None)
+        return run
+
+    def _make_stopped_run(self, active: RunningAttempt, run: Run) -> Run:
+        """Return `run` after this process stopped its attempt, in the state for `active.stop_reason`."""
+        if active.stop_reason == "cancelled":
+            return replace(run, state="cancelled", ended=self.now())
+        return replace(run, state="interrupted", ended=None)
+
+    def _make_next_run(
+        self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
+    ) -> Run:
+        if error is not None and active.stop_reason is not None:
+            return self._make_stopped_run(active, replace(run, error=error))
+        if isinstance(error, WorkerLostError):  # not a failure of the run
+            return apply_interruption(run, self.settings.on_interrupted, self.now())
+        return apply_outcome(run, outcome, error, self.settings.retry, self.now(), random.random())  # noqa: S311 - not secret
+
+    def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
+        if error is None or isinstance(error, Exception):
+            return self._make_next_run(active, active.run, None, error).state
+        return self._make_stopped_run(active, active.run).state
+
+    async def _ask_runner(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
+        run = active.run
+        settings = dict(run.settings)
+        if (output_type := self.subscribers.output_types.get(run.key)) is not None:
+            settings.pop("json_schema", None)  # made from this type, for processes that do not know it
+        active.attempt = Attempt(
+            run.key,
+            run.prompt,
+            settings,
+            partial(self._on_message, active),
+            output_type,
+            run.session_id,
+            run.limit_usd,
+            self.settings.keep_messages,
+            state_after=partial(self._state_after, active),
+        )
+        try:
+            outcome = await self.runner.run(active.attempt)
+        except Exception as error:
+            if not isinstance(error, PilothouseError):
+                log.exception("run %r failed in an unexpected way", run.key)
+            return None, error
+        return outcome, outcome.error
+
+    async def _on_message(self, active: RunningAttempt, message: Message) -> None:
+        active.is_cost_known = False  # until the result; before the first message nothing was asked
+        if message.session_id and message.session_id != active.run.session_id:
+            active.run = replace(active.run, session_id=message.session_id)
+            self._unsaved.append(active.run)
+            self._session_found.notify_all()
+        if (
+            isinstance(message, AssistantMessage)
+            and not self.limiter.is_unlimited
+            and message.message_id not in active.counted_message_ids
+        ):
+            if active.counted_message_ids:  # the first request was counted at the start
+                self.limiter.count_request(self.now())
+            active.counted_message_ids.add(message.message_id)
+
+    def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
+        given = taken = fresh = 0
+        for usage in outcome.model_usage.values() or [outcome.usage]:
+            if usage is not None:
+                cached = int(usage.cache_read_input_tokens or 0)
+                new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
+                given, fresh = given + new + cached, fresh + new
+                taken += int(usage.output_tokens or 0)
+        active.used_tokens = fresh + taken
+        active.is_cost_known = active.is_cost_known or outcome.cost_usd is not None
+        return replace(
+            run,
+            session_id=outcome.session_id or run.session_id,
+            cost_usd=run.cost_usd + float(outcome.cost_usd or 0),
+            input_tokens=run.input_tokens + given,
+            output_tokens=run.output_tokens + taken,
+        )
+
+    async def _hold_if_systemic(self, active: RunningAttempt, initial_run: Run, run: Run) -> Run:
+        """Return `run` after its attempt; hold it first while other runs may show whether its failure affects all."""
+        if active.stop_reason is not None:
+            return run
+        if not self.breaker.record_end(run):
+            if self._held_count:
+                self._release_held()
+            return run
+        active.run = replace(run, state="running", ended=None)
+        decided = self._held_decided
+        self._held_count += 1
+        self.wake()
+        try:
+            while not decided.is_set():
+                with anyio.move_on_after(HOLD_SECONDS):
+                    await decided.wait()
+                if not self.breaker.has_reached_limit:
+                    break
+        finally:
+            self._held_count -= 1
+        if active.stop_reason is not None:
+            return self._make_stopped_run(active, run)
+        return run if self.breaker.error is None else undo_failure(run, initial_run)
+
+    def _check_held(self, *, is_idle: bool) -> None:
+        """Release or requeue the held runs, if no running attempt can show what their failures mean."""
+        if not self._held_count or len(self.active) > self._held_count or self.breaker.error is not None:
+            return
+        if self.breaker.has_reached_limit:
+            self.is_stopping = True
+            log.error("nothing is started any more: %s", self.breaker.trip())
+        elif not is_idle:
+            return
+        self._release_held()
+
+    def _release_held(self) -> None:
+        self._held_decided.set()
+        self._held_decided = anyio.Event()
+
+    def _on_ended(self, run: Run) -> None:
+        self._end_times.append(self.now())
+        self.subscribers.deliver(run)
+
+    # Stopping.
+
+    def stop(self, keys: Collection[str] | None, reason: AttemptStopReason) -> None:
+        """Stop attempts at once; None: all of them."""
+        for key in list(self.active) if keys is None else keys:
+            if (active := self.active.get(key)) is not None:
+                active.stop_reason = active.stop_reason or reason
+                self.breaker.discard(key)
+                active.scope.cancel()
+
+    async def interrupt(self) -> None:
+        """Start nothing more, and interrupt all attempts gracefully; return when they have ended."""
+        self.is_stopping = True
+        waiting = list(self.active.values())
+        for active in waiting:
+            active.stop_reason = active.stop_reason or "interrupted"
+        self._release_held()
+        async with anyio.create_task_group() as group:
+            for active in waiting:
+                group.start_soon(self._interrupt_one, active)
+        self.wake()
+
+    async def _interrupt_one(self, active: RunningAttempt) -> None:
+        with anyio.move_on_after(INTERRUPT_SECONDS):
+            try:
+                if active.attempt is not None and active.attempt.interrupt is not None:
+                    await active.attempt.interrupt()
+                    await active.ended.wait_until(lambda: active.is_ended)
+            except PilothouseError as error:
+                log.info("run %r cannot be interrupted in order: %s", active.run.key, error)
+        active.scope.cancel()
+        await active.ended.wait_until(lambda: active.is_ended)
+
+    # The journal.
+
+    async def status(self) -> FleetStatus:
+        """Return the number of runs by state, with the pace of this fleet."""
+        status = await self.journal.status()
+        if (error := self.breaker.error) is not None:
+            status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
+        if len(self._end_times) < 2 or self.now() <= self._end_times[0]:
+            return status
+        pace = (len(self._end_times) - 1) / (self.now() - self._end_times[0])
+        return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
+
+    async def _report_status(self) -> None:
+        while True:
+            with suppress(FleetJournalError):  # the tasks that need the journal raise it
+                self.observers.notify_status(await self.journal.status())
+            await anyio.sleep(STATUS_INTERVAL_SECONDS)
+
+    async def _save_sessions(self) -> None:
+        while True:
+            await self._session_found.wait_until(lambda: bool(self._unsaved))
+            await anyio.sleep(SESSION_SECONDS)
+            unsaved, self._unsaved = self._unsaved, []
+            for run in unsaved:
+                if (active := self.active.get(run.key)) is not None and active.run.attempts == run.attempts:
+                    await self.journal.save_session_id(run)
+
+    async def _watch_changes(self) -> None:
+        while True:
+            await self.journal.wait_for_change()
+            if self.active:
+                self.stop(await self.journal.list_cancelled(), "cancelled")
+            await self._deliver_foreign_ends()
+            self.wake()
+
+    async def _deliver_foreign_ends(self) -> None:
+        """Deliver all runs that other processes ended; a journal returns one page at a time."""
+        async with self._delivery_lock:  # two concurrent calls would deliver the same runs
+            ended: list[Run] | None = None
+            while ended or ended is None:
+                ended, self._position = await self.journal.list_ended_since(self._position)
+                for run in ended:
+                    self._on_ended(run)

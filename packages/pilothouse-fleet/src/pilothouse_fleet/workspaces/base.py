@@ -1,0 +1,354 @@
+"""A working directory for each run: the protocol of workspaces, and the base of those on a local disk.
+
+`WorkspaceRunner` uses them; the other modules of this package fill directories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import re
+import shutil
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import UsageError, WorkspaceError
+from pilothouse.provision.artifacts import cache_root
+from pilothouse.provision.file_lock import lock_file
+from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse_fleet.run import Run, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The directory of one run.
+
+    Args:
+        path: the directory.
+        cwd: where the run works; usually the directory itself.
+        is_new: whether the directory was created now, and is not left from an earlier attempt.
+        facts: data that the workspace stores with the directory.
+    """
+
+    path: Path
+    cwd: Path
+    is_new: bool
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Workspace(Protocol):
+    """Makes a directory for each run. Used by one fleet.
+
+    Attributes:
+        has_patches: whether `patch` is supported.
+    """
+
+    has_patches: bool
+
+    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+        """Prepare, and remove directories that dead processes left for ended runs.
+
+        Args:
+            get_run: returns the run with a key, if the journal has it.
+
+        Raises:
+            UsageError: directories can never be created with these settings.
+            WorkspaceError: the root is not writable.
+        """
+        ...
+
+    async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
+        """Return the directory for an attempt, locked until `release`.
+
+        Args:
+            key: key of the run. Its path is the same on every host, so that a session finds its files.
+            is_resumed: whether the session is resumed: then the last attempt's directory is returned unchanged, if it
+                exists; otherwise a new one.
+
+        Raises:
+            WorkspaceError: the directory cannot be created, or another process holds it for too long.
+        """
+        ...
+
+    async def release(self, run_directory: RunDirectory, state: RunState) -> None:
+        """End the use of a directory; `state` is that of its run now: "queued" and "interrupted" runs go on later."""
+        ...
+
+    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
+        """Write all changes in a directory to a file for `git apply`; no file if there are none."""
+        ...
+
+
+log = logging.getLogger("pilothouse.fleet")
+
+Keep = Literal["always", "failed", "never"]
+_REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
+    "always": frozenset(),
+    "failed": frozenset({"succeeded"}),
+    "never": frozenset({"succeeded", "failed", "cancelled"}),
+}
+"""The states of runs whose directories are removed."""
+
+IN_USE_SECONDS = 20.0
+"""Seconds a run waits for another process in its directory: a process declared dead stops within that time."""
+LOCK_RETRY_SECONDS = 0.03
+"""Seconds between two attempts to get a lock."""
+UNDO_SECONDS = 5.0
+"""Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
+MAX_CHECKED_DIRECTORIES = 1000
+"""Number of directories that are checked when a fleet starts, newest first."""
+
+_ADMIN_DIRECTORY = ".pilothouse"
+_MAX_SLUG_CHARS = 40
+
+
+class DirectoryRecord(Struct, kw_only=True):
+    """The stored data of a directory."""
+
+    key: str
+    is_ready: bool = False
+    facts: dict[str, str] = {}
+
+
+class LocalWorkspace(ABC):
+    """Directories on this machine, or on a shared disk. The path of `source` is part of the default root."""
+
+    has_patches = False
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        root: str | os.PathLike[str] | None,
+        keep: Keep,
+        subdirectory: str | os.PathLike[str] | None,
+    ) -> None:
+        if keep not in _REMOVED_STATES:
+            raise UsageError(f"keep is one of {', '.join(map(repr, _REMOVED_STATES))}, not {keep!r}")
+        self._source = Path(source).absolute()
+        root = cache_root() / "workspaces" / make_directory_name(str(self._source)) if root is None else root
+        self._root = Path(root).absolute()
+        self._removed_states = _REMOVED_STATES[keep]
+        self._subdirectory = None if subdirectory is None else Path(subdirectory)
+        if self._subdirectory is not None and (self._subdirectory.is_absolute() or ".." in self._subdirectory.parts):
+            raise UsageError(f"subdirectory: a path inside the directory of a run, not {str(subdirectory)!r}")
+        self._locks: dict[Path, AsyncExitStack] = {}
+
+    @property
+    def root(self) -> Path:
+        """The directory of all run directories."""
+        return self._root
+
+    @abstractmethod
+    async def _check(self) -> None:
+        """Raise `UsageError` if directories can never be made."""
+
+    @abstractmethod
+    async def _fill(self, path: Path, facts: dict[str, str]) -> None:
+        """Create the directory; add the facts to store, each before what it describes is made."""
+
+    async def _save(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
+        """Save what must outlive the directory: called when a run has ended, and before the directory is removed."""
+
+    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+        """See `Workspace`."""
+        await self._check()
+        with _translate_errors("the directories of runs cannot be made", self._root):
+            names = await run_blocking(self._prepare)
+        for name in names:
+            with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
+                await self._clean(name, get_run)
+
+    def _prepare(self) -> list[str]:
+        admin = self._root / _ADMIN_DIRECTORY
+        admin.mkdir(parents=True, exist_ok=True)
+        self._root = self._root.resolve()  # as the process sees its directory
+        if not self._removed_states:
+            return []
+        found = sorted(admin.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return [path.stem for path in found[:MAX_CHECKED_DIRECTORIES]]
+
+    async def _clean(self, name: str, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+        """Remove the directory of an ended run that a dead process has left."""
+        record = await run_blocking(self._read_record, name)
+        run = None if record is None else await get_run(record.key)
+        if record is not None and run is not None and run.state in self._removed_states:
+            with suppress(TimeoutError):  # in use
+                async with await acquire_lock(self._get_admin_path(name, "lock"), 0):
+                    await self._remove_directory(name, record)
+
+    async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
+        """See `Workspace`."""
+        name = make_directory_name(key)
+        path = self._root / name
+        with _translate_errors("no directory could be made for the run", path):
+            try:
+                lock = await acquire_lock(self._get_admin_path(name, "lock"), IN_USE_SECONDS)
+            except TimeoutError:
+                raise WorkspaceError(
+                    f"another process is at work in {path}; give each fleet its own root", path=str(path)
+                ) from None
+            async with lock:
+                record = await run_blocking(self._read_record, name)
+                is_kept = record is not None and is_resumed and record.is_ready and await run_blocking(path.is_dir)
+                if record is None or not is_kept:
+                    record = await self._create(key, name, record)
+                self._locks[path] = lock.pop_all()
+        return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, record.facts)
+
+    async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
+        path = self._root / name
+        record = DirectoryRecord(key=key, facts={} if old_record is None else old_record.facts)
+        try:
+            await self._remove_directory(name, old_record)
+            record.facts = {}
+            await run_blocking(self._write_record, name, record)
+            await self._fill(path, record.facts)
+            record.is_ready = True
+            await run_blocking(self._write_record, name, record)
+        except BaseException:
+            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError, WorkspaceError):
+                await self._remove_directory(name, record)
+            raise
+        return record
+
+    async def release(self, run_directory: RunDirectory, state: RunState) -> None:
+        """See `Workspace`."""
+        try:
+            if state in self._removed_states:
+                name = run_directory.path.name
+                await self._remove_directory(name, await run_blocking(self._read_record, name))
+            elif state in _REMOVED_STATES["never"]:
+                await self._save(run_directory.path, run_directory.facts)
+        except (OSError, WorkspaceError) as error:
+            log.warning("the directory %s stays: %s", run_directory.path, error)
+        finally:
+            if (lock := self._locks.pop(run_directory.path, None)) is not None:
+                await lock.aclose()
+
+    async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
+        """Remove a directory, then its record, so that remains are found after a failure."""
+        path = self._root / name
+        if record is not None and record.is_ready:
+            if await run_blocking(path.is_dir):
+                await self._save(path, record.facts)
+            record.is_ready = False  # no session is resumed in what an interrupted removal leaves
+            with suppress(OSError):  # the disk is full
+                await run_blocking(self._write_record, name, record)
+        if record is not None or await run_blocking(os.path.lexists, path):
+            await run_cancellable(lambda check: remove_tree(path, check))
+        await run_blocking(self.get_index(name).unlink, True)
+        await run_blocking(self._get_admin_path(name, "json").unlink, True)
+
+    def get_index(self, name: str) -> Path:
+        """The path of git's index as it was when the directory was filled."""
+        return self._get_admin_path(name, "index")
+
+    def keep_index(self, index: Path, name: str) -> None:
+        """Copy git's index of a filled directory to where its run does not write."""
+        kept = self.get_index(name)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(index, kept)
+
+    # Records.
+
+    def _get_admin_path(self, name: str, kind: str) -> Path:
+        return self._root / _ADMIN_DIRECTORY / f"{name}.{kind}"
+
+    def _read_record(self, name: str) -> DirectoryRecord | None:
+        try:
+            return msgspec.json.decode(self._get_admin_path(name, "json").read_bytes(), type=DirectoryRecord)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def _write_record(self, name: str, record: DirectoryRecord) -> None:
+        path, fresh = self._get_admin_path(name, "json"), self._get_admin_path(name, "new")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(msgspec.json.encode(record))
+        fresh.replace(path)
+
+
+def make_directory_name(key: str) -> str:
+    """Return the directory name for a key: readable, with few plain characters, and unique per key."""
+    slug = re.sub(r"[^a-z0-9]+", "-", key.lower())[:_MAX_SLUG_CHARS].strip("-")
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+    return f"{slug}-{digest}" if slug else digest
+
+
+def remove_tree(path: Path, check: Callable[[], object]) -> None:
+    """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        try:
+            _remove_entries(path, check)
+        except PermissionError:
+            _restore_permissions(str(path))
+            _remove_entries(path, check)
+
+
+def _remove_entries(path: Path, check: Callable[[], object]) -> None:
+    for child in path.iterdir():  # one by one, so that cancellation takes effect soon
+        check()
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    path.rmdir()
+
+
+def _restore_permissions(directory: str) -> None:
+    """Restore the permissions to change a directory and its subdirectories, as far as this user owns them."""
+    with suppress(PermissionError):
+        os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | stat.S_IRWXU)  # noqa: PTH101 - by the thousand
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _restore_permissions(entry.path)
+
+
+async def acquire_lock(path: Path, timeout: float) -> AsyncExitStack:
+    """Take the lock on a file, until the result is closed; then the file is removed.
+
+    Raises:
+        TimeoutError: another process still holds it after `timeout` seconds.
+    """
+    lock = ExitStack()
+    deadline = anyio.current_time() + timeout
+    while True:
+        try:
+            await run_blocking(lock.enter_context, lock_file(path, wait=0, on_wait=lambda: None))
+            break
+        except TimeoutError:
+            if anyio.current_time() >= deadline:
+                raise
+        await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
+    lock.push(suppress(OSError))  # Windows cannot remove an open file
+    lock.callback(path.unlink)
+    held = AsyncExitStack()
+    held.push_async_callback(_release_lock, lock)
+    return held
+
+
+async def _release_lock(lock: ExitStack) -> None:
+    with anyio.CancelScope(shield=True):
+        await run_blocking(lock.close)
+
+
+@contextmanager
+def _translate_errors(prefix: str, path: Path) -> Generator[None]:
+    """Convert operating system errors to `WorkspaceError`."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkspaceError(f"{prefix}: {path}: {error.strerror or error}", path=str(path)) from error

@@ -1,0 +1,67 @@
+/** What sessions may do without asking, and what they have loaded. */
+
+import { call } from "./api.js";
+import { titleOf, useStore } from "./store.js";
+import { Icon } from "./ui.js";
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+
+/** @type {Record<string, string>} */
+const OUTCOMES = { runs: "Runs without asking", asks: "Asks you", judged: "A model decides each time", denied: "Is denied", unavailable: "The model has no such tool" };
+
+export function PolicyPage() {
+  const { sessions } = useStore();
+  const [chosen, setChosen] = useState("");
+  const [found, setFound] = useState(/** @type {any} */ (null));
+  const [problem, setProblem] = useState("");
+  const hosted = [...sessions.values()].filter((session) => session.kind === "hosted");
+  useEffect(() => {
+    let current = true;
+    setProblem("");
+    call("GET", `v1/policy${chosen ? `?session=${chosen}` : ""}`).then((body) => current && setFound(body), (error) => current && setProblem(error.message));
+    return () => {
+      current = false;
+    };
+  }, [chosen]);
+  const policy = found?.policy;
+  return html`<main tabindex="-1" class="page policy"><header class="page-head"><h1>Policy</h1>
+      <label><span class="hidden">Session</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}><option value="">A new session</option>
+        ${hosted.map((session) => html`<option value=${session.id}>${titleOf(session)}</option>`)}</select></label></header>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    ${policy && html`<p>Permission mode <b>${policy.mode}</b>. What asks ${policy.answered_by === "asks" ? "waits in the inbox." : `is answered by: ${policy.answered_by}`}</p>
+      ${policy.warnings.map((/** @type {string} */ text) => html`<p class="notice error">${text}</p>`)}
+      ${Object.keys(OUTCOMES).map((outcome) => html`<${Rows} key=${outcome} outcome=${outcome} rows=${policy.rows.filter((/** @type {any} */ row) => row.outcome === outcome)} />`)}
+      <${Facts} title="Hooks that may decide first" items=${policy.hooks} none="No option sets hooks." />
+      <${Facts} title="Not visible from here" items=${policy.unseen} />
+      <${Facts} title="Easily misread" items=${policy.notes} />`}
+    ${chosen && found?.mcp_servers && html`<section><h2>MCP servers</h2>${found.mcp_problem && html`<p class="problem">${found.mcp_problem}</p>`}
+      ${found.mcp_servers.length ? html`<ul class="panel list">${found.mcp_servers.map((/** @type {any} */ server) => html`<li><i class=${`dot ${server.status === "connected" ? "idle" : "failed"}`}></i><b>${server.name}</b><span class="hint">${server.error ?? server.status}</span><span class="hint">${server.tools} tools</span></li>`)}</ul>`
+        : html`<p class="hint">This session has none, or its process does not run.</p>`}</section>`}
+    ${chosen && found?.isolation && html`<${Facts} title="Loaded, though no option asked for it" items=${found.isolation.unexpected} none="Nothing." />`}
+  </main>`;
+}
+
+/** Rows that differ in the tool only, as one. @param {any[]} rows */
+function joinTools(rows) {
+  /** @type {Map<string, {tools: string[], calls: string, why: string}>} */
+  const found = new Map();
+  for (const { tool, calls, why, option, origin } of rows) {
+    const shown = { calls: calls || "all calls", why: `${why}${option ? ` (${option}${origin ? `, ${origin}` : ""})` : ""}` };
+    const known = found.get(JSON.stringify(shown));
+    if (known) known.tools.push(tool);
+    else found.set(JSON.stringify(shown), { tools: [tool], ...shown });
+  }
+  return [...found.values()];
+}
+
+/** @param {{outcome: string, rows: any[]}} props */
+function Rows({ outcome, rows }) {
+  if (!rows.length) return null;
+  return html`<details class="panel outcome" open=${outcome === "runs" || outcome === "asks"}><summary><${Icon} name=${outcome === "runs" ? "check" : outcome === "asks" ? "inbox" : "shield"} /><h2>${OUTCOMES[outcome]}</h2><span class="count">${rows.length}</span></summary>
+    <table><tbody>${joinTools(rows).map(({ tools, calls, why }) => html`<tr><th scope="row">${tools.join(", ")}</th><td>${calls}</td><td class="hint">${why}</td></tr>`)}</tbody></table></details>`;
+}
+
+/** @param {{title: string, items: string[], none?: string}} props */
+function Facts({ title, items, none = "" }) {
+  if (!items.length && !none) return null;
+  return html`<section><h2>${title}</h2>${items.length ? html`<ul class="panel list">${items.map((text) => html`<li>${text}</li>`)}</ul>` : html`<p class="hint">${none}</p>`}</section>`;
+}

@@ -1,0 +1,21 @@
+"""What users call: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent.
+
+It turns options into one run of the driver, with handlers and middleware, and knows nothing of bytes or processes.
+Start at `agent.Agent.query`, then `query_plan.QueryPlan` and `queries.Query`.
+"""
+
+from pilothouse.client.agent import Agent as Agent
+from pilothouse.client.agent import configure as configure
+from pilothouse.client.agent import default_agent as default_agent
+from pilothouse.client.agent import query as query
+from pilothouse.client.agent import session as session
+from pilothouse.client.agent import set_default_agent as set_default_agent
+from pilothouse.client.costs import SessionCost as SessionCost
+from pilothouse.client.costs import TurnCost as TurnCost
+from pilothouse.client.middleware import Middleware as Middleware
+from pilothouse.client.queries import Query as Query
+from pilothouse.client.result import QueryResult as QueryResult
+from pilothouse.client.sessions import Session as Session
+from pilothouse.driver import NextPrompt as NextPrompt
+from pilothouse.media import document as document
+from pilothouse.media import image as image

@@ -1,0 +1,535 @@
+"""`Agent`: a reusable configuration, and the entry point for queries and sessions.
+
+Also here: the layers of options beneath every agent, the default agent, and the warning about permission settings
+that contradict each other.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import warnings
+from collections.abc import Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+
+from pilothouse.client.config_file import get_config_file, read_config_file, restore_config_file, set_config_file
+from pilothouse.client.custom_tools import make_custom_tools
+from pilothouse.client.handlers import make_handlers
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.queries import OnMessage, Query
+from pilothouse.client.rate_limits import SharedRateLimits
+from pilothouse.client.result import OutputT
+from pilothouse.client.sessions import Session, make_prewarm_invocation
+from pilothouse.driver.pool import Pool
+from pilothouse.errors import OptionsError, UsageError
+from pilothouse.options import Options
+from pilothouse.options.options import (
+    NO_OPTIONS,
+    VARIABLE_PREFIX,
+    VARIABLES,
+    make_layer,
+    read_environ,
+    to_options,
+)
+from pilothouse.options.policy import PolicyWarning, find_policy_conflicts
+from pilothouse.options.signatures import show_options
+from pilothouse.similar_names import find_similar_name
+from pilothouse.tracebacks import user_class, user_function
+
+if TYPE_CHECKING:
+    from pilothouse.options import OptionsBuilder, Settings
+    from pilothouse.options.policy import Policy
+
+
+SUBJECTS = frozenset({"agents", "allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "tools"}) | {
+    "managed_settings",
+    "settings",
+}
+"""Every contradiction involves one of these options."""
+
+WATCHED = SUBJECTS | {"mcp_servers", "permission_mode"}
+"""Options that can cause a contradiction."""
+
+
+def warn_contradictions(layer: Options, settings: Options) -> None:
+    """Warn about permission settings that contradict each other in `settings`.
+
+    `layer` is the layer that came last; without an option that can cause a contradiction in it, nothing is checked.
+    Each warning is a `PolicyWarning` at the line of user code that gave the settings.
+    """
+    if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
+        return
+    for text in find_policy_conflicts(settings):
+        warnings.warn(text, PolicyWarning, stacklevel=_user_stack_level())
+
+
+@user_class
+class Agent:
+    """A reusable configuration. Immutable, and may be shared by any tasks and threads.
+
+    Between queries an agent keeps two things, which it shares with agents made by `with_options`: until when a limit
+    of the API holds (for queries with `retry` or `on_usage_limit="wait"`), and the children that `prewarm` has
+    started. `async with agent:` ends these children; nothing else has to be closed.
+
+    Settings that an agent does not have come from `configure()`, the configuration file, and `PILOTHOUSE_*`
+    variables, in this order, as they are when a query is made.
+
+    Args:
+        options: settings to start from.
+        **settings: settings that win over `options`; `pilothouse.Options` explains them.
+
+    Raises:
+        OptionsError: an unknown option or a wrong value.
+    """
+
+    __slots__ = ("_options", "_pool", "_rate_limits")
+
+    @show_options
+    def __init__(
+        self, options: Options | OptionsBuilder | Mapping[str, Any] | None = None, **settings: Unpack[Settings]
+    ) -> None:
+        self._options = _make_layer(options, settings, "agent")
+        self._rate_limits = SharedRateLimits()
+        self._pool: Pool | None = None
+        make_handlers(self._options)  # so that an unusable hook, callback or tool is reported where it is given
+        warn_contradictions(self._options, self._options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options!r})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            object.__setattr__(self, name, value)
+        except AttributeError:
+            text = f"an Agent is immutable; use agent.with_options({name}=…) to get a changed one"
+            raise AttributeError(text) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has other layers: the effective settings are pickled, the state kept between queries is
+        # not.
+        return type(self), (self.options,)
+
+    @property
+    def options(self) -> Options:
+        """The effective settings of a query of this agent, all layers merged; `.explain()` names the source of each.
+
+        Raises:
+            OptionsError: the configuration file or a variable has an invalid value.
+        """
+        return Options.stack(*self._layers(), is_complete=False)
+
+    def _layers(self) -> tuple[Options, ...]:
+        found = _pilothouse_variables()
+        if not _seen_variables.issuperset(found):
+            _report_misspelt_variables(found)
+        variables, file = read_environ(found) if found else NO_OPTIONS, get_config_file()
+        return variables, NO_OPTIONS if file is None else file.options, _configured, self._options
+
+    def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
+        """Return a new agent with changed settings; this agent stays as it is."""
+        changed = type(self)(Options.stack(self._options, _make_layer(options, changes, "agent"), is_complete=False))
+        changed._rate_limits, changed._pool = self._rate_limits, self._pool  # noqa: SLF001 - of this very class
+        return changed
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]: ...
+
+    @show_options
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]:
+        """Send a prompt. Await the query for the whole answer, or loop over it for messages as they come.
+
+        ::
+
+            reviewer = ph.Agent(model="opus", tools=["Read", "Grep"])
+            result = await reviewer.query("Review the last commit", timeout=600)
+
+        Args:
+            prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
+                messages, sent as they come.
+            options: settings that win over those of the agent, field by field.
+            on_message: called once for every message, in order, while the query is awaited; sync or async.
+            output_type: a msgspec struct, dataclass, TypedDict or pydantic model, or a JSON Schema: the answer must
+                fit, and `QueryResult.output` is the value.
+            **overrides: single settings that win over `options`.
+
+        Returns:
+            A `Query`; nothing is started before it is used.
+
+        Raises:
+            UsageError: the prompt or an option cannot work; raised here, before anything is started.
+        """
+        settings = self._settings(_make_layer(options, overrides, "call"))
+        return Query(prompt, settings, on_message=on_message, output_type=output_type, rate_limits=self._rate_limits)
+
+    @show_options
+    def session(
+        self,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        continue_latest: bool = False,
+        fork: bool = False,
+        **overrides: Unpack[Settings],
+    ) -> Session:
+        """Make a session: a conversation with one child, over many queries; use it with `async with`.
+
+        Nothing is started here.
+
+        Args:
+            options: settings that win over those of the agent, field by field.
+            continue_latest: continue the latest conversation of the directory. Default False.
+            fork: continue in a copy, and leave the original as it was. Default False.
+            **overrides: single settings that win over `options`; `resume=id` continues a conversation.
+
+        Raises:
+            OptionsError: settings that cannot work.
+        """
+        asked = {"continue_conversation": continue_latest, "fork_session": fork}
+        call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
+        return Session(self._settings(_make_layer(options, call, "call")), rate_limits=self._rate_limits)
+
+    def prewarm(
+        self,
+        count: int = 1,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        sessions: bool = False,
+        output_type: Any = None,
+        booted: bool = False,
+        **overrides: Unpack[Settings],
+    ) -> Coroutine[Any, Any, None]:
+        """Start children in advance and wait until they are ready, so that the next queries need no start.
+
+        A child is used only by a query with the very same settings, as far as the CLI sees them (see `Pool`). So pass
+        here too what a query sets in addition to the agent: `partial_messages=True` for `text_stream` and `events`.
+        Each child that is used is replaced by another. Without a `Pool` as `transport`, the agent makes one.
+
+        Args:
+            count: how many to keep ready. Default 1.
+            options: as for `query`.
+            sessions: whether they are for `session`, whose children are started differently. Default False.
+            output_type: as for `query`.
+            booted: whether the pool that the agent makes has children without the handshake, which fit queries with
+                any system prompt, hooks, tools and schema; see `Pool`. Default False.
+            **overrides: as for `query`.
+
+        Raises:
+            OptionsError: settings that cannot work, or that cannot be prewarmed.
+            PilothouseError: a child could not be started.
+        """
+        # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
+        settings = self._settings(_make_layer(options, overrides, "call"))
+        return self._prewarm(count, settings, sessions, output_type, booted)
+
+    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any, booted: bool) -> None:
+        if settings.transport is None:
+            self._pool = Pool(booted=booted)
+            settings = settings.with_(transport=self._pool)
+        if not isinstance(settings.transport, Pool):
+            raise OptionsError("give the agent transport=Pool(transport=…) for this", option="transport")
+        await settings.transport.prewarm(
+            make_prewarm_invocation(settings, output_type=output_type, session=sessions), count
+        )
+
+    async def aclose(self) -> None:
+        """End the idle children that `prewarm` has started. Queries may go on. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def effective_policy(
+        self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
+    ) -> Policy:
+        """Compute what a query of this agent runs without asking, what asks, and what is denied.
+
+        Printing the policy shows a table. Nothing is started: the policy follows from the settings, and
+        `Policy.unseen` names other sources that may count.
+
+        Args:
+            options: settings that win over those of the agent, as for `query`.
+            **overrides: single settings that win over `options`.
+
+        Raises:
+            OptionsError: settings that cannot work.
+        """
+        return Options.stack(*self._layers(), _make_layer(options, overrides, "call")).effective_policy()
+
+    def _settings(self, call: Options) -> Options:
+        settings = Options.stack(*self._layers(), call)
+        if self._pool is not None and settings.transport is None:
+            settings = settings.with_(transport=self._pool)
+        warn_contradictions(call, settings)
+        return settings
+
+
+def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
+    """Merge options and single settings, which win, into one layer."""
+    made = make_layer(settings, origin)
+    if options is not None:
+        made = Options.stack(to_options(options).with_origin(origin), made, is_complete=False)
+    return make_custom_tools(made).with_origin(origin) if "custom_tools" in vars(made) else made
+
+
+def _pilothouse_variables() -> Mapping[str, str]:
+    """Return our environment variables. Decoding the names of all others would cost more than all the rest."""
+    if not os.supports_bytes_environ:
+        return os.environ
+    names = [os.fsdecode(name) for name in os.environb if name.startswith(_PREFIX_BYTES)]
+    return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it in the meantime
+
+
+def _report_misspelt_variables(names: Iterable[str]) -> None:
+    """Log each variable whose name resembles that of an option's, once in a process. Others may use the prefix too."""
+    for name in set(names) - _seen_variables:
+        _seen_variables.add(name)
+        if name.startswith(VARIABLE_PREFIX) and name not in VARIABLES:
+            tails = [variable.removeprefix(VARIABLE_PREFIX) for variable in VARIABLES]
+            meant = find_similar_name(name.removeprefix(VARIABLE_PREFIX), tails, 0.8)
+            if meant is not None:
+                text = "the variable %s has no effect, because there is no such option; did you mean %s?"
+                _log.warning(text, name, VARIABLE_PREFIX + meant)
+
+
+_log = logging.getLogger("pilothouse")
+_PREFIX_BYTES = VARIABLE_PREFIX.encode()
+_OTHER_VARIABLES = ("CACHE", "CONFIG", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI", "REQUIRE_RAY")
+_seen_variables = {VARIABLE_PREFIX + name for name in _OTHER_VARIABLES}
+"""Environment variables whose spelling was checked, or needs no check."""
+_configured = NO_OPTIONS
+_default = Agent()
+_context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
+
+
+@user_function
+@show_options
+def configure(
+    options: Options | OptionsBuilder | None = None,
+    *,
+    file: str | os.PathLike[str] | None = None,
+    **settings: Unpack[Settings],
+) -> Agent:
+    """Change settings for every agent of this process, the default agent included.
+
+    The change holds for all threads and tasks; what differs from request to request belongs into an `Agent`. Calls
+    add up, field by field; `None` sets a field back to its default. Running queries do not change.
+
+    Args:
+        options: settings for all agents.
+        file: a configuration file, which is read now and replaces one that was named before, also by the variable
+            `PILOTHOUSE_CONFIG`. Its settings lie beneath all others but those of `PILOTHOUSE_*` variables. Default:
+            the file stays as it is.
+        **settings: single settings that win over `options`.
+
+    Returns:
+        The default agent.
+
+    Raises:
+        OptionsError: an unknown option or a wrong value; then nothing is changed.
+        ConfigError: the file cannot be read, or has an invalid value; then nothing is changed.
+    """
+    global _configured
+    found = None if file is None else read_config_file(file)
+    _configured = Options.stack(_configured, _make_layer(options, settings, "configure()"), is_complete=False)
+    if found is not None:
+        set_config_file(found)
+    return default_agent()
+
+
+def default_agent() -> Agent:
+    """Return the agent behind the module-level `query`: that of the context if any, else that of the process."""
+    return _context_default.get() or _default
+
+
+def check_agent(agent: object) -> None:
+    """Raise `UsageError` if this is no `Agent`."""
+    if not isinstance(agent, Agent):
+        hint = " of pilothouse.sync; pass its async_agent" if hasattr(agent, "async_agent") else ""
+        raise UsageError(f"expected an Agent, got {type(agent).__name__}{hint}")
+
+
+@user_function
+def set_default_agent(agent: Agent) -> Agent:
+    """Put another agent behind the module-level `query`, for the whole process.
+
+    Within `pilothouse_testing.as_default` it changes the agent of that context instead.
+
+    Returns:
+        The previous agent. `pilothouse_testing.as_default` is a context manager that puts it back.
+
+    Raises:
+        UsageError: `agent` is not an `Agent`.
+    """
+    global _default
+    check_agent(agent)
+    before = default_agent()
+    if _context_default.get() is None:
+        _default = agent
+    else:
+        _context_default.set(agent)
+    return before
+
+
+@contextmanager
+def restore_defaults() -> Generator[None]:
+    """Restore the default agent, and what `configure` changed, at the end of the block."""
+    global _configured, _default
+    before, here = (_configured, _default), _context_default.get()
+    try:
+        with restore_config_file():
+            yield
+    finally:
+        _configured, _default = before
+        _context_default.set(here)  # not by a token: a fixture may end in a different context
+
+
+@contextmanager
+def use_default_agent(agent: Agent) -> Generator[None]:
+    """Use `agent` as the default in the block, in this context: this task or thread, and tasks started from it."""
+    with restore_defaults():
+        _context_default.set(agent)
+        yield
+
+
+@overload
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: type[OutputT],
+    **overrides: Unpack[Settings],
+) -> Query[OutputT]: ...
+
+
+@overload
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: Any = None,
+    **overrides: Unpack[Settings],
+) -> Query[Any]: ...
+
+
+@user_function
+@show_options
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: Any = None,
+    **overrides: Unpack[Settings],
+) -> Query[Any]:
+    """Send a prompt with the default agent: await the query for the whole answer, or loop over it for messages.
+
+    ::
+
+        result = await ph.query("What does this repository do?", cwd="~/src/app", max_turns=5)
+        print(result.raise_for_error().text)
+
+        async for text in ph.query("Explain the parser").text_stream():
+            print(text, end="")
+
+        result = await ph.query("Extract the invoice", output_type=Invoice)  # result.output is an Invoice
+
+    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once. Tools
+    that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+
+    Args:
+        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
+            messages.
+        options: settings that win over those of the agent, field by field.
+        on_message: called once for every message, in order, while the query is awaited; sync or async.
+        output_type: a dataclass, TypedDict, msgspec struct, pydantic model or JSON Schema: the answer must fit, and
+            `QueryResult.output` is the value. Default None: plain text.
+        **overrides: single settings that win over `options`, such as `model`, `timeout` (seconds), `max_budget_usd`;
+            `pilothouse.options.TABLE` and the command `pilothouse options` explain each.
+
+    Returns:
+        A `Query`; nothing is started before it is used.
+
+    Raises:
+        UsageError: the prompt or an option cannot work; raised here, before anything is started.
+    """
+    agent = _context_default.get() or _default
+    return agent.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+
+
+@user_function
+@show_options
+def session(
+    options: Options | OptionsBuilder | None = None,
+    *,
+    continue_latest: bool = False,
+    fork: bool = False,
+    **overrides: Unpack[Settings],
+) -> Session:
+    """Make a session of the default agent: a conversation with one child; use it with `async with`.
+
+    ::
+
+        async with ph.session(model="opus") as session:
+            await session.query("My name is Alice")
+            print((await session.query("What is my name?")).text)
+
+    Args:
+        options: settings that win over those of the agent, field by field.
+        continue_latest: continue the latest conversation of the directory. Default False.
+        fork: continue in a copy, and leave the original as it was. Default False.
+        **overrides: single settings that win over `options`; `resume=id` continues a conversation.
+
+    Returns:
+        A `Session`; nothing is started before it is used.
+
+    Raises:
+        OptionsError: settings that cannot work.
+    """
+    return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _user_stack_level() -> int:
+    depth, frame = 1, inspect.currentframe()
+    frame = frame and frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,602 @@
+"""`Session`: a conversation with one child, over many queries.
+
+It decides the order of queries, and what a query may change during its turn. The child belongs to a task of the
+driver; `supervisor` starts a new one after a crash.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
+
+import anyio
+import anyio.lowlevel
+
+from pilothouse.client.controls import (
+    InfoControls,
+    InterruptResult,
+    McpControls,
+    RewindResult,
+    SettingsControls,
+    TaskControls,
+    to_result,
+)
+from pilothouse.client.costs import SessionCost
+from pilothouse.client.custom_tools import make_custom_tools
+from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_launch
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.queries import OnMessage, Query
+from pilothouse.client.query_plan import QueryPlan, make_limits
+from pilothouse.client.result import OutputT
+from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
+from pilothouse.driver import Prompts
+from pilothouse.driver.child_run import ChildRun
+from pilothouse.driver.failures import self_wait_error
+from pilothouse.driver.query_run import QueryRun
+from pilothouse.driver.subscriptions import MessageSubscription
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
+from pilothouse.options import Invocation, Options, Settings
+from pilothouse.options.options import to_options
+from pilothouse.options.signatures import show_options
+from pilothouse.permissions.asks import AskView
+from pilothouse.tracebacks import user_class
+from pilothouse.transports import Health
+
+if TYPE_CHECKING:
+    from pilothouse.client.middleware import Middleware
+    from pilothouse.client.rate_limits import SharedRateLimits
+    from pilothouse.options import IsolationReport, OptionsBuilder
+
+
+SessionState = Literal["new", "starting", "idle", "running", "broken", "closed"]
+
+RESTORE_SECONDS = 5.0  # to restore what a query had changed
+
+
+@user_class
+class Session:
+    """A conversation with one child. Made by `session()` and `Agent.session()`.
+
+    ::
+
+        async with agent.session() as session:      # the child runs, or the error is raised here
+            await session.query("My name is Alice")
+            answer = await session.query("What is my name?")
+
+    Queries are answered one after the other, in the order in which they were started, and each gets its own messages
+    only; any task may start one. A query that is left early is stopped, and the session goes on. When the child dies,
+    its current query fails, and the next one starts a new child that resumes the conversation (`restart`).
+
+    Raises:
+        OptionsError: settings that cannot work; raised here, before anything is started.
+    """
+
+    def __init__(self, options: Options, *, rate_limits: SharedRateLimits | None = None) -> None:
+        self._supervisor = ChildSupervisor(options, self)
+        self._monitor = self._supervisor.monitor
+        self._rate_limits = rate_limits
+        self._turn_lock = anyio.Lock()
+        self._turn: QueryRun | None = None
+        self._queue: list[QueryRun] = []
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id or 'without an id'}: {self.state}>"
+
+    # Properties.
+
+    @property
+    def id(self) -> str | None:
+        """Id of the conversation; `clear` gives it a new one.
+
+        Known before the start, except with `continue_latest`, or with a `Pool` that may have a child with its own id.
+        """
+        return self._supervisor.id
+
+    @property
+    def options(self) -> Options:
+        """The settings of the session."""
+        return self._supervisor.options
+
+    @property
+    def _child(self) -> ChildRun | None:
+        return self._supervisor.child
+
+    @property
+    def state(self) -> SessionState:
+        """The state of the session."""
+        if self._supervisor.is_closed:
+            return "closed"
+        child = self._child
+        if child is None:
+            return "new"
+        if child.is_finished:
+            return "starting" if self._supervisor.is_starting else "broken"
+        if not child.has_started:
+            return "starting"
+        return "running" if self._turn is not None or child.is_in_turn else "idle"
+
+    def health(self) -> Health:
+        """Whether the session can take a query, and if not, why."""
+        if self._supervisor.is_closed:
+            return Health("unhealthy", "closed")
+        if self._child is None:
+            return Health("unhealthy", "not started")
+        health = self._child.health()
+        if self._child.is_full and health.state == "healthy":
+            return Health("degraded", "the child waits, because messages are not read")
+        return health
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child; None while there is none, or when it is not a local process."""
+        return None if self._child is None else self._child.transport.facts.pid
+
+    @property
+    def server_info(self) -> Mapping[str, Any]:
+        """The initialize response of the CLI: commands, agents, models, account, version."""
+        return self._child.server_info if self._child is not None else {}
+
+    @property
+    def restarts(self) -> int:
+        """How often a new child took over after a crash."""
+        return self._monitor.restarts
+
+    @property
+    def waiting(self) -> int:
+        """How many queries wait for their turn."""
+        return sum(turn is not self._turn for turn in self._queue)
+
+    @property
+    def queries(self) -> list[Query[Any]]:
+        """The queries that have not ended, in the order of their turns: the current one, then those that wait."""
+        return [query for turn in list(self._queue) if (query := turn.get_query()) is not None]
+
+    @property
+    def costs(self) -> SessionCost:
+        """What the session has cost so far, turn by turn and model by model; what was resumed is not included."""
+        return self._monitor.costs.costs
+
+    @property
+    def asks(self) -> AskView:
+        """The requests of this session that wait for somebody: permissions, questions, plans, elicitations.
+
+        Raises:
+            UsageError: the session was made without the option `asks`.
+        """
+        if self.options.asks is None:
+            raise UsageError("this session keeps no asks: make it with asks=ph.Asks()")
+        return AskView(self.options.asks, self._supervisor, self)
+
+    # Start and end.
+
+    async def start(self) -> Self:
+        """Start the child now, and wait for its initialize response. Queries start it automatically.
+
+        Raises:
+            ProcessError: the child could not be started.
+            SessionNotFoundError: there is no conversation with the id to resume.
+            ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
+            SessionClosedError: the session was closed.
+        """
+        await self._ensure_running()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session and wait until the child is gone. Idempotent, bounded, from any task.
+
+        The current query is stopped and fails with `SessionClosedError`, and so do those that wait.
+        """
+        self._supervisor.begin_close()
+        turn = self._turn
+        with anyio.CancelScope(shield=True):
+            try:
+                if turn is not None:
+                    turn.stop()
+                    await turn.wait_finished()
+            finally:  # also if `Task.cancel` of asyncio came through the shield
+                await self._supervisor.close()
+        if self.options.asks is not None:
+            self.options.asks.condition.notify_all()
+
+    async def aclose(self) -> None:
+        """Do the same as `close`, for `contextlib.aclosing`."""
+        await self.close()
+
+    def __del__(self) -> None:
+        if (children := getattr(self, "_supervisor", None)) is not None:  # missing if `__init__` failed
+            children.drop()
+
+    # Queries.
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]: ...
+
+    @show_options
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]:
+        """Send a prompt in this conversation. The query waits for its turn when it is awaited or read.
+
+        Args:
+            prompt: as for `Agent.query`.
+            options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
+                before it and restored after it; settings of pilothouse, such as `timeout`, apply to it. For others,
+                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next
+                query has one with the settings of the session again.
+            on_message: as for `Agent.query`.
+            output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
+                `json_schema`.
+            **overrides: single settings that win over `options`.
+
+        Returns:
+            A `Query`; nothing is sent before it is used.
+
+        Raises:
+            OptionsError: a setting that cannot work, or that cannot differ for one query of a session, such as
+                `session_id`, `cli` or `session_store`.
+            SessionClosedError: the session was closed.
+        """
+        self._supervisor.check_open()
+        own = Options() if options is None else to_options(options)
+        call = Options.stack(own, Options.layer(**overrides), is_complete=False).with_origin("call")
+        changes, fixed = split_settings(call, self.options)
+        settings = self.options.merge(call)
+        if output_type is not None and "json_schema" not in call:
+            schema = OutputSchema.from_type(output_type).schema
+            if schema != self.options.json_schema:
+                fixed = fixed.with_(json_schema=schema)
+            settings = settings.with_(json_schema=None)  # the query sets it again, from the type
+        child_options = self._supervisor.make_child_options(fixed)
+        return self._make_query(
+            prompt, settings, changes, child_options, on_message=on_message, output_type=output_type
+        )
+
+    def _make_query(
+        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child_options: ChildOptions, **how: Any
+    ) -> Query:
+        def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
+            enter = partial(self._take_turn, changes, middlewares=middlewares, child_options=child_options)
+            turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
+            turn.get_query = found[0]  # weak: a query that is dropped has to end
+            turn.check_session = self._check_caller
+            return turn
+
+        found: list[Callable[[], Any]] = []
+        bridge, limit = self._supervisor.get_bridge(child_options), self.options.max_budget_tokens
+        shared: Any = {
+            "bridge": bridge,
+            "session_costs": self._monitor.costs,
+            "session_tokens": limit,
+            "rate_limits": self._rate_limits,
+        }
+        query: Query[Any] = Query(prompt, settings, make_run=make_run, **shared, **how)
+        found.append(weakref.ref(query))
+        return query
+
+    @asynccontextmanager
+    async def _take_turn(
+        self,
+        changes: Mapping[str, Any],
+        turn: QueryRun,
+        middlewares: Sequence[Middleware] = (),
+        child_options: ChildOptions | None = None,
+    ) -> AsyncGenerator[ChildRun]:
+        self._supervisor.check_loop()
+        self._queue.append(turn)
+        try:
+            async with self._turn_lock:  # in order of arrival
+                with self._monitor.run_turn(middlewares), self._supervisor.require(child_options):
+                    async with self._run_turn(turn, changes) as child:
+                        yield child
+        finally:
+            self._queue.remove(turn)
+
+    @asynccontextmanager
+    async def _run_turn(self, turn: QueryRun, changes: Mapping[str, Any]) -> AsyncGenerator[ChildRun]:
+        self._turn = turn  # it may wait for long, and can be stopped meanwhile
+        try:
+            if turn.admission is not None:
+                await turn.wait_admitted()
+        finally:
+            self._turn = None
+        child = await self._ensure_running()
+        await child.wait_foreign_turn()
+
+        async def get_next_child() -> ChildRun:
+            nonlocal child
+            child = await self._apply_settings(await self._ensure_running(), changes)
+            return child
+
+        turn.get_next_child = get_next_child
+        self._turn = turn
+        try:
+            child = await self._apply_settings(child, changes)
+            self._supervisor.resume_state.mark_prompt_sent()
+            yield child
+        finally:
+            self._turn = None
+            if turn.result is not None:
+                self._supervisor.resume_state.mark_turn_saved(child.session_id)
+            if changes and not child.is_finished:
+                # What cannot be restored now is restored before the next query, which fails if that fails too.
+                with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
+                    await self._runtime_settings.apply(self.options, {})
+
+    async def _apply_settings(self, child: ChildRun, changes: Mapping[str, Any]) -> ChildRun:
+        try:
+            await self._runtime_settings.apply(self.options, changes)
+        except PilothouseError:
+            if not child.is_finished or self._supervisor.is_closed:
+                raise
+            child = await self._ensure_running()  # it exited before the prompt was sent
+            await self._runtime_settings.apply(self.options, changes)
+        return child
+
+    @property
+    def _runtime_settings(self) -> RuntimeSettings:
+        assert self._supervisor.runtime_settings is not None
+        return self._supervisor.runtime_settings
+
+    async def _ensure_running(self) -> ChildRun:
+        return await self._supervisor.ensure_running(in_turn=self._turn is not None)
+
+    def _check_caller(self) -> None:
+        """Raise if the turn that runs waits for the callback that calls this."""
+        turn, child = self._turn, self._child
+        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.is_in_turn)
+        if by_child or (turn is not None and turn.is_in_own_callback):  # a turn runs some tools without the CLI
+            raise self_wait_error()
+
+    @asynccontextmanager
+    async def _between_turns(self) -> AsyncGenerator[None]:
+        self._check_caller()
+        async with self._turn_lock:
+            yield
+
+    async def _wait_idle(self) -> None:
+        self._check_caller()
+        while True:
+            while self._queue:
+                async with self._turn_lock:  # until earlier queries have ended
+                    await anyio.lowlevel.checkpoint()
+            child = self._child
+            if child is not None:
+                await child.wait_idle()
+            if not self._queue:
+                return
+
+    # Everything else.
+
+    def messages(self) -> MessageSubscription:
+        """Subscribe to every message of the child from now on, across queries.
+
+        This includes turns that the CLI starts by itself, and `StreamEvent`s if the session was made with
+        `partial_messages=True`. Iterate over the subscription; `aclose` ends it, and so does the end of the session.
+        An unread subscription makes the child wait, once 8 MiB are unread. When a new child has taken over after a
+        crash, there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
+        """
+        return self._monitor.add(wants_partial=self.options.partial_messages)
+
+    async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
+        """Send any control request and return its response. Starts the child if need be.
+
+        Args:
+            subtype: of the request, such as "get_settings".
+            **body: its other keys, as they are on the wire.
+
+        Raises:
+            ControlError: the CLI refused; `.code` says why.
+            ControlTimeout: no response within `control_timeout`.
+        """
+        child = self._supervisor.ready_child() or await self._ensure_running()
+        return await child.request(subtype, body)
+
+    # The groups are made on use: a stored one would be a reference cycle.
+
+    @property
+    def mcp(self) -> McpControls:
+        """The MCP servers."""
+        return McpControls(self.control)
+
+    @property
+    def tasks(self) -> TaskControls:
+        """Background work, and prompts that wait."""
+        return TaskControls(self.control, self._wait_idle)
+
+    @property
+    def settings(self) -> SettingsControls:
+        """The settings of the CLI."""
+        return SettingsControls(self.control)
+
+    @property
+    def info(self) -> InfoControls:
+        """Information about the session."""
+        return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
+
+    def _isolation_report(self) -> IsolationReport | None:
+        from pilothouse.options.isolation import isolation_report  # rarely used
+
+        init = None if self._child is None else self._child.last_init
+        return None if init is None else isolation_report([init], self.options)
+
+    async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
+        """Restore the files to their state when a user message came.
+
+        Args:
+            user_message_uuid: uuid of that message; the result of its query has it, as `user_message_uuid`.
+            dry_run: only report what would change. Default False.
+
+        Raises:
+            ControlError: the message is not known. Without `enable_file_checkpointing` the result says so.
+        """
+        body = {"dry_run": True} if dry_run else {}
+        return to_result(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
+
+    async def rename(self, title: str) -> None:
+        """Give the session a title."""
+        await self.control("rename_session", title=title)
+
+    async def interrupt(self, *, cancel_queued: bool = False) -> InterruptResult:
+        """Stop the current turn. Returns at once when the child is idle.
+
+        Args:
+            cancel_queued: also remove prompts from the queue of the CLI. Default False.
+        """
+        self._supervisor.check_loop()
+        turn, child = self._turn, self._child
+        if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
+            await turn.interrupt()
+        if child is None or child.is_finished:
+            return InterruptResult()
+        if not (child.is_in_turn if turn is None else cancel_queued):
+            return InterruptResult()
+        body = {"cancel_queued": True} if cancel_queued else {}
+        done = to_result(InterruptResult, await child.request("interrupt", body))
+        if turn is not None:
+            for uuid in done.cancelled:
+                turn.mark_cancelled(uuid)
+        return done
+
+    async def set_model(self, model: str | None) -> str | None:
+        """Use another model from the next turn on; None: the default. Returns its full name."""
+        return (await self._set("model", model)).get("model")
+
+    async def set_permission_mode(self, mode: str) -> str | None:
+        """Change what happens when a tool needs permission. Returns the mode as the CLI names it.
+
+        Raises:
+            OptionsError: there is no such mode.
+            ControlError: `.code` is "bypass_not_launched": the mode needs `allow_dangerously_skip_permissions`.
+        """
+        return (await self._set("permission_mode", mode)).get("mode")
+
+    async def set_max_thinking_tokens(self, tokens: int | None) -> None:
+        """Change the thinking budget, on models that have one; None: the default."""
+        await self._set("max_thinking_tokens", tokens)
+
+    async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
+        options = self.options.with_(**cast("Settings", {name: value}))
+        await self._ensure_running()
+        answer = await self._runtime_settings.set(name, value)
+        self._supervisor.options = options
+        return answer
+
+    def update(self, **handlers: Unpack[Settings]) -> Coroutine[Any, Any, None]:
+        """Replace handlers from now on, in the running child; the conversation goes on.
+
+        Requests that the old handlers work on stay with them. If the CLI must be notified, because other events have
+        hooks now, this waits for the current query, and hooks of the CLI's own turns that run at that moment are cut
+        off.
+
+        Args:
+            **handlers: `can_use_tool`, `confirm`, `on_question`, `on_plan`, `hooks`, `custom_tools`,
+                `on_elicitation`, `on_user_dialog`; None removes one.
+
+        Raises:
+            OptionsError: another setting; or a change for which the CLI must be restarted: the first permission
+                handler, the removal of the last one, or the first `custom_tools`.
+            ControlError, ControlTimeout: the CLI does not accept the hooks.
+        """
+        self._supervisor.check_open()
+        if wrong := sorted(handlers.keys() - REPLACEABLE_OPTIONS):
+            raise OptionsError(
+                f"option {wrong[0]!r} is not a handler; change other settings with a query, or make a new session"
+            )
+        # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
+        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_turns())
+
+    async def detach(self) -> str:
+        """Leave the session, which goes on at its host; this object is closed.
+
+        Queries of this process fail with `SessionClosedError`; the CLI goes on with what it is doing. Any process
+        continues with `session(transport=WebSocketTransport(url, session=…))`.
+
+        Returns:
+            The id of the session at the host.
+
+        Raises:
+            UsageError: the session does not run, or not on a host.
+        """
+        self._supervisor.check_open()
+        child = self._child
+        if child is None or child.is_finished:
+            raise UsageError("the session is not running")
+        found_as = await child.detach()
+        await self.close()
+        return found_as
+
+    async def clear(self) -> str | None:
+        """Begin a new conversation in the same child, without the old one as context. Returns the new id."""
+        self._supervisor.check_open()
+        # Not verbatim, which would make it a prompt; without a schema, since it has no output.
+        settings = self.options.with_(verbatim_prompts=None, json_schema=None)
+        (await self._make_query("/clear", settings, {}, ChildOptions())).raise_for_error()
+        self._supervisor.resume_state.mark_cleared(self.id)
+        return self.id
+
+    def fork(self, **overrides: Unpack[Settings]) -> Session:
+        """Make a new session that begins as a copy of this conversation, which stays as it is.
+
+        The copy is what the CLI has written to disk when the fork starts; an answer under way is not in it.
+
+        Args:
+            **overrides: settings of the new session that differ.
+
+        Raises:
+            UsageError: the conversation is empty, or `persist_session` is off.
+        """
+        self._supervisor.resume_state.id = self.id
+        forked = Session(
+            self._supervisor.resume_state.make_fork_options(self.options).merge(Options.layer(**overrides)),
+            rate_limits=self._rate_limits,
+        )
+        if self._supervisor.home is not None and forked._supervisor.home is not None:
+            forked._supervisor.home = self._supervisor.home.share()  # the conversation is saved there
+        return forked
+
+
+def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool) -> Invocation:
+    """Return the invocation that such a query or session will have.
+
+    Raises:
+        UsageError: settings that cannot work.
+    """
+    if session:
+        return Session(options)._supervisor.make_launch()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
+    plan = QueryPlan("-", options, output_type=output_type)
+    return make_launch(plan.options, plan.handlers, "-")[0]

@@ -1,0 +1,652 @@
+"""The children of a session, one after the other.
+
+`ChildSupervisor` starts them, and replaces one after a crash or for a query with other launch settings;
+`RuntimeSettings` changes settings of a running child; `SessionMonitor` sees every message of every child and keeps
+costs, subscriptions and observers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pilothouse.client.costs import CostTracker
+from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
+from pilothouse.client.handlers import RequestHandlers, make_handlers, make_launch, make_replacement_handlers
+from pilothouse.client.query_plan import make_limits, make_transport
+from pilothouse.client.result import make_refusal_error
+from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
+from pilothouse.client.tool_bridge import ToolBridge
+from pilothouse.driver import HandlerSet, call_in_loop, running_loop, spawn
+from pilothouse.driver.child_run import ChildRun
+from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.errors import (
+    CLIExitedError,
+    ControlError,
+    ControlTimeout,
+    OptionsError,
+    SessionClosedError,
+    SessionExistsError,
+    SessionNotFoundError,
+    UsageError,
+)
+from pilothouse.messages import Message, SystemMessage
+from pilothouse.options import TABLE, Invocation, Options, render
+from pilothouse.options.table import Internal
+from pilothouse.transports import Transport
+from pilothouse.transports.base import find_facts
+from pilothouse.transports.concurrency import run_blocking
+
+if TYPE_CHECKING:
+    from pilothouse.client.budgets import SessionBudget
+    from pilothouse.client.middleware import Middleware
+    from pilothouse.client.observation import SessionObservation
+    from pilothouse.transports.isolation import PrivateHome
+
+
+# The control request of each option, and the key of its body.
+CHANGEABLE_OPTIONS = {
+    "model": ("set_model", "model"),
+    "permission_mode": ("set_permission_mode", "mode"),
+    "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
+}
+# Options that apply at the start of a child, although the CLI has no flag for them.
+LAUNCH_OPTIONS = frozenset(
+    {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
+    | {"can_use_tool", "confirm", "on_question", "on_plan", "asks", "hooks", "on_elicitation", "on_user_dialog"}
+    | {"custom_tools", "tool_bridge", "keep_detached"}
+)
+_OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
+_SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
+_SAME_WAY = "every child of a session has the same transport; make another session with it"
+SESSION_ONLY_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("resume", "continue_conversation", "fork_session", "session_id"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("resume_session_at", "resume_drops_turn"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("session_store", "session_store_flush", "session_lease", "load_timeout"), _SAME_PLACE),
+    **dict.fromkeys(("persist_session", "isolation", "config_dir", "user"), _SAME_PLACE),
+    **dict.fromkeys(("cli", "transport", "prompt_via"), _SAME_WAY),
+    "restart": "it applies to all children of a session; make another session with it",
+    "title": "the conversation has one title; call session.rename(…)",
+}
+"""Settings that cannot differ for one query of a session, and why."""
+_MODE_ALIASES: dict[Any, str] = {"manual": "default"}  # two names of one mode
+UNKNOWN_VALUE = object()
+"""A request was sent without a response: the child may have the old value, or the new one."""
+
+
+def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Options]:
+    """Split the settings of one query: those that the running child can change, and those that need another child.
+
+    Args:
+        call: the settings of the query.
+        session: those of the session; what is the same in both is in neither part.
+
+    Returns:
+        The values to change, and the options of another child.
+
+    Raises:
+        OptionsError: one of them cannot differ for one query.
+        ToolDefinitionError: a function that cannot be a tool.
+    """
+    given, usual = call.as_dict(), session.as_dict()
+    changes = {name: value for name, value in given.items() if name in CHANGEABLE_OPTIONS}
+    for name in [name for name, value in given.items() if not _needs_new_child(name, value, usual.get(name))]:
+        del given[name]
+    for name, value in given.items():
+        if name in SESSION_ONLY_OPTIONS:
+            raise OptionsError(
+                f"option {name!r} cannot be set for one query of a session, got {TABLE[name].format_value(value)}: "
+                f"{SESSION_ONLY_OPTIONS[name]}",
+                option=name,
+            )
+    thinks = "max_thinking_tokens" in changes and "thinking" not in given
+    if thinks and session.thinking is not None:
+        raise OptionsError(
+            "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which overrides it",
+            option="max_thinking_tokens",
+        )
+    return changes, make_custom_tools(Options.layer(**given))
+
+
+def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
+    if name in CHANGEABLE_OPTIONS or name == "partial_messages" or value == session_value:
+        return False
+    if name == "custom_tools" and are_same_tools(value, session_value):
+        return False
+    return name in SESSION_ONLY_OPTIONS or name in LAUNCH_OPTIONS or not isinstance(TABLE[name].target, Internal)
+
+
+class RuntimeSettings:
+    """The settings in `CHANGEABLE_OPTIONS` that one child has in effect.
+
+    Args:
+        options: those that the child was started with.
+        child: sends control requests; knows the permission mode, which the CLI also changes by itself.
+    """
+
+    def __init__(self, options: Options, child: ChildRun) -> None:
+        self._child = child
+        self._default_mode = child.permission_mode or "default"
+        self._current = self._requested(options)
+
+    async def apply(self, options: Options, changes: Mapping[str, Any]) -> None:
+        """Set the child to the values of `options` with `changes`; unchanged values are not sent again.
+
+        A permission mode in `changes` is also compared with that of the child, which the CLI may have changed.
+
+        Raises:
+            ControlError, ControlTimeout: the CLI refused, or did not respond; after a timeout the child was ended.
+        """
+        for name, value in self._requested(options, changes).items():
+            is_so = self._current[name] == value
+            if name in changes and name == "permission_mode":
+                is_so = self._child.permission_mode in (value, None) and is_so
+            if is_so:
+                continue
+            try:
+                await self.set(name, value)
+            except ControlTimeout as error:  # an unresponsive child would fail every later query
+                self._child.stop(CLIExitedError(f"the CLI was ended: {error}"))
+                raise
+
+    async def set(self, name: str, value: Any) -> Mapping[str, Any]:
+        """Set one option, whatever its value is now; returns the response."""
+        subtype, key = CHANGEABLE_OPTIONS[name]
+        before, self._current[name] = self._current[name], UNKNOWN_VALUE
+        try:
+            answer = await self._child.request(subtype, {key: value})
+        except ControlError:
+            self._current[name] = before
+            raise
+        self._current[name] = value
+        if name == "permission_mode":
+            self._child.permission_mode = value
+        return answer
+
+    def _requested(self, options: Options, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        values = {name: options.as_dict().get(name) for name in CHANGEABLE_OPTIONS} | dict(changes or {})
+        mode = values["permission_mode"]
+        return values | {"permission_mode": _MODE_ALIASES.get(mode, mode) or self._default_mode}
+
+
+log = logging.getLogger("pilothouse")
+
+SESSION_RESTARTED = "session_restarted"
+"""Subtype of the system message that pilothouse adds to `Session.messages()` when a new child has taken over."""
+
+
+class SessionMonitor(Subscriptions):
+    """Sees every message of a session first: counts costs and informs observers.
+
+    Args:
+        options: those of the session.
+
+    Attributes:
+        costs: what the session has cost.
+        restarts: how often a new child took over after a crash.
+    """
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.costs = CostTracker(resumes=bool(options.resume or options.continue_conversation))
+        self.restarts = 0
+        self._options = options
+        self._budget: SessionBudget | None = None
+        self._observation: SessionObservation | None = None
+        if options.instrumentation:
+            from pilothouse.client.observation import SessionObservation
+
+            self._observation = SessionObservation(options)
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Count a batch, and give it to each subscription."""
+        self.costs.track(batch)
+        super().put(batch, size)
+
+    @contextmanager
+    def run_turn(self, middlewares: Sequence[Middleware]) -> Generator[None]:
+        """The block in which a query of the session is active.
+
+        Raises:
+            BudgetError: there is nothing left to spend.
+        """
+        if self._options.max_budget_tokens is not None:
+            from pilothouse.client.budgets import check_remaining
+
+            check_remaining(self._options, self.costs)
+        if self._observation is None:
+            yield
+            return
+        with self._observation.run_query(middlewares):
+            yield
+
+    def start_budget(self, child: ChildRun) -> None:
+        """Watch what a new child uses in the background, if the session has a token budget."""
+        limit = self._options.max_budget_tokens
+        if limit is not None:
+            from pilothouse.client.budgets import SessionBudget
+
+            self._budget = SessionBudget(self.costs, limit, child)
+
+    def on_earlier(self, message: Message) -> None:
+        """Count background work of earlier queries."""
+        if self._budget is not None:
+            self._budget.on_message(message)
+
+    def on_unattributed(self, message: Message) -> None:
+        """Count turns that the CLI starts by itself, and report their messages to observers."""
+        self.on_earlier(message)
+        if self._observation is not None:
+            self._observation.on_unattributed(message)
+
+    def on_prompt_accepted(self) -> None:
+        """End such a turn: it has become a turn of a query."""
+        if self._observation is not None:
+            self._observation.end_own_turn()
+
+    def on_child_ended(self, error: BaseException) -> None:
+        """End such a turn: the child has ended."""
+        if self._observation is not None:
+            self._observation.end_own_turn(error)
+
+    def within_budget(self, options: Options) -> Options:
+        """Return the settings of the next child, limited to the remaining budget.
+
+        Raises:
+            BudgetError: there is nothing left to spend.
+        """
+        if options.max_budget_usd is None:
+            return options
+        from pilothouse.client.budgets import limit_to_remaining
+
+        return limit_to_remaining(options, self.costs)
+
+    def instrument_launch(
+        self, invocation: Invocation, handlers: HandlerSet | None
+    ) -> tuple[Invocation, HandlerSet | None]:
+        """Add to a launch what observers need: environment variables and wrapped handlers."""
+        if self._observation is None:
+            return invocation, handlers
+        return self._observation.add_session_environ(invocation), self._observation.wrap_handlers(handlers)
+
+    def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
+        """Report that a new child has taken over after a crash."""
+        self.restarts += 1
+        log.warning("the session %s has a new child: %s", session_id, _describe_end(reason))
+        self.costs.child_ended()
+        if self._observation is not None and self._observation.observers is not None:
+            self._observation.observers.restarted(reason)
+        facts = {"type": "system", "subtype": SESSION_RESTARTED, "session_id": session_id, "reason": str(reason or "")}
+        line = json.dumps({**facts, "restarts": self.restarts}).encode()
+        self.put([SystemMessage(subtype=SESSION_RESTARTED, session_id=session_id, raw_line=line)], len(line))
+
+
+def _describe_end(reason: BaseException | None) -> str:
+    """Describe the end without any content of the conversation, which the text of an error may contain."""
+    code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
+    how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
+    return f"{type(reason).__name__}{how}" if reason is not None else "it had exited"
+
+
+class ChildOptions(Struct, frozen=True):
+    """What the child of a query is started with in addition to the settings of the session.
+
+    Args:
+        options: the settings; none: a child of the session.
+        bridge: runs the `custom_tools` of the query; None where the CLI sends a request for each call.
+    """
+
+    options: Options = Options()
+    bridge: ToolBridge | None = None
+
+    def is_compatible(self, required: ChildOptions) -> bool:
+        """Whether a child that was started with these options may serve a query with the `required` ones."""
+        if self is required:
+            return True
+        # A child counts dollars from its start, and a bridge remembers its calls.
+        is_for_one = self.bridge is not None or "max_budget_usd" in self.options
+        return self.options == required.options and not is_for_one and required.bridge is None
+
+
+_SESSION_OPTIONS = ChildOptions()
+
+
+class ChildSupervisor:
+    """Starts, replaces and ends the children of a session, one child at a time, when needed.
+
+    Args:
+        options: those of the session.
+        session: what callbacks get as `.session`; held by a weak reference.
+
+    Attributes:
+        options: those of the session, as they are now.
+        resume_state: which conversation the next child continues.
+        monitor: sees all messages of all children.
+        bridge: runs `custom_tools`; None where the CLI sends a request for each call.
+        child: the current child, or the last one.
+        runtime_settings: the changeable settings that the child has in effect.
+        handlers: handle the requests of the child.
+        home: the HOME that the children share, if the session is isolated.
+        is_closed: whether `begin_close` was called; then no further child is started.
+        required: the child options that the current query needs.
+
+    Raises:
+        OptionsError: settings that cannot work in a session.
+    """
+
+    def __init__(self, options: Options, session: Any) -> None:
+        if options.prompt_via != "stdin":
+            raise OptionsError("a session needs prompt_via='stdin'", option="prompt_via")
+        self.options = options
+        self.resume_state = ResumeState(options)
+        self.monitor = SessionMonitor(options)
+        new_handlers = make_handlers(options)  # reports mistakes before anything is started
+        self.bridge = None if new_handlers is None else new_handlers.bridge
+        self.home: PrivateHome | None = None
+        if options.isolation is not None:
+            from pilothouse.transports.isolation import PrivateHome  # few sessions have one
+
+            self.home = PrivateHome()
+        self.child: ChildRun | None = None
+        self._crashed: ChildRun | None = None
+        self.runtime_settings: RuntimeSettings | None = None
+        self.handlers: RequestHandlers | None = None
+        self.required = _SESSION_OPTIONS
+        self._started_with = _SESSION_OPTIONS
+        self._session = weakref.proxy(session)
+        self._starting = anyio.Lock(fast_acquire=True)
+        self._loop: object = None
+        self.is_closed = False
+        render(self._next_options(), {})
+
+    def make_child_options(self, options: Options) -> ChildOptions:
+        """Return the child options that a query with these settings needs.
+
+        Args:
+            options: settings of the query that a child has from its start.
+
+        Raises:
+            OptionsError: they cannot work in a child of this session.
+            UsageError: a hook, callback or tool that cannot work.
+        """
+        if not tuple(options):
+            return _SESSION_OPTIONS
+        name = next(iter(options))
+        if isinstance(self.options.transport, Transport):
+            raise OptionsError(
+                f"option {name!r} needs another child, and the session has one transport; make the session with a "
+                "function that makes transports, as transport=lambda: …",
+                option=name,
+            )
+        settings = self.options.merge(options)
+        new_handlers = make_handlers(settings)
+        render(settings, {})
+        return ChildOptions(options, None if new_handlers is None else new_handlers.bridge)
+
+    @contextmanager
+    def require(self, settings: ChildOptions | None) -> Generator[None]:
+        """The block in which a query runs that needs a child with these options; None: a child of the session."""
+        self.required = settings or _SESSION_OPTIONS
+        try:
+            yield
+        finally:
+            self.required = _SESSION_OPTIONS
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a child is being started, or one is being ended so that another takes over."""
+        return self._starting.locked()
+
+    @property
+    def id(self) -> str | None:
+        """Id of the conversation, as far as it is known; a warm child of a pool brings its own."""
+        child = self.child
+        if child is not None:
+            return child.session_id or self.resume_state.id
+        may_change = find_facts(self.options.transport).may_choose_session_id and self.resume_state.is_id_replaceable
+        return None if may_change else self.resume_state.id
+
+    def check_open(self) -> None:
+        """Raise `SessionClosedError` once `close` was called."""
+        if self.is_closed:
+            raise SessionClosedError("the session is closed; make a new one, with resume= to continue")
+
+    def check_loop(self) -> None:
+        """Raise `UsageError` on another event loop than that of the children."""
+        if self._loop is not None and self._loop != running_loop():
+            raise UsageError("a session belongs to the event loop that started it; make another with resume=")
+
+    def ready_child(self) -> ChildRun | None:
+        """Return the child, if it can be used without any waiting."""
+        self.check_loop()
+        child = self.child
+        if child is None or self.is_closed or self._starting.locked() or not child.is_ready:
+            return None
+        return child if self._started_with.is_compatible(self.required) else None
+
+    async def ensure_running(self, *, in_turn: bool) -> ChildRun:
+        """Return a running child with the required options; start or replace it if need be.
+
+        Args:
+            in_turn: whether a query uses the child now; then that query notices itself when the child exits.
+
+        Raises:
+            PilothouseError: the child could not be started.
+            OptionsError: the child cannot be replaced by one that the query needs.
+            SessionClosedError: `close` was called.
+        """
+        if (there := self.ready_child()) is not None:
+            return there
+        async with self._starting:
+            before = self.child
+            if before is not None and not in_turn:
+                await before.check_alive()  # no prompt was sent to it yet, so that none is sent twice
+            if before is not None and before.is_finished:
+                await before.wait_finished()
+            self.check_open()
+            if before is None or before.is_finished:
+                return await self._restart(before)
+            if self._started_with.is_compatible(self.required):
+                return before
+            return await self._replace(before)
+
+    async def _replace(self, previous: ChildRun) -> ChildRun:
+        """End a healthy child, and start one with the required options."""
+        if previous.transport.facts.is_attached:
+            name = next(iter(self.required.options))
+            raise OptionsError(
+                f"option {name!r} needs another child, and this session uses one that another client has "
+                "started; use a session of your own, with resume= or fork",
+                option=name,
+            )
+        if previous.background:
+            log.warning("background tasks of the session %s end with their child: a query needs a new child", self.id)
+        mode = previous.permission_mode
+        await previous.close()
+        self.check_open()
+        self.monitor.costs.child_ended()
+        child = await self._launch_with_fallback(previous)
+        if mode is not None and mode != child.permission_mode and "permission_mode" not in self.required.options:
+            # The CLI had changed it by itself, as after an approved plan.
+            await child.request("set_permission_mode", {"mode": mode})
+            child.permission_mode = mode
+        return child
+
+    async def _restart(self, previous: ChildRun | None) -> ChildRun:
+        if previous is not None and previous.has_started:
+            self._crashed = previous  # until a child takes over: several starts may fail before
+        if self._crashed is not None and self.options.restart == "never":
+            raise self._crashed.failure or SessionClosedError("the child has ended, and restart='never'")
+        child = await self._launch_with_fallback(previous)
+        crashed, self._crashed = self._crashed, None
+        if crashed is not None:
+            self.monitor.on_child_restarted(child.session_id, crashed.failure)
+        return child
+
+    async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
+        """Start a child, without resuming if the previous one died before it saved anything."""
+        ways_out = (
+            (SessionNotFoundError, self.resume_state.discard_resume),
+            (SessionExistsError, self.resume_state.choose_new_id),
+        )
+        for kind, mend in ways_out:
+            try:
+                return await self._launch(previous)
+            except kind:
+                if not mend():
+                    raise
+                self.check_open()  # `close` has ended the child before, and would not know of this one
+        return await self._launch(previous)
+
+    async def _launch(self, previous: ChildRun | None) -> ChildRun:
+        self._started_with = wanted = self.required
+        options = self._next_options(wanted)
+        invocation, handler_set = self._make_launch(options, wanted)
+        if previous is not None:
+            invocation = replace(invocation, has_generated_session_id=False)
+        transport, limits = make_transport(options), make_limits(options)
+        child = self.child = ChildRun(
+            transport,
+            invocation,
+            limits,
+            subscriptions=self.monitor,
+            make_refusal_error=make_refusal_error,
+            handlers=handler_set,
+        )
+        self.monitor.start_budget(child)
+        if self.handlers is not None:
+            self.handlers.report_permission = child.report_permission
+        child.session_id = self.resume_state.id
+        child.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+        self._loop = self.monitor.loop = running_loop()
+        spawn(child.run, "pilothouse session")
+        try:
+            await child.start()
+        except BaseException as error:
+            child.stop()
+            with anyio.CancelScope(shield=True):
+                await child.wait_finished()
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                child.has_started = False  # it may have been ready by now, but did not crash
+            raise
+        given = transport.facts.session_id  # of a child of a pool, or of a host, which was started before
+        if given is not None:
+            self.resume_state.set_id(given)
+            child.session_id = given
+            if transport.facts.is_attached:
+                self.monitor.costs.told_before = None  # others have used tokens before
+                self.resume_state.mark_prompt_sent()
+                self.resume_state.mark_turn_saved(given)
+        self.runtime_settings = RuntimeSettings(options, child)
+        return child
+
+    def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
+        """Return the invocation of the next child, and its handlers."""
+        return self._make_launch(self._next_options(), _SESSION_OPTIONS)
+
+    def _make_launch(self, options: Options, required: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
+        self.handlers = make_handlers(options, self._session, self.get_bridge(required))
+        invocation, handler_set = self.monitor.instrument_launch(*make_launch(options, self.handlers))
+        is_generated = self.resume_state.is_id_replaceable
+        # The next child finds in the home what this one has saved.
+        return replace(invocation, home=self.home, has_generated_session_id=is_generated), handler_set
+
+    def get_bridge(self, settings: ChildOptions) -> ToolBridge | None:
+        """Return what runs the `custom_tools` of a query with these child options."""
+        return settings.bridge if tuple(settings.options) else self.bridge
+
+    def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
+        options = self.monitor.within_budget(self.resume_state.make_child_options(self.options))
+        if tuple(required.options):
+            options = _merge_budget(options, required.options)
+        if options.isolation is not None and options.as_dict().get("persist_session") is None:
+            options = options.with_(persist_session=True)  # in the home of the session, which is removed with it
+        if options.as_dict().get("partial_messages") is None:
+            options = options.with_(partial_messages=True)  # for `text_stream`; queries filter them out unless wanted
+        return options
+
+    async def update(self, changes: Options, between_turns: AbstractAsyncContextManager[Any]) -> None:
+        """Replace handlers, also in the running child.
+
+        Args:
+            changes: the handlers, and nothing else.
+            between_turns: entered if the CLI must be notified, which happens between two turns.
+
+        Raises:
+            OptionsError: handlers that a running child cannot get.
+            ControlError, ControlTimeout: the CLI does not accept them; the next child gets them.
+        """
+        if self.bridge is not None and "custom_tools" in changes:
+            raise OptionsError(
+                "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
+            )
+        is_running = self.child is not None and not self.child.is_finished
+        if is_running and not self._started_with.is_compatible(self.required):
+            await self.ensure_running(in_turn=False)  # otherwise it is the child of an earlier query
+        async with self._starting:
+            child, options = self.child, self.options.merge(changes)
+            if child is None or child.is_finished:
+                make_handlers(options)
+                self.options = options
+                return
+        own, bridge = self._started_with.options, self.get_bridge(self._started_with)
+        before = self.handlers
+        self.handlers = make_replacement_handlers(before, options.merge(own), changes, self._session, bridge)
+        self.handlers.report_permission = child.report_permission
+        self.options = options
+        launch = make_launch(self._next_options(self._started_with), self.handlers)
+        invocation, handler_set = self.monitor.instrument_launch(*launch)
+        assert handler_set is not None
+        if before is not None and self.handlers.initialize_fields == before.initialize_fields:
+            await child.replace_handlers(handler_set, None)
+        else:
+            async with between_turns:
+                await child.replace_handlers(handler_set, invocation.initialize)
+
+    def begin_close(self) -> None:
+        """Start no further child from now on.
+
+        Raises:
+            UsageError: this is not the event loop of the children.
+        """
+        self.check_loop()
+        self.is_closed = True
+
+    async def close(self) -> None:
+        """End the child, and release what the children shared. Call it shielded."""
+        try:
+            if self.child is not None:
+                await self.child.close()
+        finally:
+            home, self.home = self.home, None
+            if home is not None:
+                await run_blocking(home.release)
+            self.monitor.end()
+
+    def drop(self) -> None:
+        """End a dropped session; called by a finalizer: from any thread, at any moment."""
+        child = self.child
+        if child is not None and self._loop is not None and not child.is_finished:
+            call_in_loop(self._loop, partial(_end_child, child, self.monitor))
+
+
+def _merge_budget(options: Options, own: Options) -> Options:
+    """Merge the settings of a session, with its remaining budget, and those of one query."""
+    merged = options.merge(own)
+    if own.max_budget_usd is not None and options.max_budget_usd is not None:
+        merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))
+    return merged.with_(extra_args={**NO_SNAPSHOT, **(merged.extra_args or {})})
+
+
+def _end_child(child: ChildRun, subscriptions: Subscriptions) -> None:
+    child.stop()
+    subscriptions.end()

@@ -1,0 +1,68 @@
+"""`ToolBridge`: the seam for running `custom_tools` in another way than by MCP.
+
+Owns what a query asks of a bridge, and how the bridge that an option names is found. A bridge is found by its entry
+point in the group `pilothouse.tool_bridges`: a function that makes a `ToolBridge` of `Options`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from pilothouse.client.middleware import Middleware
+from pilothouse.driver import RequestHandler
+from pilothouse.options import Options
+from pilothouse.products import load_product
+
+BUILT_IN_BRIDGE = "mcp"
+"""The value of `tool_bridge` without a `ToolBridge`: the CLI sends a request for each call."""
+
+
+class ToolBridge(ABC):
+    """Runs the `custom_tools` of one conversation: a query, or a session with all its children.
+
+    Attributes:
+        is_declared_by_server: whether the CLI needs the tools declared by an MCP server. Default False.
+    """
+
+    is_declared_by_server = False
+
+    def make_options(self, options: Options) -> Mapping[str, Any]:
+        """Return the options that a child needs in addition to `options`; default: none."""
+        return {}
+
+    def add_hooks(self, hooks: Any) -> Any:
+        """Return the option `hooks` with the bridge's own hooks; default: unchanged."""
+        return hooks
+
+    @abstractmethod
+    def bind_handlers(
+        self, hook: RequestHandler | None, permission: RequestHandler | None, session: Any
+    ) -> RequestHandler | None:
+        """Take the handlers of a new child, which also apply to the calls that run here.
+
+        Args:
+            hook: handles the child's `hook_callback` requests; None: it has no hooks.
+            permission: handles its `can_use_tool` requests; None: nobody decides.
+            session: what tools get as the `session` of their `ToolContext`.
+
+        Returns:
+            What handles the child's `hook_callback` requests in place of `hook`; None: nothing does.
+        """
+
+    @abstractmethod
+    def make_middlewares(self) -> tuple[Middleware, Middleware]:
+        """Make the outermost and the innermost middleware of one query; options for retries and budgets stay inside."""
+
+
+def make_bridge(options: Options) -> ToolBridge | None:
+    """Make the bridge for the `custom_tools` of `options`; None where the CLI sends a request for each call.
+
+    Raises:
+        OptionsError: an option that cannot be combined with the bridge, or nothing that is installed offers it.
+        ToolDefinitionError: a tool that cannot work.
+    """
+    if not options.custom_tools or options.tool_bridge == BUILT_IN_BRIDGE:
+        return None
+    return load_product("pilothouse.tool_bridges", str(options.tool_bridge), "tool_bridge")(options)

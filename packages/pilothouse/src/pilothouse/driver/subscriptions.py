@@ -1,0 +1,169 @@
+"""Subscriptions to every message of a child, independent of queries.
+
+A dropped subscription is forgotten; an unread one makes the reader wait, as a query does.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable
+from math import inf
+from typing import Self
+
+import anyio
+
+from pilothouse.driver.tasks import MessageBuffer
+from pilothouse.errors import UsageError
+from pilothouse.messages import Message, StreamEvent
+from pilothouse.transports.concurrency import running_loop
+
+UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
+
+log = logging.getLogger("pilothouse.driver")
+
+
+class MessageSubscription:
+    """Iterates over the messages that arrive after it was made.
+
+    Args:
+        wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+        check: called before each wait; raises if this task cannot wait for messages.
+    """
+
+    def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
+        self._wants_partial = wants_partial
+        self._check = check
+        self._buffer = MessageBuffer()
+        self._batch: list[Message] = []
+        self._is_closed = False
+
+    @property
+    def buffer(self) -> MessageBuffer:
+        """Messages that have arrived and were not read."""
+        return self._buffer
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Take a batch from the child."""
+        kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
+        if kept:
+            self._buffer.put(kept, size)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._batch:
+            if self._is_closed:
+                raise StopAsyncIteration
+            if self._check is not None:
+                self._check()
+            batch, _ = await self._buffer.get()
+            if not batch:
+                raise StopAsyncIteration
+            self._batch = batch[::-1]
+        return self._batch.pop()
+
+    async def aclose(self) -> None:
+        """End the subscription."""
+        self._is_closed = True
+        self._batch.clear()
+        self._buffer.end()
+
+    def __del__(self) -> None:
+        if (inbox := getattr(self, "_buffer", None)) is not None:  # missing if `__init__` failed
+            inbox.end()  # a reader may wait for it
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Subscriptions:
+    """All subscriptions of a session; a sink for the reader.
+
+    Attributes:
+        loop: the event loop of the reader; None before the first child.
+    """
+
+    def __init__(self) -> None:
+        self._all: set[weakref.ref[MessageSubscription]] = set()
+        self._is_ended = False
+        self._has_warned = False
+        self.loop: object = None
+
+    def add(self, *, wants_partial: bool = True) -> MessageSubscription:
+        """Add a subscription to the messages from now on."""
+        listener = MessageSubscription(wants_partial=wants_partial, check=self._check_loop)
+        if self._is_ended:
+            listener.buffer.end()
+        self._all.add(weakref.ref(listener, self._all.discard))
+        return listener
+
+    def _check_loop(self) -> None:
+        if not self._is_ended and self.loop is not None and self.loop != running_loop():  # it would wait for ever
+            raise UsageError("messages() belong to the event loop of the session: read them there")
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one of them is full."""
+        return bool(self._all) and any(inbox.is_full for inbox in self._buffers())
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Give a batch to each."""
+        for listener in self._alive():
+            listener.put(batch, size)
+
+    # Hooks for subclasses.
+
+    def on_unattributed(self, message: Message) -> None:
+        """Called with a message that belongs neither to a query nor to background work of one."""
+
+    def on_earlier(self, message: Message) -> None:
+        """Called with a message of background work that an earlier query has started."""
+
+    def on_prompt_accepted(self) -> None:
+        """Called when the CLI has accepted a prompt: what it sends from here on belongs to a query."""
+
+    def on_child_ended(self, error: BaseException) -> None:
+        """Called when the child has ended, maybe twice. Subscriptions wait for the next child."""
+
+    async def wait_for_space(self) -> None:
+        """Wait for those that are full. Returns early, once, with a warning about one that is not read."""
+        for inbox in self._buffers():
+            if not inbox.is_full:
+                continue
+            with anyio.move_on_after(inf if self._has_warned else UNREAD_SECONDS) as limit:
+                await inbox.wait_for_space()
+            if limit.cancelled_caught:
+                self._has_warned = True
+                log.warning(
+                    "the session waits, because its messages() are not read: %d MiB wait; read the iterator in a task "
+                    "of its own, or close it with aclose()",
+                    inbox.high_water >> 20,
+                )
+                return
+
+    def release_reader(self) -> None:
+        """Let the reader continue although they are full."""
+        for inbox in self._buffers():
+            inbox.release_reader()
+
+    def end(self) -> None:
+        """End all of them."""
+        self._is_ended = True
+        for inbox in self._buffers():
+            inbox.end()
+
+    def _buffers(self) -> list[MessageBuffer]:
+        return [listener.buffer for listener in self._alive()]
+
+    def _alive(self) -> list[MessageSubscription]:
+        if not self._all:  # as in most sessions
+            return []
+        return [listener for each in list(self._all) if (listener := each()) is not None]

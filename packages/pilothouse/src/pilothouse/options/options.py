@@ -1,0 +1,304 @@
+"""`Options`: an immutable set of settings, validated when it is created.
+
+Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
+configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `policy` do the work of
+the methods. Must not do I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+
+from pilothouse.errors import OptionsError
+from pilothouse.options.renderer import render_cli_args, render_env
+from pilothouse.options.settings import OptionSetters, Settings
+from pilothouse.options.signatures import show_options
+from pilothouse.options.table import TABLE, Option
+from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
+from pilothouse.tracebacks import user_class
+
+if TYPE_CHECKING:
+    from pilothouse.options.policy import Policy, PresetName
+
+
+@user_class
+class Options(OptionValues):
+    """Every setting of a query, keyword-only and immutable.
+
+    An `Options` keeps only what was set, so that layers can be merged field by field; reading an attribute that was
+    not set returns the default. `None` sets a field back to its default. The options and their types are those of
+    `pilothouse.options.TABLE`.
+
+    Raises:
+        OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
+    """
+
+    __slots__ = ()
+
+    @show_options
+    def __init__(self, **settings: Unpack[Settings]) -> None:
+        values = {name: validate_value(name, value) for name, value in settings.items()}
+        check_combination(values, {})
+        vars(self).update(vars(_make_unchecked(values, {})))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (dict(self._values), dict(self._origins))
+
+    def with_(self, **changes: Unpack[Settings]) -> Options:
+        """Return a copy with `changes`; this object stays the same."""
+        return self.merge(Options.layer(**changes)) if changes else self
+
+    @staticmethod
+    def layer(**settings: Unpack[Settings]) -> Options:
+        """Make a layer to merge onto others: like `Options`, but an option may need what only a lower layer has.
+
+        Raises:
+            OptionsError: unknown name, wrong type, or values that exclude each other.
+        """
+        return make_layer(settings)
+
+    @staticmethod
+    def stack(*layers: Options, is_complete: bool = True) -> Options:
+        """Merge layers, the lowest first; each wins field by field over those before it.
+
+        Args:
+            *layers: results of `Options` and `layer`.
+            is_complete: False if more layers will follow below or above.
+
+        Raises:
+            OptionsError: values exclude each other; if `is_complete`, also an option that lacks what it needs.
+        """
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        filled = [layer for layer in layers if layer._values]  # noqa: SLF001 - of its own class
+        if len(filled) == 1:
+            (check_combination if is_complete else check_conflicts)(filled[0]._values, filled[0]._origins)  # noqa: SLF001
+            return filled[0]
+        for layer in filled:
+            for name in layer._values:  # noqa: SLF001
+                origins.pop(name, None)
+            values.update(layer._values)  # noqa: SLF001
+            origins.update(layer._origins)  # noqa: SLF001
+        (check_combination if is_complete else check_conflicts)(values, origins)
+        return _make_unchecked(values, origins)
+
+    @staticmethod
+    def make() -> OptionsBuilder:
+        """Return a new builder: `Options.make().model("opus").max_turns(5).build()`."""
+        return OptionsBuilder()
+
+    def to_cli_args(self) -> list[str]:
+        """Return the arguments of the CLI for the options that were set, and nothing else.
+
+        A value that travels in a private file appears as `--flag=<private file>`; values that travel in the handshake
+        or in the environment do not appear.
+
+        Raises:
+            OptionsError: a value is too long to be an argument.
+        """
+        return render_cli_args(self)
+
+    def to_env(self) -> dict[str, str]:
+        """Return the environment variables of the child that the options set, `env` included; keys are not masked."""
+        return render_env(self)
+
+    @staticmethod
+    def preset(name: PresetName, **settings: Unpack[Settings]) -> Options:
+        """Return ready-made settings to start from: `Agent(Options.preset("read_only"), model="opus")`.
+
+        | preset | tools | what runs without asking |
+        |---|---|---|
+        | "read_only" | Read, Glob, Grep | reading in the directories; the rest of the disk asks |
+        | "edit" | those, Edit, Write, NotebookEdit, Bash | edits below `cwd`, commands that only read; others ask |
+        | "full" | all | everything; as root only in a sandbox |
+
+        "untrusted_repository" is for a `cwd` with files that others wrote: Claude Code loads nothing from it. Of the
+        repository, no settings, hooks, helpers, environment, MCP servers, skills, commands, agents, plugins and no
+        CLAUDE.md count; those of the user and of your options do. Shell lines of skills and commands do not run, and
+        every git command needs permission, because git runs programs that the repository's configuration names.
+        Needs Claude Code 2.1.330.
+
+        A preset is an ordinary layer: other settings win over it, and `explain` names it.
+
+        Args:
+            name: "read_only", "edit", "full" or "untrusted_repository".
+            **settings: settings that win over those of the preset.
+
+        Raises:
+            OptionsError: there is no such preset, or a setting is not valid.
+        """
+        from pilothouse.options.policy import get_preset  # rarely needed
+
+        preset = make_layer(get_preset(name), f"preset {name!r}")
+        return Options.stack(preset, Options.layer(**settings))
+
+    def effective_policy(self) -> Policy:
+        """Return what runs unasked, what asks, what is denied, with these options; printing it shows a table.
+
+        Nothing is started, and no file is read: `Policy.unseen` names what else may matter.
+        """
+        from pilothouse.options.policy import effective_policy  # rarely needed
+
+        return effective_policy(self)
+
+    def merge(self, other: Options | None) -> Options:
+        """Return a copy in which every option that `other` sets wins, field by field."""
+        return self if other is None else Options.stack(self, to_options(other))
+
+    def with_origin(self, origin: str) -> Options:
+        """Return a copy in which `explain` shows `origin` for every option that has no origin yet."""
+        if self._values.keys() <= self._origins.keys():
+            return self
+        return _make_unchecked(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
+
+
+def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+    """Make options of values that are valid one by one."""
+    check_combination(values, origins)
+    return _make_unchecked(values, origins)
+
+
+def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
+    """Make a layer as `Options.layer` does; `explain` shows `origin`, if given, for each option."""
+    values = {name: validate_value(name, value) for name, value in settings.items()}
+    check_conflicts(values, {})
+    return _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+
+
+def to_options(options: Any) -> Options:
+    """Return `Options` made of a builder or a mapping; `Options` as they are. Raises OptionsError for anything else."""
+    if isinstance(options, Options):
+        return options
+    if isinstance(options, OptionsBuilder):
+        return options.build()
+    if isinstance(options, Mapping):
+        return make_layer(cast("Mapping[str, Any]", options))
+    given = type(options).__name__
+    advice = "pass keywords instead" + (", such as system_prompt=…" if isinstance(options, str) else "")
+    if isinstance(getattr(options, "options", None), Options):
+        advice = "pass its .options"
+    raise OptionsError(f"options: expected pilothouse.Options, got {given}; {advice}")
+
+
+def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+    made = object.__new__(Options)
+    attributes = vars(made)  # a value that is not None hides the default, which is an attribute of the class
+    attributes["_values"], attributes["_origins"] = MappingProxyType(dict(values)), MappingProxyType(dict(origins))
+    for name, value in values.items():
+        if value is not None:
+            attributes[name] = value
+    return made
+
+
+NO_OPTIONS = Options()
+
+
+class OptionsBuilder(OptionSetters):
+    """Sets options one after the other: `Options.make().model("opus").max_turns(5).build()`.
+
+    Every option is a method that takes its value, or None for the default, and returns the builder. An invalid value
+    raises `OptionsError` at the call.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def _set_option(self, name: str, value: Any) -> Self:
+        self._values[name] = validate_value(name, value)
+        return self
+
+    def build(self) -> Options:
+        """Return the options set so far; later calls do not change them.
+
+        Raises:
+            OptionsError: some of the options exclude each other.
+        """
+        return Options(**cast("Settings", self._values))
+
+    def to_cli_args(self) -> list[str]:
+        """Return the arguments, as `Options.to_cli_args` does."""
+        return self.build().to_cli_args()
+
+    def to_env(self) -> dict[str, str]:
+        """Return the variables, as `Options.to_env` does."""
+        return self.build().to_env()
+
+    def __repr__(self) -> str:
+        return f"OptionsBuilder({format_options(self._values)})"
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names that are not options: those are methods of the class.
+        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
+
+        raise AttributeError(str(make_unknown_option_error(name)), name=name, obj=self)
+
+
+# Layers from a configuration file and from variables; the client finds and reads the file
+
+VARIABLE_PREFIX = "PILOTHOUSE_"
+
+
+def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable[[str], str]) -> Options:
+    """Make options from the parsed table of a configuration file, whose directory is the base of relative paths.
+
+    `locate` returns the location of an option, such as "pilothouse.toml:3", which an OptionsError names.
+    """
+    layers: list[Options] = []
+    for name, value in table.items():
+        where = locate(name)
+        _refuse_in_file(name, where)
+        given = _make_layer(name, value, where).as_dict()[name]
+        layers.append(_make_layer(name, TABLE[name].value_type.resolve_paths(given, directory), where))
+    return Options.stack(*layers, is_complete=False)
+
+
+def read_environ(environ: Mapping[str, str]) -> Options:
+    """Make options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON.
+
+    Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored. Errors name the variable.
+    """
+    layers: list[Options] = []
+    for variable in environ:
+        if not variable.startswith(VARIABLE_PREFIX):
+            continue
+        option = VARIABLES.get(variable)
+        text = environ[variable]
+        if option is not None and text:
+            layers.append(_make_layer(option.name, _parse_variable(option, variable, text), variable))
+    return Options.stack(*layers, is_complete=False)
+
+
+def get_variable_name(name: str) -> str | None:
+    """Return the variable that sets option `name`; None for options without a text form."""
+    return VARIABLE_PREFIX + name.upper() if TABLE[name].value_type.parse is not None else None
+
+
+VARIABLES = {variable: option for name, option in TABLE.items() if (variable := get_variable_name(name))}
+"""The environment variables of options."""
+
+
+def _refuse_in_file(name: str, where: str) -> None:
+    option = TABLE.get(name)
+    if option is not None and not option.in_files:
+        why = "keys belong in the environment" if option.secret else "it takes a Python object"
+        raise OptionsError(f"{where}: option {name!r} is not allowed in a configuration file: {why}", option=name)
+
+
+def _make_layer(name: str, value: Any, where: str) -> Options:
+    try:
+        return make_layer({name: value}, where)
+    except OptionsError as error:
+        raise OptionsError(f"{where}: {error}", option=error.option) from None
+
+
+def _parse_variable(option: Option, variable: str, text: str) -> Any:
+    assert option.value_type.parse is not None
+    try:
+        return option.value_type.parse(text)
+    except ValueError as error:
+        shown = "" if option.secret else f": {error}"
+        raise OptionsError(f"{variable}: cannot be read as option {option.name!r}{shown}", option=option.name) from None

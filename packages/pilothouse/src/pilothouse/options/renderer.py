@@ -1,0 +1,320 @@
+"""Renders `Options` and a prompt to an `Invocation`.
+
+Pure: the base environment is an argument. Every value is bound to its flag with `=`, so that no value can become a
+flag; long values and possible secrets never reach the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from pilothouse.errors import OptionsError
+from pilothouse.options.invocation import ChildEnvironment, ExplicitEnvironment, InitializeBody, Invocation, PrivateFile
+from pilothouse.options.table import (
+    TABLE,
+    ConfigFlag,
+    EnvSwitch,
+    EnvVar,
+    Flag,
+    InitializeField,
+    Internal,
+    JsonFlag,
+    ListFlag,
+    PathFlag,
+    RepeatedFlag,
+    SplitTarget,
+    Switch,
+    SwitchOrFlag,
+    Target,
+    TextFlag,
+)
+from pilothouse.options.value_types import copy_value
+from pilothouse.options.values import OptionValues
+
+SKILL_SETTING_SOURCES = ["user", "project"]
+"""Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
+ENTRYPOINT = "sdk-pilothouse"
+COMMON_ARGS = ("--output-format", "stream-json", "--verbose")
+STDIN_ARGS = ("--print", "--input-format", "stream-json")
+
+# One argument may be 131,072 bytes on Linux and a whole Windows command line 32,767 characters; longer values go
+# through a file or the handshake, where possible.
+MAX_INLINE_BYTES = 8 * 1024
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+MAX_JOINED_BYTES = 64 * 1024
+"""Maximum bytes of a list joined into one argument."""
+
+_TABLE_ORDER = {name: place for place, name in enumerate(TABLE)}
+
+# Set by a Claude Code that runs this process; with them, a child refuses to start or takes itself for a nested one.
+_NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
+_ENCODED = ("agents", "mcp_servers", "sandbox")  # options that are stored as given
+
+
+def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values to render: without None, nested values in the form for the CLI."""
+    values = {name: value for name, value in given.items() if value is not None}
+    if "isolation" in values:
+        values["setting_sources"] = []
+        values["strict_mcp_config"] = True
+        values.setdefault("persist_session", "session_store" in values)  # else it is deleted with the home
+    for name in _ENCODED:
+        if name in values and not isinstance(values[name], str):
+            from pilothouse.options import value_structs  # nested values are rare
+
+            values[name] = getattr(value_structs, f"encode_{name}")(values[name])
+    if values.get("mcp_servers") == {} and given["mcp_servers"]:  # all servers run in this process
+        del values["mcp_servers"]
+    if "sandbox" in values:
+        settings = values.get("settings", {})
+        if isinstance(settings, str):  # a path excludes a sandbox, so this is JSON
+            settings = msgspec.json.decode(settings.encode())
+        values["settings"] = {**settings, "sandbox": values["sandbox"]}
+    if "skills" in values:
+        rules = ["Skill"] if values["skills"] == "all" else [f"Skill({name})" for name in values["skills"]]
+        if rules:
+            values["allowed_tools"] = [*dict.fromkeys([*values.get("allowed_tools", []), *rules])]
+        values.setdefault("setting_sources", SKILL_SETTING_SOURCES)
+    if "thinking" in values:
+        values.pop("max_thinking_tokens", None)  # older form of a part of `thinking`
+    return values
+
+
+class _InvocationBuilder:
+    def __init__(self, given: Mapping[str, Any], *, has_initialize: bool) -> None:
+        self.argv: list[str] = []
+        self.files: list[PrivateFile] = []
+        self.initialize: dict[str, Any] = {}
+        self.has_initialize = has_initialize
+        for name, target, value in _split_values(derive_values(given)):
+            if value is not None:
+                self._add(name, target, value)
+        for flag, value in cast("dict[str, Any]", given.get("extra_args") or {}).items():
+            if value is None:
+                self.argv.append(f"--{flag}")
+            else:
+                self._add_flag("extra_args", flag, value)
+
+    def _add(self, option: str, target: Target, value: Any) -> None:
+        """Put a value where it goes; environment variables and pilothouse's own options go elsewhere."""
+        if type(target) is Flag:  # most are
+            text = ",".join(cast("list[str]", value)) if isinstance(value, list) else _format_number(value)
+            self._add_flag(option, target.name, text)
+            return
+        match target:
+            case Internal() | EnvVar():
+                pass
+            case Switch(name, on):
+                if value == on:
+                    self.argv.append(f"--{name}")
+            case SwitchOrFlag(name) if isinstance(value, bool):
+                if value:
+                    self.argv.append(f"--{name}")
+            case ListFlag(name) if not isinstance(value, str):
+                for joined in _join(value):
+                    self._add_flag(option, name, joined)
+            case PathFlag(name):
+                self._add_flag(option, name, _expand_home(value))
+            case RepeatedFlag(name):
+                for item in value:
+                    self._add_flag(option, name, _expand_home(item))
+            case TextFlag() if _size(value) > MAX_INLINE_BYTES:
+                if target.file_flag:
+                    self.files.append(PrivateFile(target.file_flag, ".txt", value.encode()))
+                else:
+                    self._add_initialize_field(option, target.key, value)
+            case ConfigFlag():
+                self._add_config(option, target, value)
+            case JsonFlag():
+                self._add_json(option, target, value)
+            case Flag(name):
+                self._add_flag(option, name, value)
+            case InitializeField(key) if value is not False:  # False is the default of the CLI
+                self._add_initialize_field(option, key, value)
+            case _:
+                pass
+
+    def _add_flag(self, option: str, name: str, value: str) -> None:
+        argument = f"--{name}={value}"
+        size = _size(argument)
+        if size > MAX_ARGUMENT_BYTES:
+            raise OptionsError(
+                f"option {option!r}: {size:,} bytes do not fit into one argument (at most {MAX_ARGUMENT_BYTES:,})",
+                option=option,
+            )
+        self.argv.append(argument)
+
+    def _add_initialize_field(self, option: str, key: str, value: Any) -> None:
+        if not self.has_initialize:
+            raise OptionsError(
+                f"option {option!r}: this value travels in the handshake, which the argv form does not have; "
+                "use prompt_via='stdin'",
+                option=option,
+            )
+        self.initialize[key] = copy_value(value)
+
+    def _add_config(self, option: str, target: ConfigFlag, value: Any) -> None:
+        if not isinstance(value, str):
+            content = _encode_json(option, {target.wrap: value} if target.wrap else value)
+        elif _size(value) <= MAX_INLINE_BYTES and not value.lstrip().startswith("{"):
+            self._add_flag(option, target.name, _expand_home(value))
+            return
+        else:
+            content = value.encode()
+        self.files.append(PrivateFile(target.name, ".json", content))
+
+    def _add_json(self, option: str, target: JsonFlag, value: Any) -> None:
+        content = _encode_json(option, value)
+        if target.private and not self.has_initialize and not target.switches:
+            self.files.append(PrivateFile(target.name, ".json", content))
+        elif len(content) <= MAX_INLINE_BYTES and not target.private:
+            self._add_flag(option, target.name, content.decode())
+        else:
+            self._add_initialize_field(option, target.key, msgspec.json.decode(content))
+            self.argv.extend(f"--{switch}" for switch in target.switches)
+
+
+def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
+    """Render `options` for a child whose environment is based on `environ`.
+
+    Args:
+        options: the settings.
+        environ: base environment, used when `inherit_env` is set.
+        prompt: the prompt, only for the argv form; None when it travels through stdin.
+
+    Raises:
+        OptionsError: a value does not fit the form of the invocation.
+    """
+    given = options._values  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - not copied, because it is only read
+    draft = _InvocationBuilder(given, has_initialize=prompt is None)
+    changes = _env_changes(given)
+    head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
+    return Invocation(
+        cli=options.cli,
+        argv=(*head, *draft.argv),
+        trailing_args=() if prompt is None else _make_prompt_args(prompt),
+        env=_make_child_env(options, environ, changes),
+        cwd=None if options.cwd is None else _expand_home(options.cwd),
+        initialize=InitializeBody(draft.initialize) if draft.has_initialize else None,
+        files=tuple(draft.files),
+        on_stderr=options.stderr,
+        user=options.user,
+        is_isolated=options.isolation is not None,
+        keep_detached=options.keep_detached,
+        explicit_env=ExplicitEnvironment(changes),
+    )
+
+
+def render_cli_args(options: OptionValues) -> list[str]:
+    """Return the arguments for the options that were set, without the arguments of every invocation."""
+    draft = _InvocationBuilder(options.as_dict(), has_initialize=True)
+    return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
+
+
+def render_env(options: OptionValues) -> dict[str, str]:
+    """Return the environment variables that options set."""
+    changes = _env_changes(options.as_dict())
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> ChildEnvironment:
+    """Return the complete environment of the child."""
+    return _make_child_env(options, environ, _env_changes(options.as_dict()))
+
+
+def _make_child_env(
+    options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
+) -> ChildEnvironment:
+    env = ChildEnvironment(environ if options.inherit_env else {})
+    for name in _NOT_INHERITED:
+        env.pop(name, None)
+    if options.isolation is not None:
+        from pilothouse.options.isolation import inherit_variables  # few children are isolated
+
+        env = ChildEnvironment(inherit_variables(env))
+    env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def _env_changes(given: Mapping[str, Any]) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    for _, target, value in _split_values(given):
+        if isinstance(target, EnvVar):
+            changes[target.name] = _format_variable(target, value)
+        elif isinstance(target, EnvSwitch):
+            changes[target.name] = target.value if value == target.on else None
+    return {**changes, **(given.get("env") or {})}
+
+
+def _format_variable(target: EnvVar, value: Any) -> str | None:
+    if value is None:
+        return None
+    return _expand_home(value) if target.path else _format_number(value)
+
+
+def _split_values(values: Mapping[str, Any]) -> list[tuple[str, Target, Any]]:
+    """Return the parts of all values with their targets, in the order of the table."""
+    parts: list[tuple[str, Target, Any]] = []
+    for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # sorted, because few options are set
+        value, target = values[name], TABLE[name].target
+        if value is None:
+            continue
+        if isinstance(target, SplitTarget):
+            parts += [(name, part, piece) for part, piece in target.split(value)]
+        else:
+            parts.append((name, target, value))
+    return parts
+
+
+def _make_prompt_args(prompt: str) -> tuple[str, ...]:
+    size = _size(prompt)
+    if size > MAX_ARGUMENT_BYTES:
+        raise OptionsError(
+            f"option 'prompt_via': a prompt of {size:,} bytes does not fit into one argument "
+            f"(at most {MAX_ARGUMENT_BYTES:,}); leave it at 'stdin'",
+            option="prompt_via",
+        )
+    # The prompt is last and positional; "--" only where it would read as a flag.
+    return ("--print", "--", prompt) if prompt.startswith("-") else ("--print", prompt)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _expand_home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111 - `Path.expanduser` raises when there is no home
+
+
+def _format_number(value: Any) -> str:
+    # 2.0 becomes 2 and 0.001 stays 0.001; repr would give 1e-05, which the CLI reads as well.
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _join(items: list[str]) -> Iterator[str]:
+    """Join items with commas to texts that each fit into an argument."""
+    joined: list[str] = []
+    size = 0
+    for item in items:
+        if joined and size + _size(item) >= MAX_JOINED_BYTES:
+            yield ",".join(joined)
+            joined, size = [], 0
+        joined.append(item)
+        size += _size(item) + 1
+    yield ",".join(joined)
+
+
+def _encode_json(name: str, value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionsError(f"option {name!r} cannot be written as JSON: {error}", option=name) from error

@@ -1,0 +1,223 @@
+"""The values of options: validation of one, of combinations, and `OptionValues`, a whole set to read.
+
+Combinations: options that exclude each other, and options that need another. Pure. Every failure raises
+`OptionsError`, which names the option. This module must not know rendering or the merging of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from pilothouse.errors import OptionsError
+from pilothouse.options.settings import OptionAttributes
+from pilothouse.options.table import TABLE
+from pilothouse.options.value_types import InvalidValueError, copy_value
+from pilothouse.tracebacks import user_class
+
+
+def validate_value(name: str, value: Any) -> Any:
+    """Return the stored form of the value of an option; None stays None. Raises OptionsError."""
+    option = TABLE.get(name)
+    if option is None:
+        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
+
+        raise make_unknown_option_error(name)
+    if value is None:
+        return None
+    try:
+        return option.value_type.clean(value)
+    except InvalidValueError as fault:
+        problem = fault.describe(secret=option.secret)
+    raise OptionsError(f"option {name!r}: {problem}", option=name)
+
+
+def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Check the combination of values that are valid one by one. An OptionsError names their `origins`, if known."""
+    if _RELATED.isdisjoint(values):
+        return
+    check_conflicts(values, origins)
+    for need in REQUIREMENTS:
+        if values.get(need.name) and not any(values.get(other) for other in need.any_of):
+            needed = " or ".join(repr(other) for other in need.any_of)
+            raise OptionsError(f"option {need.name!r} needs {needed}: {need.advice}", option=need.name)
+
+
+def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
+    if _EXCLUSIVE.isdisjoint(values):
+        return
+    for conflict in CONFLICTS:
+        if values.get(conflict.first) and values.get(conflict.second) and conflict.applies(values):
+            names = (conflict.first, conflict.second)
+            sources = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
+            raise OptionsError(
+                f"options {conflict.first!r} and {conflict.second!r} exclude each other: {conflict.advice}{sources}",
+                option=conflict.first,
+            )
+
+
+Values = Mapping[str, Any]
+
+
+class Conflict(Struct, frozen=True):
+    """Two options that exclude each other, at least where `applies` is true; `advice` is what to do instead."""
+
+    first: str
+    second: str
+    advice: str
+    applies: Callable[[Values], bool] = lambda values: True
+
+
+class Requirement(Struct, frozen=True):
+    """An option that has no meaning without one of `any_of`."""
+
+    name: str
+    any_of: tuple[str, ...]
+    advice: str
+
+
+# What to do instead stands below the two options.
+# fmt: off
+CONFLICTS = (
+    Conflict("resume", "continue_conversation", "pass the id of the session, or ask for the latest one, not both"),
+    Conflict("session_id", "resume", "a resumed session keeps its id; set fork_session=True to give a copy a new one",
+        lambda values: not values.get("fork_session")),
+    Conflict("session_id", "continue_conversation",
+        "a continued session keeps its id; set fork_session=True to give a copy a new one",
+        lambda values: not values.get("fork_session")),
+    Conflict("append_system_prompt", "system_prompt", "the preset has its own `append`; use one of the two",
+        lambda values: getattr(values["system_prompt"], "append", None) is not None),
+    Conflict("permission_mode", "restricted", "the CLI refuses 'bypassPermissions' there",
+        lambda values: values["permission_mode"] == "bypassPermissions"),
+    Conflict("sandbox", "settings",
+        "the sandbox is a part of the settings, and pilothouse does not read their file: pass the settings as a "
+        "mapping, or write the sandbox into the file",
+        lambda values: isinstance(values["settings"], str) and not values["settings"].lstrip().startswith("{")),
+    Conflict("settings", "extra_args", "the CLI takes one of the two, and forgets the other: omit the flag --settings",
+        lambda values: "settings" in values["extra_args"]),
+    Conflict("sandbox", "extra_args", "the CLI takes one of the two, and forgets the other: pass `settings` instead",
+        lambda values: "settings" in values["extra_args"]),
+    Conflict("managed_settings", "extra_args", "the CLI takes one of the two: omit the flag --managed-settings",
+        lambda values: "managed-settings" in values["extra_args"]),
+    Conflict("wait_for_mcp", "prompt_via",
+        "the argv form starts with the prompt and has no control protocol; use 'stdin'",
+        lambda values: values["prompt_via"] == "argv"),
+    Conflict("middleware", "prompt_via", "the argv form sends one prompt, and nothing after a result; use 'stdin'",
+        lambda values: values["prompt_via"] == "argv"),
+    Conflict("disallowed_tools", "json_schema",
+        "typed output, also of `output_type`, is a call of the tool StructuredOutput, which these rules deny; to offer "
+        "the model no other tool, pass tools=[]",
+        lambda values: any(rule.partition("(")[0].strip() in ("StructuredOutput", "*")
+            for rule in values["disallowed_tools"])),
+    Conflict("isolation", "setting_sources", "it loads no settings files"),
+    Conflict("isolation", "config_dir", "it uses its own directory"),
+    Conflict("isolation", "env", "it sets HOME and CLAUDE_CONFIG_DIR itself; omit them from `env`",
+        lambda values: any(values["env"].get(name) is not None for name in ("CLAUDE_CONFIG_DIR", "HOME"))),
+    Conflict("session_store", "enable_file_checkpointing",
+        "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them"),
+    Conflict("permission_prompt_tool_name", "permission_prompts", "'none' denies without a request",
+        lambda values: values["permission_prompts"] == "none"),
+)
+# fmt: on
+
+REQUIREMENTS = (
+    Requirement("fork_session", ("resume", "continue_conversation"), "a fork needs a session to fork from"),
+    Requirement("resume_session_at", ("resume",), "it is a position in the resumed session"),
+    Requirement("resume_drops_turn", ("resume_session_at",), "dropping a turn needs a message to resume at"),
+)
+
+# Most layers set one or two options, and none of these.
+_EXCLUSIVE = frozenset(conflict.first for conflict in CONFLICTS)
+_RELATED = _EXCLUSIVE | {need.name for need in REQUIREMENTS}
+
+
+DEFAULT_ORIGIN = "default"
+DIRECT_ORIGIN = "set here"
+
+
+class OptionExplanation(Struct, frozen=True):
+    """One option: its value, shown as text without secrets, and where it comes from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Explanation(Mapping[str, OptionExplanation]):
+    """Every option by name. As text: the options that were set, one per line."""
+
+    def __init__(self, rows: Mapping[str, OptionExplanation]) -> None:
+        self._rows = dict(rows)
+
+    def __getitem__(self, name: str) -> OptionExplanation:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        rows = [row for row in self.values() if row.origin != DEFAULT_ORIGIN]
+        if not rows:
+            return "every option has its default value"
+        names, values = (max(len(getattr(row, field)) for row in rows) for field in ("name", "value"))
+        return "\n".join(f"{row.name:<{names}}  {row.value:<{values}}  {row.origin}" for row in rows)
+
+    def __repr__(self) -> str:
+        return f"<Explanation\n{self}\n>"
+
+
+@user_class
+class OptionValues(OptionAttributes):
+    """Every setting of a query, to read: what was set, or the default. Immutable.
+
+    The base of `Options`, for the code that `Options` itself calls.
+    """
+
+    _values: Mapping[str, Any]
+    _origins: Mapping[str, str]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self._values) == dict(other._values) if isinstance(other, OptionValues) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return format_options(self._values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that were set, by name, as a new dictionary."""
+        return {name: copy_value(value) for name, value in self._values.items()}
+
+    def explain(self) -> Explanation:
+        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
+
+        Printing it shows what was set, one option per line; secrets are masked.
+        """
+        return Explanation({name: self._explain_value(name) for name in TABLE})
+
+    def _explain_value(self, name: str) -> OptionExplanation:
+        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name, DIRECT_ORIGIN)
+        if value is not None:
+            return OptionExplanation(name, option.format_value(value), origin)
+        is_reset = name in self._values
+        return OptionExplanation(
+            name, repr(option.default), f"{DEFAULT_ORIGIN} (reset: {origin})" if is_reset else DEFAULT_ORIGIN
+        )
+
+
+def format_options(values: Mapping[str, Any]) -> str:
+    """Return the repr of options with these values, with possible keys masked."""
+    shown = (f"{name}={TABLE[name].format_value(value)}" for name, value in values.items())
+    return f"Options({', '.join(shown)})"

@@ -1,0 +1,48 @@
+"""The blocking form of `pilothouse`: for scripts, notebooks and threads.
+
+    from pilothouse import sync as ph
+
+    print(ph.query("What is 2 + 2?").result().text)
+
+Every name of `pilothouse` that waits has a blocking counterpart here; all others are the same objects. Other packages
+have a module `sync` of their own, such as `pilothouse_fleet.sync`. Modules load on first use. Owns only waiting: start
+reading at `portal.py`.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+BLOCKING_NAMES = {
+    "Agent": "agent",
+    "Query": "queries",
+    "Session": "sessions",
+    "configure": "agent",
+    "default_agent": "agent",
+    "query": "agent",
+    "session": "agent",
+    "set_default_agent": "agent",
+}
+"""Names that differ from those of `pilothouse`, with their modules."""
+
+# Not imported: Python has already loaded it as the parent package. Its table of names is the only one, so no name can
+# be missing here. Type checkers read `__init__.pyi`.
+_ROOT = sys.modules[__name__.rpartition(".")[0]]
+
+__all__ = list(_ROOT.__all__)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in BLOCKING_NAMES:
+        value = getattr(import_module(f"{__name__}.{BLOCKING_NAMES[name]}"), name)
+    elif name in __all__:
+        value = getattr(_ROOT, name)
+    else:
+        raise _ROOT._make_error(__name__, name)  # noqa: SLF001
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without this module's internals."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

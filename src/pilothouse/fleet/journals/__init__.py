@@ -1,1 +1,0 @@
-"""Journals of runs: the protocol, and implementations in memory, SQLite and PostgreSQL."""

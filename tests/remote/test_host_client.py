@@ -1,0 +1,211 @@
+"""The client of a host's REST API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from connection_proxy import Proxy
+from process_checks import until
+from served_host import TOKEN, Served, settings
+
+import pilothouse as ph
+from pilothouse.errors import OptionsError, RemoteError, UsageError
+from pilothouse_host import Host
+from pilothouse_remote import HostClient
+from pilothouse_remote.link import Backoff
+from pilothouse_testing import FakeCLI, ScriptedModel, frames
+
+MakeHost = Callable[..., Served]
+BASH: dict[str, Any] = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
+pytestmark = [
+    pytest.mark.anyio,
+    # httpx2 leaves the generators of a response that is not read to its end to the garbage collector.
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
+]
+
+
+@pytest.fixture
+def serve_host(tmp_path: Path) -> Iterator[MakeHost]:
+    made: list[Served] = []
+
+    def make(**given: Any) -> Served:
+        environ = given.pop("environ", {"PATH": "/usr/bin:/bin"})
+        chosen = settings(tmp_path, **{"drain_seconds": 0.2, **given})
+        made.append(Served(lambda: Host(chosen, environ=environ)))
+        return made[-1].start()
+
+    yield make
+    for served in made:
+        served.stop()
+
+
+def connect(served: Served, token: str = TOKEN, **given: Any) -> HostClient:
+    return HostClient(f"http://127.0.0.1:{served.port}", token=token, **given)
+
+
+async def until_result(messages: AsyncIterator[ph.Message]) -> AsyncIterator[ph.Message]:
+    async for message in messages:
+        yield message
+        if isinstance(message, ph.ResultMessage):
+            return
+
+
+def answering(*texts: str) -> FakeCLI:
+    fake = FakeCLI()
+    for text in texts:
+        fake = fake.expect("user").emit(frames.init(), frames.assistant(text), frames.result(text))
+    return fake
+
+
+async def test_a_prompt_runs_at_the_host(serve_host: MakeHost) -> None:
+    with answering("One.", "Two \u2028 lines.") as fake:
+        async with connect(serve_host(cli=fake.path)) as host:
+            session = await host.start("hi", model="sonnet")
+            result = await session.result()
+            assert (result.text, result.is_success, result.error) == ("One.", True, None)
+            place = (await session.state()).output_bytes
+            assert await session.send("again")
+            assert (await session.result()).text == "Two \u2028 lines."
+            async with aclosing(session.messages(place)) as messages:
+                seen = [message async for message in until_result(messages)]
+            assert {ph.InitMessage, ph.AssistantMessage, ph.ResultMessage} <= {type(message) for message in seen}
+            assert "One." not in str(seen)
+            assert [each.id for each in await host.sessions()] == [session.id]
+            await session.interrupt()
+            await session.close()
+            assert await host.sessions() == []
+            with pytest.raises(RemoteError) as caught:
+                await session.state()
+            assert caught.value.code == "unknown_session"
+
+
+@pytest.mark.parametrize("decision", ["allow", "deny"])
+async def test_a_program_decides_for_the_sessions_of_others(serve_host: MakeHost, decision: str) -> None:
+    fake = FakeCLI().expect("user").emit(frames.init()).ask("can_use_tool", **BASH).emit(frames.result("done"))
+    with fake:
+        seen: list[str] = []
+        async with connect(serve_host(cli=fake.path)) as host, anyio.create_task_group() as tasks:
+
+            async def decide() -> None:
+                async for ask in host.watch_asks():
+                    seen.append(f"{ask.kind} {ask.tool} {ask.request['input']['command']}")
+                    await (ask.allow() if decision == "allow" else ask.deny("not now"))
+                    with pytest.raises(RemoteError) as caught:
+                        await ask.allow()
+                    assert caught.value.code == "settled"
+
+            tasks.start_soon(decide)
+            assert (await (await host.start("hi")).result()).text == "done"
+            tasks.cancel_scope.cancel()
+        assert seen == ["permission Bash ls"]
+        [response] = [each for each in fake.calls[0].frames if each.get("type") == "control_response"]
+        assert response["response"]["response"]["behavior"] == decision
+
+
+async def test_asks_that_wait_already_come_first(serve_host: MakeHost) -> None:
+    request: dict[str, Any] = {**BASH, "input": {"command": "x" * 40_000}}  # too long for an event of the host
+    with (
+        FakeCLI().expect("user").emit(frames.init()).ask("can_use_tool", **request).emit(frames.result("done")) as fake
+    ):
+        async with connect(serve_host(cli=fake.path)) as host:
+            session = await host.start("hi")
+            async with aclosing(host.watch_asks()) as asks:
+                ask = await anext(asks)
+            assert len(ask.request["input"]["command"]) == 40_000
+            assert [each.id for each in await host.asks()] == [ask.id]
+            await ask.allow()
+            assert (await session.result()).text == "done"
+            assert await host.asks() == []
+
+
+async def test_a_prompt_that_fails_is_an_error(serve_host: MakeHost) -> None:
+    with FakeCLI().expect("user").emit(frames.init()).exit(3) as fake:
+        async with connect(serve_host(cli=fake.path)) as host:
+            session = await host.start()
+            with pytest.raises(RemoteError, match="send one") as caught:
+                await session.result()
+            assert caught.value.code == "no_result"
+            await session.send("hi")
+            with pytest.raises(RemoteError, match="exit") as caught:
+                await session.result()
+            assert caught.value.code == "query_failed"
+
+
+async def test_refusals_say_what_is_wrong(serve_host: MakeHost) -> None:
+    with answering() as fake:
+        served = serve_host(cli=fake.path)
+        async with connect(served) as host:
+            with pytest.raises(OptionsError, match="model"):
+                await host.start("hi", modle="sonnet")
+            with pytest.raises(RemoteError, match="belongs to the host") as caught:
+                await host.start("hi", cli="/bin/sh")
+            assert caught.value.code == "bad_request"
+            with pytest.raises(UsageError, match="JSON"):
+                await host.start("hi", can_use_tool=lambda request: True)
+        async with connect(served, token="another-token-of-16-chars") as host:
+            with pytest.raises(RemoteError) as caught:
+                await host.sessions()
+            assert (caught.value.code, str(caught.value)) == ("unauthorized", "the token is wrong")
+
+
+async def test_an_address_without_a_host_is_an_error() -> None:
+    async with HostClient("http://127.0.0.1:9", token=TOKEN, reconnect=Backoff(give_up_after=0)) as host:
+        with pytest.raises(RemoteError, match="does not respond") as caught:
+            await host.start("hi")
+        assert caught.value.code == "unreachable"
+        with pytest.raises(RemoteError, match="does not respond"):
+            await anext(host.session("s").messages())
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "words"),
+    [
+        ("http://example.org", TOKEN, "in the clear"),
+        ("ftp://127.0.0.1", None, "ws://HOST:PORT"),
+        ("https://user:word@127.0.0.1", None, "token="),
+    ],
+)
+def test_unsafe_addresses_are_refused(url: str, token: str | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        HostClient(url, token=token)
+
+
+def test_addresses_of_both_kinds() -> None:
+    assert (
+        repr(HostClient("wss://example.org/agents/v1/wire", token=TOKEN)) == "HostClient('https://example.org/agents')"
+    )
+    assert repr(HostClient("http://127.0.0.1:8750/")) == "HostClient('http://127.0.0.1:8750')"
+
+
+async def test_messages_go_on_after_a_broken_connection(serve_host: MakeHost) -> None:
+    with answering("One.", "Two.") as fake:
+        async with Proxy(serve_host(cli=fake.path).port).running() as proxy:
+            address = proxy.url.replace("ws", "http")
+            async with HostClient(address, token=TOKEN, reconnect=Backoff(first=0.01)) as host:
+                session = await host.start("hi")
+                async with aclosing(session.messages()) as messages:
+                    first = [message async for message in until_result(messages)]
+                    proxy.cut()
+                    await until(lambda: not proxy.open_count)
+                    before = proxy.connections
+                    await session.send("again")
+                    second = [message async for message in until_result(messages)]
+        assert proxy.connections > before
+        texts = [each.result for each in [*first, *second] if isinstance(each, ph.ResultMessage)]
+        assert texts == ["One.", "Two."]
+
+
+@pytest.mark.real_cli
+async def test_the_real_cli_over_rest(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Hello.")
+    variables = scripted_model.env(max_retries=0)
+    served = serve_host(cli=str(real_cli), environ={"PATH": "/usr/bin:/bin", **variables})
+    async with connect(served) as host:
+        session = await host.start("hi", max_turns=1)
+        assert (await session.result()).text == "Hello."
+        assert (await session.state()).conversation
