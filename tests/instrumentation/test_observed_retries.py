@@ -117,7 +117,7 @@ async def test_a_limit_that_is_waited_for(kind: str, monkeypatch: pytest.MonkeyP
 
 async def test_what_is_held_back_because_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "AFTER_RESET_SECONDS", 0.01)
-    book, api = Book(), Api(limited(time.time() + 1.0))
+    book, api = Book(), Api(limited(time.time() + 3.0))
     agent = ph.Agent(transport=api.transport, on_usage_limit="wait", instrumentation=book)
     with anyio.fail_after(20):
         async with agent.query("first") as first:

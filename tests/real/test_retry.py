@@ -95,8 +95,15 @@ async def test_a_used_up_subscription_is_waited_for(
     claude: Any, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "AFTER_RESET_SECONDS", 0.1)
-    resets_at = int(time.time()) + 2
-    scripted_model.reply(limited(resets_at))
+    resets_at = 0
+
+    def reject(_: RecordedRequest) -> HttpError:
+        # From now: the CLI reports no limit whose reset has passed, and its start can take seconds.
+        nonlocal resets_at
+        resets_at = int(time.time()) + 2
+        return limited(resets_at)
+
+    scripted_model.reply(reject)
     scripted_model.reply("after the reset")
     result = await claude.ask(on_usage_limit="wait", env=LOGIN)
     assert result.text == "after the reset"
