@@ -88,7 +88,7 @@ test-browser: $(VENV)/dev.stamp
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
 	    echo "make: could not install chromium; the tests of the console are skipped"; \
 	}
-	$(WITH_CACHE) $(BIN)/python -m pytest -n 2 -m browser tests/console $(PYTEST_FLAGS)
+	$(WITH_CACHE) $(BIN)/python -m pytest -n 2 -m browser packages/pilothouse-host/tests/console $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check

@@ -35,7 +35,7 @@ from pilothouse_otel import genai
 
 HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
-FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "fault_matrix.py"))
+FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
 MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
@@ -209,7 +209,7 @@ def request_fields() -> str:
 
 
 def faults() -> str:
-    """What the tests of `tests/faults` prove; their data is the only source."""
+    """What the tests of faults prove; their data is the only source."""
     rows = [(name, fault.what) for name, fault in FAULT_MATRIX["FAULTS"].items()]
     return table(("fault", "what the child does"), rows)
 

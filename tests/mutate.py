@@ -1,7 +1,7 @@
 """Change one line of the source at a time, and see that the tests notice: `python -m tests.mutate [words]`.
 
 `tests/mutations.toml` lists the mutations. Each has `file` (below the `src` of a package), `old` (text that the file
-contains exactly once), `new`, and `tests` (arguments for pytest: files below `tests`, node ids, `-k`). With words, the
+contains exactly once), `new`, and `tests` (arguments for pytest: files, node ids, `-k`). With words, the
 program runs only the mutations whose file, text or tests contain one of the words.
 
 The program changes nothing in this tree. Each worker has a copy of the tree in a temporary directory, and a virtual
@@ -38,6 +38,7 @@ COPIED = (
     "tests",
     "docs",
     "benchmarks",
+    "conftest.py",
     "pyproject.toml",
     "README.md",
     "CHANGELOG.md",
@@ -119,7 +120,7 @@ class Copy:
         env.pop("PYTHONPATH", None)
         with (self.root / "output").open("wb") as output:
             child = subprocess.Popen(
-                command, cwd=self.root / "tests", env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                command, cwd=self.root, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
             try:

@@ -26,7 +26,12 @@ from pilothouse.provision.artifacts import cache_root
 VARIABLE = "PILOTHOUSE_CLIENTS"
 NEWEST = "newest"
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/integrations", "tests/compat/test_tracers.py", "tests/compat/test_packages.py")
+TESTS = (
+    "packages/pilothouse-doors/tests",
+    "packages/pilothouse-models/tests/endpoints",
+    "packages/pilothouse-compat/tests/test_packages.py",
+    "packages/pilothouse-compat/tests/test_tracers.py",
+)
 OWN_CLIENTS = (
     "agent-client-protocol", "anthropic", "langchain-core", "mcp", "openai", "opentelemetry-sdk", "pydantic-ai-slim",
 )  # fmt: skip

@@ -14,12 +14,22 @@ TRANSCRIPTS: Final = TESTS / "fixtures" / "transcripts"
 """Recordings of the real CLI, both directions."""
 SOURCES: Final = tuple(sorted(ROOT.glob("packages/*/src/pilothouse*")))
 """The import packages of all distributions."""
+TEST_FOLDERS: Final = (TESTS, *sorted(ROOT.glob("packages/*/tests")))
+"""The tests of all together and of each package."""
 CORE: Final = ROOT / "packages" / "pilothouse" / "src" / "pilothouse"
 CONSOLE_FILES: Final = ROOT / "packages" / "pilothouse-host" / "src" / "pilothouse_host" / "static"
 
 
 PYTHONPATH: Final = os.pathsep.join(str(source.parent) for source in SOURCES)
 """What a program of another environment needs to import them."""
+
+
+def test_files() -> list[Path]:
+    """The tests of all together and of each package."""
+    return sorted(path for folder in TEST_FOLDERS for path in folder.rglob("test_*.py"))
+
+
+test_files.__test__ = False  # type: ignore[attr-defined]
 
 
 def source_files() -> list[Path]:

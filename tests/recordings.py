@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from tests.cli.terminal_screen import ENTER, ChatScreen, chatting
+from tests.terminal_screen import ENTER, ChatScreen, chatting
 
 from pilothouse.provision.artifacts import cache_root
 from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse

@@ -1,6 +1,6 @@
 """What `make test` runs, and what is left to `make test-matrix`: the marker `matrix`, set by these rules.
 
-A run of the whole suite leaves out:
+A run of the whole suite, or of the whole suite of a package, leaves out:
 
 - tests of the real CLI, but for those that are needed so that each requirement is proven by one of them that can be,
 - of each async test one of the two loops, and of a test of all bridges two of the three; the name of the test chooses
@@ -19,8 +19,8 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from places import ROOT, TEST_FOLDERS
 
-TESTS = Path(__file__).parent
 VARIANTS = {"anyio_backend": ("asyncio", "trio"), "bridge": ("mcp", "deferred", "xml")}
 """Parameters of which one value will do, and the values that it may have."""
 OTHER_RUNS = ("matrix", "slow", "soak", "elsewhere", "browser")
@@ -30,9 +30,9 @@ PROVEN = pytest.StashKey[set[str]]()
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether the run is of the whole suite, and not of some files or tests."""
+    """Whether the run is of whole suites, of all or of some packages, and not of some files or tests."""
     here = config.invocation_params.dir
-    return {Path(here, str(arg)).resolve() for arg in config.args} <= {TESTS, TESTS.parent}
+    return {Path(here, str(arg)).resolve() for arg in config.args} <= {ROOT, *TEST_FOLDERS}
 
 
 def mark_the_rest(items: Iterable[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from places import CORE, SOURCES, TESTS, module_name, source_files
+from places import CORE, SOURCES, TEST_FOLDERS, module_name, source_files
 
 from pilothouse.hints import PUBLIC_MODULES, list_names
 
@@ -21,8 +21,9 @@ FILES = source_files()
 
 
 def test_helpers_of_tests_have_names_of_their_own() -> None:
-    """All directories of `tests` are on the path: a second helper of one name would never be imported."""
-    files = [path for path in TESTS.glob("**/*.py") if not path.name.startswith(("test_", "__"))]
+    """All directories of tests are on the path: a second helper of one name would never be imported."""
+    helpers = [path for folder in TEST_FOLDERS for path in folder.rglob("*.py")]
+    files = [path for path in helpers if not path.name.startswith(("test_", "__"))]
     names = Counter(path.stem for path in files if path.stem != "conftest")
     assert {name for name, count in names.items() if count > 1 or name in sys.stdlib_module_names} == set()
 

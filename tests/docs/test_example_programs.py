@@ -535,7 +535,7 @@ def test_web_applications(model: ScriptedModel, program_env: dict[str, str], tmp
 
 @pytest.mark.matrix
 def test_vercel_app(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
-    """`tests/console/test_front_end_page.py` uses its page in a browser."""
+    """`packages/pilothouse-host/tests/console/test_front_end_page.py` uses its page in a browser."""
     model.reply("Done.")
     message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Go"}]}
     with serving("vercel_app.py", program_env, tmp_path / "app") as port:
@@ -548,7 +548,7 @@ def test_vercel_app(model: ScriptedModel, program_env: dict[str, str], tmp_path:
 
 @pytest.mark.matrix
 def test_agui_app(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
-    """`tests/console/test_front_end_page.py` uses its page in a browser."""
+    """`packages/pilothouse-host/tests/console/test_front_end_page.py` uses its page in a browser."""
     model.reply("Done.")
     body = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "Go"}]}
     with serving("agui_app.py", program_env, tmp_path / "app") as port:

@@ -6,10 +6,12 @@ import ast
 import re
 
 import pytest
-from markdown_pages import DOCS, ROOT
+from markdown_pages import DOCS
+from places import ROOT
 
+HOST_TESTS = ROOT / "packages" / "pilothouse-host" / "tests" / "server"
 LIMITS, CONFINED, LAUNCH = "test_client_limits", "test_confined_sessions", "test_launch_policy"
-# The first words of each line: the tests in tests/server that fail if it is not so.
+# The first words of each line: the tests in `HOST_TESTS` that fail if it is not so.
 PROMISES: dict[str, tuple[str, ...]] = {
     "Without a token": (
         "test_rest::test_requests_need_a_token_and_an_allowed_origin",
@@ -97,6 +99,6 @@ def test_every_line_has_its_tests() -> None:
 def test_the_tests_of_a_line_exist(promise: str) -> None:
     for test in PROMISES[promise]:
         module, _, name = test.partition("::")
-        tree = ast.parse((ROOT / "tests" / "server" / f"{module}.py").read_text("utf-8"))
+        tree = ast.parse((HOST_TESTS / f"{module}.py").read_text("utf-8"))
         names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert name in names, test

@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from places import TEST_FOLDERS, TRANSCRIPTS
 from split import PROVEN, is_whole, mark_the_rest
 from store_servers import started
 from virtual_time import virtual_time
 
 from pilothouse.client.agent import restore_defaults
 
-TESTS = Path(__file__).parent
-TRANSCRIPTS = TESTS / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
 KEPT = ("PILOTHOUSE_CACHE",)
 
 # Helper modules lie beside the tests that use them.
-sys.path[:0] = [str(path) for path in sorted(TESTS.iterdir()) if path.is_dir()]
+sys.path[:0] = [str(folder) for top in TEST_FOLDERS for folder in (top, *sorted(top.iterdir())) if folder.is_dir()]
 
 # How long one example takes says nothing: another worker, or another program, has the machine.
 settings.register_profile("pilothouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,8 +1,8 @@
 """Cancelled at the n-th wait of the caller, and at the n-th pass of the event loop, for every n: nothing is left.
 
-`tests/session/test_cancellation.py` proves beside that a session answers its next queries rightly wherever
-the cut was, `tests/driver/test_run_cancellation.py` that descriptors are closed, and
-`tests/transports/test_child_lifecycle.py` the same at every wait of a transport.
+`session/test_cancellation.py` proves beside that a session answers its next queries rightly wherever
+the cut was, `driver/test_run_cancellation.py` that descriptors are closed, and
+`transports/test_child_lifecycle.py` the same at every wait of a transport.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blocking twin: the same outcomes of the same faults, and Ctrl-C at random moments of what asks back.
 
-`tests/sync/test_programs.py` and `tests/sync/test_session_programs.py` press Ctrl-C at random moments of
+`sync/test_programs.py` and `sync/test_session_programs.py` press Ctrl-C at random moments of
 plain queries and sessions, and at chosen places.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from npm_packages import fetch_package, find_node
-from places import CONSOLE_FILES, TESTS
+from places import CONSOLE_FILES, TRANSCRIPTS
 
 pytestmark = pytest.mark.browser
 
@@ -212,7 +212,7 @@ def test_messages_of_another_form_do_no_harm(fold: Any, message: dict[str, Any])
 
 @pytest.mark.parametrize("name", ["04_tool_use_bash", "05b_partial_thinking", "06_two_turns_stream_json"])
 def test_recordings_of_the_real_cli_fold_the_same_with_and_without_pieces(fold: Any, name: str) -> None:
-    [file] = TESTS.glob(f"**/{name}.ndjson")
+    file = TRANSCRIPTS / f"{name}.ndjson"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     messages = [line["msg"] for line in lines if line["dir"] == "out"]
     whole = [message for message in messages if message.get("type") != "stream_event"]

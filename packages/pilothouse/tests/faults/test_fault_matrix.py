@@ -1,8 +1,8 @@
 """Every fault in every state: a typed error in bounded time, a session that goes on, and nothing left behind.
 
-The tests of other packages prove single cells more closely: `tests/transports/test_child_lifecycle.py` the ends of a
-process (a host that is killed, grandchildren, full pipes), `tests/session/test_restarts.py` what a new child
-resumes, `tests/client/test_query_endings.py` what the errors say, `tests/session/test_query_continuation_ends.py`
+The tests of other packages prove single cells more closely: `transports/test_child_lifecycle.py` the ends of a
+process (a host that is killed, grandchildren, full pipes), `session/test_restarts.py` what a new child
+resumes, `client/test_query_endings.py` what the errors say, `session/test_query_continuation_ends.py`
 continuations of any kind.
 """
 
