@@ -15,6 +15,7 @@ WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
 # of 300 MB each, want more memory than there may be. WORKERS='-n 4 --dist worksteal' is a harder test on two cores:
 # everything takes its turn at another moment.
 WORKERS = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist worksteal
+SKIP = $(BIN)/python -m tests.changes skip
 FETCH = @$(BIN)/python -m pilothouse.provision cli model
 # Small images of Debian lack a library that the local model needs. Installed as root.
 GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
@@ -23,6 +24,9 @@ GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
 	    echo "make: could not install libgomp1; the local model may not load"; \
 	}
 PYTEST_FLAGS =
+# `make test PACKAGE=fleet` runs the tests of pilothouse-fleet, `make test PACKAGE=pilothouse` those of the core.
+PACKAGE =
+TESTS_OF_PACKAGE = $(PACKAGE:%=packages/*%/tests)
 PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-cli/pyproject.toml \
   packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
   packages/pilothouse-fleet/pyproject.toml packages/pilothouse-host/pyproject.toml \
@@ -35,13 +39,15 @@ VERSION = latest
 
 help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
-	@echo "make test    the tests of every requirement, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
+	@echo "make test    the tests of every requirement, on all cores; PACKAGE=fleet for one package (pilothouse: the core),"
+	@echo "             PYTEST_FLAGS='...' for some, '-n 0' for one process"
+	@echo "make quick   format, lint, types and tests of what differs from HEAD"
 	@echo "make test-matrix  all that 'make test' leaves out: test-combinations, -mutations, -elsewhere and -browser"
 	@echo "make test-combinations  whole matrices of faults and inputs, both event loops, long simulations, a Ray cluster"
 	@echo "make test-mutations  changes of one line of the source, which the tests have to notice"
 	@echo "make test-elsewhere  children over a real ssh server and in real containers; installs both with apt"
 	@echo "make test-browser  the console in a real Chromium; installs it with apt"
-	@echo "make check   format, lint, import contracts, types, and a site without dead links"
+	@echo "make check   format, lint, import contracts, types, and a site without dead links; skips what has not changed"
 	@echo "make docs    the site, into build/site/"
 	@echo "make dist    the packages, into dist/, tried in a clean environment"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
@@ -57,7 +63,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(FETCH)
-	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS)
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) $(TESTS_OF_PACKAGE) $(PYTEST_FLAGS)
 
 test-matrix: test-combinations test-mutations test-elsewhere test-browser
 
@@ -94,8 +100,12 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
-	$(BIN)/pyright
-	$(BIN)/python docs/build_site.py
+	@$(SKIP) types packages tests docs benchmarks conftest.py pyproject.toml -- $(BIN)/pyright
+	@$(SKIP) site packages docs '*.md' pyproject.toml -- $(BIN)/python docs/build_site.py
+
+quick: $(VENV)/dev.stamp
+	$(FETCH)
+	@$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m tests.changes quick
 
 docs: $(VENV)/dev.stamp
 	@$(BIN)/python docs/build_site.py
@@ -180,4 +190,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test test-matrix test-combinations test-mutations test-elsewhere test-browser check docs dist soak fuzz bench bench-short bump-cli canary clean
+.PHONY: help demo test quick test-matrix test-combinations test-mutations test-elsewhere test-browser check docs dist soak fuzz bench bench-short bump-cli canary clean
