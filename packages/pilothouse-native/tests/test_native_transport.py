@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -337,3 +338,15 @@ async def test_an_api_that_cannot_be_reached_is_logged_once(
     assert result.outcome == "error"
     texts = [record.getMessage() for record in caplog.records if "could not be reached" in record.getMessage()]
     assert [text.startswith(f"the API at {address} could not be reached (retry 2 of 3)") for text in texts] == [True]
+
+
+@pytest.mark.requirement("E76", "E45")
+def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames() -> None:
+    key = "sk-ant-of-a-wrong-call"
+    call: Any = NativeTransport
+    with pytest.raises((ph.OptionsError, TypeError)) as caught:
+        call(api_key=key, unknown_setting=1)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    ours = [frame for frame in shown.stack if "pilothouse" in frame.filename and "/tests/" not in frame.filename]
+    assert not [frame for frame in ours if key in str(frame.locals)]
+    assert key not in str(caught.value)

@@ -12,12 +12,10 @@ import anyio
 import pytest
 
 import pilothouse as ph
-import pilothouse_models.sync
 from pilothouse import sync
 from pilothouse.errors import NoResultError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import RetryPolicy
-from pilothouse_models import LanguageModel
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -209,11 +207,6 @@ def test_the_blocking_query_names_its_own_verbs(fake: FakeCLI) -> None:
         drop(sync.query("Tidy up", cli=fake.path))
 
 
-def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) -> None:
-    with pytest.warns(RuntimeWarning, match=r"of a stream was never sent: read the stream"):
-        drop(LanguageModel("opus", cli=fake.path).stream("Tidy up"))
-
-
 async def test_a_query_that_was_closed_interrupted_or_refused_does_not_warn(fake: FakeCLI) -> None:
     query = ph.query("Tidy up", cli=fake.path)
     await query.aclose()
@@ -337,18 +330,6 @@ async def test_a_loop_over_what_was_not_kept_says_what_to_do(fake: FakeCLI) -> N
         with pytest.raises(ph.UsageError, match="`await` it first"):
             async for _ in again:
                 pass
-
-
-async def test_a_second_loop_over_a_stream_of_a_language_model_is_refused(fake: FakeCLI) -> None:
-    stream = LanguageModel("opus", cli=fake.text("Hello").path).stream("Hi")
-    assert [part.type async for part in stream][-1] == "finish"
-    with pytest.raises(ph.UsageError, match="read to its end"):
-        await anext(aiter(stream))
-    with FakeCLI().text("Hello") as other:
-        blocking = pilothouse_models.sync.LanguageModel("opus", cli=other.path).stream("Hi")
-        assert blocking.result().text == "Hello"
-        with pytest.raises(ph.UsageError, match="read to its end"):
-            list(blocking)
 
 
 async def test_an_error_has_no_error_of_ours_in_its_traceback() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from fake_cli_processes import ended, until
-from places import DOCS
 
 import pilothouse as ph
 from pilothouse.options.isolation import BUILT_IN_AGENTS, INHERITED_VARIABLES, inherit_variables, isolation_report
@@ -55,11 +54,6 @@ def test_what_is_kept_of_an_environment() -> None:
     assert inherit_variables({name.replace("*", "ALL"): "x" for name in INHERITED_VARIABLES}).keys() == {
         n.replace("*", "ALL") for n in INHERITED_VARIABLES
     }
-
-
-def test_the_documentation_has_the_list() -> None:
-    page = (DOCS / "policy.md").read_text()
-    assert [name for name in INHERITED_VARIABLES if f"`{name}`" not in page] == []
 
 
 async def test_the_child_gets_a_home_of_its_own_and_a_list_of_variables(

@@ -20,7 +20,6 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.options import PolicyWarning, render, render_child_env
-from pilothouse_native import NativeTransport
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 # Queries are made to see how they are checked, and not run.
@@ -164,9 +163,9 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
 
 
 @pytest.mark.requirement("E76", "E45")
-@pytest.mark.parametrize("make", ["query", "Agent", "session", "configure", "Options", "NativeTransport"])
+@pytest.mark.parametrize("make", ["query", "Agent", "session", "configure", "Options"])
 def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames(make: str) -> None:
-    call: Any = NativeTransport if make == "NativeTransport" else getattr(ph, make)
+    call: Any = getattr(ph, make)
     given: Any = ("x",) if make == "query" else ()
     with pytest.raises((ph.OptionsError, TypeError)) as caught:
         call(*given, api_key=KEYS["api"], unknown_setting=1)

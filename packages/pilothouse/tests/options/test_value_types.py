@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
-import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from places import DOCS
 
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import GROUPS, TABLE, Options, OptionsBuilder
-
-REFERENCE = DOCS / "reference.py"
 
 
 @pytest.mark.requirement("E46")
@@ -309,10 +304,3 @@ def test_a_time_limit_in_milliseconds_is_refused(name: str) -> None:
         Options(**{name: 300_000})  # type: ignore[misc]
     assert Options(**{name: 86_400}).as_dict() == {name: 86_400}  # type: ignore[misc]
     assert Options(**{name: float("inf")}).as_dict() == {name: float("inf")}  # type: ignore[misc]
-
-
-@pytest.mark.requirement("E46")
-def test_the_static_types_are_those_of_the_table() -> None:
-    reference = runpy.run_path(str(REFERENCE))
-    assert reference["OPTION_TYPES"].read_text() == reference["option_types"](), "run python docs/reference.py"
-    assert str(inspect.signature(Options)).count(": ") == len(TABLE)

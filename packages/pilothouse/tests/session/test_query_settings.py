@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,7 +18,6 @@ from pilothouse.client.supervisor import SESSION_ONLY_OPTIONS
 from pilothouse.transports import MemoryTransport
 from pilothouse.transports.base import TransportFacts
 from pilothouse_testing import frames
-from pilothouse_transcripts.stores.memory import MemoryStore
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -30,7 +30,7 @@ VALUES: dict[str, Any] = {
     "resume_drops_turn": "5e551017-0000-4000-8000-000000000001",
     "continue_conversation": True,
     "fork_session": True,
-    "session_store": MemoryStore(),
+    "session_store": SimpleNamespace(append=print, load=print),
     "session_store_flush": "eager",
     "session_lease": 12.0,
     "load_timeout": 12.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 
 import pilothouse as ph
 from pilothouse_testing import FakeCLI, frames, mock_transport
-from pilothouse_transcripts import project_key
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ async def test_the_home_is_looked_at_without_a_config_dir(fake: FakeCLI, tmp_pat
 async def test_a_saved_conversation_is_not_logged(
     fake: FakeCLI, kind: str, config_dir: Path, tmp_path: Path, warned: Any
 ) -> None:
-    folder = config_dir / "projects" / project_key(tmp_path)
+    folder = config_dir / "projects" / re.sub(r"\W|_", "-", str(tmp_path))
     folder.mkdir(parents=True)
     (folder / f"{SESSION}.jsonl").write_text("{}\n")
     await ask(fake, kind, config_dir)
@@ -94,7 +94,7 @@ async def test_a_saved_conversation_is_not_logged(
 async def test_a_file_that_can_be_written_in_a_closed_directory_is_enough(
     fake: FakeCLI, config_dir: Path, tmp_path: Path, warned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = config_dir / "projects" / project_key(tmp_path)
+    folder = config_dir / "projects" / re.sub(r"\W|_", "-", str(tmp_path))
     folder.mkdir(parents=True)
     (folder / f"{SESSION}.jsonl").write_text("{}\n")
     monkeypatch.setattr("os.access", lambda path, mode: str(path).endswith(".jsonl"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 import pilothouse as ph
-from pilothouse.options import Invocation, Options
+from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport, Delivery, MemoryTransport, TransportFacts
 from pilothouse.transports.base import TransportWrapper, adapt_transport, find_facts
 from pilothouse.transports.memory import MemoryPeer
-from pilothouse_remote import CommandTransport, over_ssh
-from pilothouse_transcripts.stores.memory import MemoryStore
-from pilothouse_transcripts.stores.mirrored_transport import MirroredTransport
 
-pytestmark = pytest.mark.anyio
 CONVERSATION = "5e551017-0000-4000-8000-000000000009"
 
 
@@ -72,27 +68,5 @@ def test_facts_of_what_makes_transports() -> None:
     assert find_facts(CliTransport).is_local
     assert find_facts(ph.Pool()) == TransportFacts(is_local=True, may_choose_session_id=True)
     assert find_facts(ph.Pool(transport=lambda: Far())).is_local is False
-    for unknown in (lambda: CliTransport(), TransportWrapper, None, over_ssh("box")):
+    for unknown in (lambda: CliTransport(), TransportWrapper, None):
         assert find_facts(unknown) == TransportFacts()
-    assert CommandTransport(["ssh"]).facts == TransportFacts(session_files="sent")
-
-
-async def test_a_store_sends_conversations_through_wrappers() -> None:
-    store, far = MemoryStore(), Far()
-    key = {"project_key": "-far", "session_id": CONVERSATION}
-    await store.append(key, [{"type": "user", "uuid": "u1"}])  # pyright: ignore[reportArgumentType]
-    mirrored = MirroredTransport(TransportWrapper(far), Options(session_store=store, resume=CONVERSATION))
-    await mirrored.start(Invocation(cli="claude", argv=(), env={}, cwd="/here"))
-    await mirrored.close()
-    assert list(far.placed) == [f"-far/{CONVERSATION}.jsonl"]
-
-
-async def test_a_store_leaves_conversations_of_another_machine_alone() -> None:
-    class Elsewhere(MemoryTransport):
-        facts = TransportFacts(session_files="there")
-
-    mirrored = MirroredTransport(
-        TransportWrapper(Elsewhere(say_nothing)), Options(session_store=MemoryStore(), resume=CONVERSATION)
-    )
-    await mirrored.start(Invocation(cli="claude", argv=(), env={}, cwd="/here"))  # else: there is no such session
-    await mirrored.close()
