@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         "child_run.EXIT_SECONDS",
     ):
         monkeypatch.setattr(f"pilothouse.driver.{name}", SHORT)
-
-
-@pytest.fixture(autouse=True)
-def _skip_without_bridge(request: pytest.FixtureRequest) -> None:
-    """The core is also tested alone."""
-    name = request.node.name
-    if find_spec("pilothouse_models") is None and any(each in name for each in ("deferred", "continued")):
-        pytest.skip("the bridge 'deferred' is one of pilothouse-models")
 
 
 @pytest.fixture(autouse=True)

@@ -81,6 +81,7 @@ async def test_a_query_with_a_system_prompt_of_its_own(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("settings", "children"),
     [({"max_turns": 2}, 3), ({"max_budget_usd": 2.0}, 4), ({"custom_tools": [max], "tool_bridge": "xml"}, 4)],
+    ids=["turns", "budget", "xml"],
 )
 async def test_queries_that_need_the_same_share_a_child(cli: Cli, settings: dict[str, Any], children: int) -> None:
     if "custom_tools" in settings:
