@@ -22,6 +22,7 @@ from pilothouse.errors import OptionsError, PermissionModeError
 from pilothouse.options import Invocation
 from pilothouse.transports import MemoryTransport, Transport
 from pilothouse.transports.memory import MemoryPeer
+from pilothouse_pool import Pool
 from pilothouse_testing import FakeCLI, frames
 from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 
@@ -179,7 +180,7 @@ async def test_a_query_ends_with_the_error_and_sends_no_prompt() -> None:
 
 async def test_children_of_a_pool_start_by_the_rules() -> None:
     with FakeCLI().text("one") as fake:
-        async with ph.Pool(booted=True) as pool:
+        async with Pool(booted=True) as pool:
             agent = ph.Agent(cli=fake.path, transport=pool, system_prompt="Be brief.")
             for _ in range(3):
                 assert (await agent.query("hi", transport=ConfinedTransports(agent))).text == "one"

@@ -16,11 +16,11 @@ from pilothouse.driver import make_loop_caller, spawn
 from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
 from pilothouse.driver.pending_work import RunningTasks
 from pilothouse.driver.tasks import MessageBuffer
-from pilothouse.driver.warm_child import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Options, render
 from pilothouse.transports import ExitInfo
+from pilothouse_pool.warm_child import make_pool_key
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
