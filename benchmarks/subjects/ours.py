@@ -371,9 +371,12 @@ def pool() -> dict[str, Any]:
 async def _pool() -> dict[str, Any]:
     """The first query starts its child; the second one finds one that waits."""
     import pilothouse
+    from pilothouse_pool import Pool
 
-    async with pilothouse.Agent(cli=parameter("REAL"), system_prompt="", tools=[]) as agent:
-        cold, _ = await _times(agent)
+    agent = pilothouse.Agent(cli=parameter("REAL"), system_prompt="", tools=[])
+    cold, _ = await _times(agent)
+    async with Pool() as pool:
+        agent = agent.with_options(transport=pool)
         await agent.prewarm()
         warm, answer = await _times(agent)
     return {"wall": warm, "answer": answer, "cold": cold}

@@ -43,9 +43,9 @@ def ours_endpoints() -> dict[str, Any]:
 async def _serve_ours(*, with_endpoints: bool) -> dict[str, Any]:
     """As `pilothouse serve`, which is put together from the same parts."""
     import pilothouse_host as server
-    from pilothouse import Pool
     from pilothouse_models.endpoints import EndpointModels, anthropic_routes, openai_routes
     from pilothouse_models.endpoints.models import DEFAULT_MAX_REQUESTS
+    from pilothouse_pool import Pool
 
     home = Path.home()
     settings = server.HostSettings(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
+from pilothouse_pool import Pool
 
 
 def _classes() -> list[type[Any]]:
@@ -35,6 +36,6 @@ def test_no_finalizer_needs_what_init_sets() -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_pool_with_a_wrong_argument_raises_one_error() -> None:
     with pytest.raises(TypeError, match="size"):
-        ph.Pool(size=2)  # pyright: ignore[reportCallIssue]
+        Pool(size=2)  # pyright: ignore[reportCallIssue]
     with pytest.raises(ph.OptionsError, match="min_idle"):
-        ph.Pool(min_idle=-1)
+        Pool(min_idle=-1)

@@ -29,8 +29,8 @@ PACKAGES: dict[str, str] = {
         "structured_output supervisor tool_bridge"
     ),
     "driver": (
-        "child_run connection diagnostics extensions failures incoming_requests pending_work pool query_run "
-        "subscriptions tasks warm_child"
+        "child_run connection diagnostics extensions failures incoming_requests pending_work query_run "
+        "subscriptions tasks"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

@@ -23,6 +23,7 @@ from pilothouse import sync
 from pilothouse.options import Invocation
 from pilothouse.transports import Transport
 from pilothouse_fleet import Fleet, GitWorktree
+from pilothouse_pool import Pool
 from pilothouse_remote import in_container, over_ssh
 from pilothouse_testing import Gate, Pause, ScriptedModel, Text, ToolUse
 from pilothouse_testing.conformance import AgentSuite, Behaviour, TransportSuite
@@ -285,7 +286,7 @@ async def test_a_pool_keeps_children_ready(
         made.append(settings["transport"]())
         return made[-1]
 
-    async with ph.Pool(transport=make, max_live=2, booted=booted) as pool:
+    async with Pool(transport=make, max_live=2, booted=booted) as pool:
         agent = ph.Agent(ph.Options(**settings), transport=pool)
         await agent.prewarm(2)
         async with agent.session() as session:

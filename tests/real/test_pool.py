@@ -11,13 +11,14 @@ import pytest
 import pilothouse as ph
 from pilothouse.hooks import SessionStartEvent
 from pilothouse_models import LanguageModel
+from pilothouse_pool import Pool
 from pilothouse_testing import ScriptedModel, ToolUse
 from pilothouse_testing.conformance import AgentSuite
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.anyio]
 
 
-async def until_ready(pool: ph.Pool, count: int) -> None:
+async def until_ready(pool: Pool, count: int) -> None:
     with anyio.fail_after(60):
         while pool.idle < count:
             await anyio.sleep(0.01)
@@ -27,7 +28,7 @@ async def until_ready(pool: ph.Pool, count: int) -> None:
 async def test_queries_and_sessions_on_children_that_were_there(real_cli: str, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Hello"
     settings: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
-    async with ph.Pool(min_idle=0) as pool:
+    async with Pool(min_idle=0) as pool:
         agent = ph.Agent(transport=pool, **settings)
         await agent.prewarm()
         query = agent.query("go")
@@ -52,7 +53,7 @@ async def test_to_prewarm_asks_the_api_for_nothing(real_cli: str, scripted_model
     await ph.query("go", **plain)
     cold = scripted_model.requests[-1].body
     before = len(scripted_model.requests), scripted_model.side_requests
-    async with ph.Pool(min_idle=0) as pool:
+    async with Pool(min_idle=0) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
         assert (len(scripted_model.requests), scripted_model.side_requests) == before
@@ -86,7 +87,7 @@ async def test_a_child_without_the_handshake_sends_what_a_cold_one_sends(
     plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
     await ph.query("go", **plain, **settings)
     cold = scripted_model.requests[-1].body
-    async with ph.Pool(booted=True) as pool:
+    async with Pool(booted=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
         [warm] = pool._children
@@ -114,7 +115,7 @@ async def test_a_child_without_the_handshake_takes_hooks_tools_and_types(
 
     plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "cwd": scripted_model.home}
     allowed: dict[str, Any] = {"allowed_tools": ["mcp__tools"]}
-    async with ph.Pool(booted=True) as pool:
+    async with Pool(booted=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm(**allowed)
         [warm] = pool._children
@@ -130,7 +131,7 @@ async def test_a_language_model_with_tools_of_its_own_gets_a_warm_child(
     real_cli: str, scripted_model: ScriptedModel
 ) -> None:
     scripted_model.default = "Hello"
-    async with ph.Pool(booted=True) as pool:
+    async with Pool(booted=True) as pool:
         model = LanguageModel("haiku", transport=pool, cli=real_cli, env=scripted_model.env(), cwd=scripted_model.home)
         tool = {"type": "function", "name": "add", "inputSchema": {"type": "object", "properties": {}}}
         for _ in range(2):  # the second request for a kind prewarms it
@@ -158,7 +159,7 @@ async def test_a_child_for_any_directory_works_where_its_query_says(
     plain: dict[str, Any] = {"cli": real_cli, "env": scripted_model.env(), "hooks": {"SessionStart": [on_start]}}
     await ph.query("go", cwd=project, add_dirs=[other], **plain)
     cold = str(scripted_model.requests[-1].body)
-    async with ph.Pool(any_directory=True) as pool:
+    async with Pool(any_directory=True) as pool:
         agent = ph.Agent(transport=pool, **plain)
         await agent.prewarm()
         [warm] = pool._children
@@ -186,7 +187,7 @@ class TestAgentOnBootedPool(AgentSuite):
         self._path = real_cli
 
     def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": ph.Pool(booted=True)}
+        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": Pool(booted=True)}
 
 
 class TestAgentOnPool(AgentSuite):
@@ -197,4 +198,4 @@ class TestAgentOnPool(AgentSuite):
         self._path = real_cli
 
     def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": ph.Pool()}
+        return {"cli": self._path, "env": model.env(), "cwd": model.home, "transport": Pool()}

@@ -13,6 +13,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
+from pilothouse_pool import Pool
 from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -161,7 +162,7 @@ async def test_turns_and_tools_of_one_query(talk: Talk, scripted_model: Scripted
 
 
 async def test_a_pool_keeps_the_conversation(talk: Talk, scripted_model: ScriptedModel) -> None:
-    async with ph.Pool(min_idle=1) as pool, talk(transport=pool) as session:
+    async with Pool(min_idle=1) as pool, talk(transport=pool) as session:
         own = session.id
         await session.query("two", append_system_prompt="Be brief.")
         assert session.id == own

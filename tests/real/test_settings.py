@@ -15,6 +15,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.client import settings_check
 from pilothouse.errors import SettingsError
+from pilothouse_pool import Pool
 from pilothouse_remote import CommandTransport
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 from pilothouse_testing.cassettes.recorder import Recorder
@@ -187,7 +188,7 @@ async def test_a_new_child_of_a_session_is_checked_too(
 async def test_prewarmed_children_are_checked_too(claude: Any, scripted_model: ScriptedModel, canary: Path) -> None:
     kinds: list[dict[str, Any]] = [{}, {"booted": True}, {"any_directory": True}]
     for kind in kinds:
-        async with ph.Pool(**kind) as pool:
+        async with Pool(**kind) as pool:
             agent = ph.Agent(**place(claude), transport=pool, settings=REFUSED_RULE, allowed_tools=["Bash"])
             await agent.prewarm(1)
             with pytest.raises(SettingsError, match=r"permissions\.deny\[1\]"):

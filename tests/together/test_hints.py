@@ -47,6 +47,8 @@ SLIPS = {
     "ph.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "ph.ClaudeSDKClient": (AttributeError, r"here it is pilothouse.session\(\)"),
     "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse_otel import OpenTelemetry`"),
+    "sync.Pool": (AttributeError, "here it is `from pilothouse_pool import Pool`"),
+    "ph.Agent().aclose": (AttributeError, "here it is not needed; what `prewarm` started ends with its Pool"),
     "ph.HookEvent": (AttributeError, "here it is `from pilothouse.hooks import HookEvent`"),
     "sync.StoredSessions": (AttributeError, "here it is `from pilothouse_transcripts.sync import StoredSessions`$"),
     "from pilothouse import HookEvent": (ImportError, "here it is `from pilothouse.hooks import HookEvent`"),

@@ -49,7 +49,7 @@ SHARED = {
         ),
         "driven by the event loop of a query, never by its user": (
             "CliTransport CommandTransport MemoryTransport NativeTransport RecordingTransport ReplayTransport "
-            "Transport TransportWrapper WebSocketTransport"
+            "Transport TransportFactory TransportWrapper WebSocketTransport"
         ),
         "opened from any thread; a scripted model waits at it": "Gate",
         "the server itself; `pilothouse serve` runs it": "Host",
@@ -71,9 +71,6 @@ SHARED = {
 
 # Members of the asynchronous classes: what they are called here, None if they are not here, and why.
 RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
-    ("Agent", "__aenter__"): ("__enter__", "the plain protocol"),
-    ("Agent", "__aexit__"): ("__exit__", "the plain protocol"),
-    ("Agent", "aclose"): ("close", "as with Query"),
     ("Fleet", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Fleet", "__aexit__"): ("__exit__", "the plain protocol"),
     ("MessageSubscription", "__aenter__"): ("__enter__", "the plain protocol"),

@@ -16,6 +16,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.options import Plugin, PolicyWarning, SystemPromptFile
 from pilothouse_fleet import Fleet
+from pilothouse_pool import Pool
 from pilothouse_remote import in_container, on_host
 from pilothouse_testing import FakeCLI, ReplayTransport, frames, mock_transport
 
@@ -195,7 +196,7 @@ async def test_to_read_an_output_that_is_not_there_raises_why() -> None:
 async def test_children_counts_in_words() -> None:
     for count in ("two", 0, True):
         with pytest.raises(ph.UsageError, match="count: expected a whole number of at least 1"):
-            await ph.Agent(cli="/bin/true").prewarm(count)  # pyright: ignore[reportArgumentType]
+            await ph.Agent(transport=Pool()).prewarm(count)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,8 +259,8 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "cannot be called without arguments",
     ),
     "async stderr": (lambda: ph.query("x", stderr=cast("Any", asyncio.sleep)), "expected a callable that is not async"),
-    "pool of text": (lambda: ph.Pool(transport=cast("Any", "x")), "expected a callable .* got str"),
-    "pool size": (lambda: ph.Pool(min_idle=cast("Any", "2")), "min_idle: expected a whole number"),
+    "pool of text": (lambda: Pool(transport=cast("Any", "x")), "expected a callable .* got str"),
+    "pool size": (lambda: Pool(min_idle=cast("Any", "2")), "min_idle: expected a whole number"),
     "error text": (lambda: ph.tool(error_text=cast("Any", 3))(add), "error_text must be text or a function"),
     "result length": (lambda: ph.tool(max_result_chars=0)(add), "max_result_chars must be a number above 0"),
     "result size": (lambda: ph.tool(max_result_bytes=-1)(add), "max_result_bytes must be a number above 0"),

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.access.owners import Owner
 from pilothouse.client import Agent, default_agent
-from pilothouse.driver.pool import Pool
 from pilothouse.errors import UsageError
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse_cli.flags import ServeRequest
 from pilothouse_cli.screen import Screen
+from pilothouse_pool import Pool
 
 if TYPE_CHECKING:
     from pilothouse_host import ClientLimits, Host

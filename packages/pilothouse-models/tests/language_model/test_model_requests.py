@@ -22,6 +22,7 @@ from pilothouse.transports import MemoryTransport
 from pilothouse_models import DEFAULT_MODEL, LanguageModel
 from pilothouse_models.model import check_model
 from pilothouse_models.request import MessageConverter, RequestTools
+from pilothouse_pool import Pool
 from pilothouse_testing import FakeCLI, mock_transport
 
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"rest"
@@ -382,7 +383,7 @@ async def test_a_request_runs_in_an_empty_directory_by_default(tmp_path: Path) -
         cases: list[dict[str, Any]] = [{}, {}, {"cwd": tmp_path}, {"setting_sources": ["project"]}]
         for settings in cases:
             await LanguageModel("opus", cli=fake.path).generate("hi", **settings)
-        await LanguageModel("opus", cli=fake.path, transport=ph.Pool()).generate("hi")
+        await LanguageModel("opus", cli=fake.path, transport=Pool()).generate("hi")
         first, second, given, with_settings, pooled = [call.cwd for call in fake.calls]
     assert first == second == pooled
     assert list(Path(first).iterdir()) == []

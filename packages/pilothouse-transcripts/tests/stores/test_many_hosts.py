@@ -24,6 +24,7 @@ from claude_agent_sdk import InMemorySessionStore
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import SessionLeasedError
+from pilothouse_pool import Pool
 from pilothouse_testing import Hang, ScriptedModel, ToolUse
 from pilothouse_transcripts import project_key
 from pilothouse_transcripts.stores import MemoryStore, StoreBackend, import_session_to_store
@@ -267,7 +268,7 @@ def test_a_pool_serves_agents_with_a_store(region: Region) -> None:
     store = MemoryStore()
 
     async def main() -> None:
-        async with ph.Pool() as pool:
+        async with Pool() as pool:
             agent = ph.Agent(transport=pool, **region.settings(store))
             await agent.prewarm(1, sessions=True)
             async with agent.session() as session:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pilothouse.client import query as query
     from pilothouse.client import session as session
     from pilothouse.client import set_default_agent as set_default_agent
-    from pilothouse.driver.pool import Pool as Pool
     from pilothouse.errors import AuthenticationError as AuthenticationError
     from pilothouse.errors import BudgetError as BudgetError
     from pilothouse.errors import CLIExitedError as CLIExitedError

@@ -69,6 +69,7 @@ PUBLIC_MODULES = (
     "pilothouse_native",
     "pilothouse_host",
     "pilothouse_otel",
+    "pilothouse_pool",
     "pilothouse_testing",
 )
 """Where the public names are that the root does not have; packages of their own count only where they are installed."""
@@ -79,6 +80,7 @@ MOVED: dict[str, tuple[str, str]] = {
     "LocalModel": ("pilothouse_models.local", "local"),
     "NativeTransport": ("pilothouse_native", "native"),
     "OpenTelemetry": ("pilothouse_otel", "otel"),
+    "Pool": ("pilothouse_pool", "pool"),
     "ReplayTransport": ("pilothouse_testing", "testing"),
     "ScriptedModel": ("pilothouse_testing", "testing"),
     "SessionStore": ("pilothouse_transcripts.stores", "transcripts"),
@@ -141,7 +143,10 @@ QUERY_WORDS = frozenset(
 """Names of other libraries for the method that sends a prompt."""
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
-    "Agent": dict.fromkeys(QUERY_WORDS, "query(…)"),
+    "Agent": {
+        **dict.fromkeys(QUERY_WORDS, "query(…)"),
+        **dict.fromkeys(("aclose", "close"), "not needed; what `prewarm` started ends with its Pool"),
+    },
     "Session": {
         **dict.fromkeys(QUERY_WORDS, "query(…)"),
         "connect": "start(), or `async with`",

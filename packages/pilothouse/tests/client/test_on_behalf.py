@@ -179,7 +179,7 @@ async def test_a_query_ends_with_the_error_and_sends_no_prompt() -> None:
 
 async def test_children_of_a_pool_start_by_the_rules() -> None:
     with FakeCLI().text("one") as fake:
-        async with ph.Pool(booted=True) as pool:
+        async with pytest.importorskip("pilothouse_pool").Pool(booted=True) as pool:
             agent = ph.Agent(cli=fake.path, transport=pool, system_prompt="Be brief.")
             for _ in range(3):
                 assert (await agent.query("hi", transport=ConfinedTransports(agent))).text == "one"

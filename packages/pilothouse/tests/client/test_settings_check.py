@@ -132,7 +132,7 @@ async def test_whose_error_it_is_elsewhere(case: str, caplog: pytest.LogCaptureF
 async def test_a_named_file_is_read_where_the_child_is_here(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text("\ufeff" + json.dumps(DENY))
     with FakeCLI().text("done") as fake:
-        for transport in (None, CliTransport, ph.Pool()):
+        for transport in (None, CliTransport):
             given: dict[str, Any] = {"settings": "own.json", "cwd": tmp_path, "cli": fake.path, "transport": transport}
             fake.on_control("get_settings", {"sources": []})
             with pytest.raises(SettingsError, match=r"\(own\.json\): .*permissions\.deny\[0\]"):

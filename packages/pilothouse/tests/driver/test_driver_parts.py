@@ -16,10 +16,8 @@ from pilothouse.driver import make_loop_caller, spawn
 from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
 from pilothouse.driver.pending_work import RunningTasks
 from pilothouse.driver.tasks import MessageBuffer
-from pilothouse.driver.warm_child import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
-from pilothouse.options import Options, render
 from pilothouse.transports import ExitInfo
 from pilothouse_testing import frames
 
@@ -269,14 +267,3 @@ def test_timeouts_name_their_option() -> None:
     assert (silence.seconds, silence.kind) == (0.2, "idle_timeout")
     assert "since its last message" in str(silence)
     assert "before it began to answer" in str(idle_timeout_error(0.2, has_received=False))
-
-
-def test_children_that_leave_other_things_running_are_not_alike() -> None:
-    ends, keeps = (make_pool_key(render(Options(keep_detached=value), {})) for value in (False, True))
-    assert ends != keeps
-
-
-def test_children_with_other_handshakes_are_not_alike() -> None:
-    kinds = [make_pool_key(render(Options(managed_settings={"env": {"A": value}}), {})) for value in ("a", "b", "a")]
-    assert kinds[0] == kinds[2] != kinds[1]
-    assert kinds[0] is not None

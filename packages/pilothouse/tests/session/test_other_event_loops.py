@@ -116,7 +116,7 @@ async def test_a_query_that_has_ended_is_read_anywhere() -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_pool_may_be_closed_on_another_loop() -> None:
     with FakeCLI().text("Hello").forever() as fake:
-        pool = ph.Pool()
+        pool = pytest.importorskip("pilothouse_pool").Pool()
         await ph.Agent(cli=fake.path, transport=pool).prewarm(2)
         assert await run_on_another_loop(pool.aclose) is None
         await until(lambda: all(is_dead(call.pid) for call in fake.calls))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import pilothouse as ph
 from pilothouse.options import Invocation
-from pilothouse.transports import CliTransport, Delivery, MemoryTransport, TransportFacts
+from pilothouse.protocol import Connection
+from pilothouse.transports import CliTransport, Delivery, MemoryTransport, Transport, TransportFactory, TransportFacts
 from pilothouse.transports.base import TransportWrapper, adapt_transport, find_facts
 from pilothouse.transports.memory import MemoryPeer
+from pilothouse_testing import mock_transport
 
+pytestmark = pytest.mark.anyio
 CONVERSATION = "5e551017-0000-4000-8000-000000000009"
 
 
@@ -66,7 +71,45 @@ def test_an_object_without_facts_has_the_defaults() -> None:
 
 def test_facts_of_what_makes_transports() -> None:
     assert find_facts(CliTransport).is_local
-    assert find_facts(ph.Pool()) == TransportFacts(is_local=True, may_choose_session_id=True)
-    assert find_facts(ph.Pool(transport=lambda: Far())).is_local is False
     for unknown in (lambda: CliTransport(), TransportWrapper, None):
         assert find_facts(unknown) == TransportFacts()
+
+
+async def test_a_child_gets_the_handshake_first_in_bytes_that_a_transport_may_know_before() -> None:
+    openings: list[bytes] = []
+
+    class Watched(TransportWrapper):
+        async def start(self, invocation: Invocation) -> None:
+            openings.append(Connection().request("initialize", invocation.initialize)[1])
+            await super().start(invocation)
+
+        async def send(self, data: bytes) -> None:
+            openings.append(data)
+            await super().send(data)
+
+    agent = ph.Agent(transport=lambda: Watched(mock_transport("hi")), system_prompt="Be brief.")
+    plain: dict[str, Any] = {}
+    for settings in (plain, {"can_use_tool": lambda request: True}):
+        openings.clear()
+        assert (await agent.query("go", **settings)).text == "hi"
+        expected, first, *_ = openings
+        assert b'"initialize"' in expected
+        assert first.startswith(expected)
+
+
+async def test_what_makes_transports_keeps_no_children_ready_unless_it_says_how() -> None:
+    asked: list[tuple[Invocation, int]] = []
+
+    class Maker(TransportFactory):
+        def __call__(self) -> Transport:
+            return MemoryTransport(say_nothing)
+
+    class Keeper(Maker):
+        async def prewarm(self, invocation: Invocation, count: int) -> None:
+            asked.append((invocation, count))
+
+    await ph.Agent(transport=Keeper(), model="haiku").prewarm(3)
+    ((invocation, count),) = asked
+    assert (count, "--model=haiku" in invocation.argv, invocation.initialize is not None) == (3, True, True)
+    with pytest.raises(ph.OptionsError, match=r"give the agent transport=Pool\(transport=…\) of pilothouse_pool"):
+        await ph.Agent(transport=Maker()).prewarm()

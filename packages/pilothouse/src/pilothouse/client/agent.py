@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from pilothouse.client.config_file import get_config_file, read_config_file, restore_config_file, set_config_file
 from pilothouse.client.custom_tools import make_custom_tools
@@ -23,7 +23,6 @@ from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.rate_limits import SharedRateLimits
 from pilothouse.client.result import OutputT
 from pilothouse.client.sessions import Session, make_prewarm_invocation
-from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.options import (
@@ -38,6 +37,7 @@ from pilothouse.options.policy import PolicyWarning, find_policy_conflicts
 from pilothouse.options.signatures import show_options
 from pilothouse.similar_names import find_similar_name
 from pilothouse.tracebacks import user_class, user_function
+from pilothouse.transports.base import CANNOT_PREWARM, TransportFactory
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
@@ -70,9 +70,8 @@ def warn_contradictions(layer: Options, settings: Options) -> None:
 class Agent:
     """A reusable configuration. Immutable, and may be shared by any tasks and threads.
 
-    Between queries an agent keeps two things, which it shares with agents made by `with_options`: until when a limit
-    of the API holds (for queries with `retry` or `on_usage_limit="wait"`), and the children that `prewarm` has
-    started. `async with agent:` ends these children; nothing else has to be closed.
+    Between queries an agent keeps one thing, which it shares with agents made by `with_options`: until when a limit of
+    the API holds (for queries with `retry` or `on_usage_limit="wait"`). An agent has nothing to close.
 
     Settings that an agent does not have come from `configure()`, the configuration file, and `PILOTHOUSE_*`
     variables, in this order, as they are when a query is made.
@@ -85,7 +84,7 @@ class Agent:
         OptionsError: an unknown option or a wrong value.
     """
 
-    __slots__ = ("_options", "_pool", "_rate_limits")
+    __slots__ = ("_options", "_rate_limits")
 
     @show_options
     def __init__(
@@ -93,7 +92,6 @@ class Agent:
     ) -> None:
         self._options = _make_layer(options, settings, "agent")
         self._rate_limits = SharedRateLimits()
-        self._pool: Pool | None = None
         make_handlers(self._options)  # so that an unusable hook, callback or tool is reported where it is given
         warn_contradictions(self._options, self._options)
 
@@ -131,7 +129,7 @@ class Agent:
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """Return a new agent with changed settings; this agent stays as it is."""
         changed = type(self)(Options.stack(self._options, _make_layer(options, changes, "agent"), is_complete=False))
-        changed._rate_limits, changed._pool = self._rate_limits, self._pool  # noqa: SLF001 - of this very class
+        changed._rate_limits = self._rate_limits  # noqa: SLF001 - of this very class
         return changed
 
     @overload
@@ -224,53 +222,35 @@ class Agent:
         *,
         sessions: bool = False,
         output_type: Any = None,
-        booted: bool = False,
         **overrides: Unpack[Settings],
     ) -> Coroutine[Any, Any, None]:
         """Start children in advance and wait until they are ready, so that the next queries need no start.
 
-        A child is used only by a query with the very same settings, as far as the CLI sees them (see `Pool`). So pass
-        here too what a query sets in addition to the agent: `partial_messages=True` for `text_stream` and `events`.
-        Each child that is used is replaced by another. Without a `Pool` as `transport`, the agent makes one.
+        Needs a `transport` that keeps children ready, such as `Pool` of the package `pilothouse_pool`. A child is used
+        only by a query with the very same settings, as far as the CLI sees them (see `Pool`). So pass here too what a
+        query sets in addition to the agent: `partial_messages=True` for `text_stream` and `events`.
 
         Args:
             count: how many to keep ready. Default 1.
             options: as for `query`.
             sessions: whether they are for `session`, whose children are started differently. Default False.
             output_type: as for `query`.
-            booted: whether the pool that the agent makes has children without the handshake, which fit queries with
-                any system prompt, hooks, tools and schema; see `Pool`. Default False.
             **overrides: as for `query`.
 
         Raises:
-            OptionsError: settings that cannot work, or that cannot be prewarmed.
+            OptionsError: settings that cannot work, or that cannot be prewarmed; the transport keeps no children ready.
             PilothouseError: a child could not be started.
         """
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
         settings = self._settings(_make_layer(options, overrides, "call"))
-        return self._prewarm(count, settings, sessions, output_type, booted)
+        return self._prewarm(count, settings, sessions, output_type)
 
-    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any, booted: bool) -> None:
-        if settings.transport is None:
-            self._pool = Pool(booted=booted)
-            settings = settings.with_(transport=self._pool)
-        if not isinstance(settings.transport, Pool):
-            raise OptionsError("give the agent transport=Pool(transport=…) for this", option="transport")
+    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any) -> None:
+        if not isinstance(settings.transport, TransportFactory):
+            raise OptionsError(CANNOT_PREWARM, option="transport")
         await settings.transport.prewarm(
             make_prewarm_invocation(settings, output_type=output_type, session=sessions), count
         )
-
-    async def aclose(self) -> None:
-        """End the idle children that `prewarm` has started. Queries may go on. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def effective_policy(
         self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
@@ -291,8 +271,6 @@ class Agent:
 
     def _settings(self, call: Options) -> Options:
         settings = Options.stack(*self._layers(), call)
-        if self._pool is not None and settings.transport is None:
-            settings = settings.with_(transport=self._pool)
         warn_contradictions(call, settings)
         return settings
 

@@ -268,8 +268,6 @@ class ConfinedTransports(TransportFactory):
     def _options(self) -> Options:
         given = self._agent
         options = given.options if isinstance(given, Agent) else given
-        if options.transport is None and isinstance(given, Agent):
-            options = options.with_(transport=given._pool)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return options.with_(session_store=None)  # the session adds it to what this makes
 
     def __call__(self) -> Transport:
@@ -277,7 +275,7 @@ class ConfinedTransports(TransportFactory):
         return ConfinedTransport(make_transport(self._options), self._rules)
 
     def adapt_invocation(self, invocation: Invocation) -> Invocation:
-        """Return how a query starts its child, as a `Pool` wants it."""
+        """Return how a query starts its child, as the factory of the agent wants it."""
         given = self._options.transport
         return given.adapt_invocation(invocation) if isinstance(given, TransportFactory) else invocation
 

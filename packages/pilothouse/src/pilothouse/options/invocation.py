@@ -67,7 +67,8 @@ class Invocation(Struct, frozen=True):
         argv: arguments after the executable.
         env: the complete environment of the child. It may hold keys, so it is never shown.
         cwd: its working directory; None: that of this process.
-        initialize: body of the initialize request; None: no handshake (argv form).
+        initialize: body of the initialize request; None: no handshake (argv form). It is the first line that the child
+            gets, in the bytes that a new `protocol.Connection` makes of it, so that a transport may know it before.
         files: values that travel in private files.
         trailing_args: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.

@@ -150,19 +150,11 @@ class Agent:
     def prewarm(self, *args: Any, **named: Any) -> None:
         """Start processes in advance and wait until they are ready; the next queries start without delay.
 
+        Needs a `transport` that keeps processes ready, such as `pilothouse_pool.Pool`.
+
         See `pilothouse.Agent.prewarm` for arguments and errors.
         """
         get_portal().call(partial(self._agent.prewarm, *args, **named))
-
-    def close(self) -> None:
-        """Close unused processes started by `prewarm`. Queries can still be made. Idempotent."""
-        get_portal().call(self._agent.aclose, finish=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _default = Agent.wrap(client.default_agent())

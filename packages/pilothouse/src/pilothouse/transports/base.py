@@ -282,6 +282,12 @@ class TransportWrapper(Transport):
         self.inner.place_transcripts(files)
 
 
+CANNOT_PREWARM: Final = (
+    "this transport keeps no children ready: give the agent transport=Pool(transport=…) of pilothouse_pool, "
+    "with: pip install 'pilothouse[pool]'"
+)
+
+
 class TransportFactory(ABC):
     """Makes a transport for each child. As the option `transport`, any function does; this one has more to say."""
 
@@ -297,6 +303,15 @@ class TransportFactory(ABC):
     def adapt_invocation(self, invocation: Invocation) -> Invocation:
         """Return how its transports start a child; default: unchanged."""
         return invocation
+
+    async def prewarm(self, invocation: Invocation, count: int) -> None:
+        """Start children like this until `count` are ready for the transports that it makes. For `Agent.prewarm`.
+
+        Raises:
+            OptionsError: such a child cannot be started in advance; by default, none can.
+            PilothouseError: a child could not be started.
+        """
+        raise OptionsError(CANNOT_PREWARM, option="transport")
 
 
 def find_facts(transport: object) -> TransportFacts:

@@ -8,13 +8,15 @@ import pytest
 from process_checks import eventually, is_dead
 
 from pilothouse import sync as ph
+from pilothouse_pool import Pool
 from pilothouse_testing import FakeCLI
 
 
 @pytest.mark.requirement("R34")
-def test_the_agent_makes_a_pool(fake: FakeCLI) -> None:
+def test_queries_and_sessions_take_children_of_a_pool(fake: FakeCLI) -> None:
     fake.text("Hello").forever()
-    with ph.Agent(cli=fake.path) as agent:
+    with Pool() as pool:
+        agent = ph.Agent(cli=fake.path, transport=pool)
         agent.prewarm(2)
         pids = [call.pid for call in fake.calls]
         assert len(pids) == 2
@@ -27,7 +29,7 @@ def test_the_agent_makes_a_pool(fake: FakeCLI) -> None:
 
 def test_a_pool_is_a_plain_context_manager_too(fake: FakeCLI) -> None:
     fake.text("Hello").forever()
-    with ph.Pool(max_live=2) as pool:
+    with Pool(max_live=2) as pool:
         agent = ph.Agent(cli=fake.path, transport=pool)
         agent.prewarm()
         texts: list[str] = []

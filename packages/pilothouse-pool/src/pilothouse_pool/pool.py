@@ -17,8 +17,13 @@ from weakref import ref
 import anyio
 from msgspec.structs import replace
 
-from pilothouse.driver.tasks import spawn
-from pilothouse.driver.warm_child import (
+from pilothouse.driver import spawn
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
+from pilothouse.options import Invocation
+from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
+from pilothouse.transports.base import TransportFactory, TransportFacts, find_facts
+from pilothouse.transports.concurrency import LoopCondition, call_in_loop, running_loop
+from pilothouse_pool.warm_child import (
     SESSION_ID_FLAG,
     WarmChild,
     has_session_id,
@@ -26,11 +31,6 @@ from pilothouse.driver.warm_child import (
     move_to_initialize,
     remove_directories,
 )
-from pilothouse.errors import OptionsError, PilothouseError, UsageError
-from pilothouse.options import Invocation
-from pilothouse.transports import CliTransport, ExitInfo, Health, Transport
-from pilothouse.transports.base import TransportFactory, TransportFacts, find_facts
-from pilothouse.transports.concurrency import LoopCondition, call_in_loop, running_loop
 
 log = logging.getLogger("pilothouse.pool")
 

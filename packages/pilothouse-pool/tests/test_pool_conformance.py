@@ -7,11 +7,11 @@ import sys
 from contextlib import nullcontext, suppress
 from functools import partial
 
-from pilothouse.driver.pool import Pool, PooledTransport
 from pilothouse.errors import CLIExitedError
 from pilothouse.options import Invocation
 from pilothouse.protocol import Connection
 from pilothouse.transports import CliTransport, Transport
+from pilothouse_pool.pool import Pool, PooledTransport
 from pilothouse_testing.conformance import PEER_PROGRAMS, Behaviour, TransportSuite
 
 OPENING = Connection().request("initialize", {})[1]

@@ -15,8 +15,8 @@ from process_checks import until as wait_until
 from session_cli import Cli, die, hang
 
 import pilothouse as ph
-from pilothouse.driver import warm_child
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_pool import Pool, warm_child
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +35,8 @@ class KIND:
     settings: ClassVar[dict[str, bool]] = {}
 
 
-def pool_of(cli: Cli, **settings: Any) -> ph.Pool:
-    return ph.Pool(transport=cli.transport, **KIND.settings, **settings)
+def pool_of(cli: Cli, **settings: Any) -> Pool:
+    return Pool(transport=cli.transport, **KIND.settings, **settings)
 
 
 async def test_a_child_serves_one_query_and_ends_with_it(cli: Cli) -> None:
@@ -69,7 +69,7 @@ async def test_a_child_that_ends_because_nobody_needed_it_is_given_to_nobody(cli
     def make() -> MemoryTransport:
         return SlowToEnd(cli._play) if not cli.children else cli.transport()
 
-    async with ph.Pool(transport=make, idle_ttl=0.05, **KIND.settings) as pool:
+    async with Pool(transport=make, idle_ttl=0.05, **KIND.settings) as pool:
         agent = ph.Agent(transport=pool)
         await agent.prewarm()
         await ending.wait()
@@ -201,21 +201,14 @@ async def test_a_kind_that_comes_again_is_kept_ready(cli: Cli) -> None:
         assert cli.prompts[:3] == [["one"], ["two"], ["three"]]
 
 
-async def test_the_agent_makes_a_pool_and_shares_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "pilothouse.driver.pool.Pool.__init__.__kwdefaults__",
-        {**(ph.Pool.__init__.__kwdefaults__ or {}), "transport": cli.transport},
-    )
-    monkeypatch.setattr("pilothouse.client.query_plan.CliTransport", cli.transport)
-    async with ph.Agent() as agent:
+async def test_changed_agents_share_the_pool(cli: Cli) -> None:
+    async with pool_of(cli) as pool:
+        agent = ph.Agent(transport=pool)
         await agent.prewarm()
         await agent.with_options(timeout=60.0).query("one")
         assert cli.prompts[0] == ["one"]
     assert not cli.running
-    await agent.aclose()
     assert (await agent.query("two")).text == "re: two"
-    await agent.prewarm()
-    await agent.aclose()
     assert not cli.running
 
 
@@ -315,7 +308,7 @@ async def test_the_preparation_has_a_limit(cli: Cli, monkeypatch: pytest.MonkeyP
 
 async def test_a_failed_prewarm_is_reported(cli: Cli) -> None:
     cli.answers["initialize"] = "x"
-    async with ph.Pool() as pool:
+    async with Pool() as pool:
         agent = ph.Agent(transport=pool, cli="/nowhere/claude")
         with pytest.raises(ph.CLINotFoundError):
             await agent.prewarm()
@@ -446,7 +439,7 @@ async def test_dropping_it_ends_the_children(cli: Cli) -> None:
 )
 def test_numbers_that_cannot_work(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ph.OptionsError, match=words):
-        ph.Pool(**settings)
+        Pool(**settings)
 
 
 async def test_settings_that_cannot_be_prewarmed_are_reported(cli: Cli) -> None:
@@ -458,6 +451,8 @@ async def test_settings_that_cannot_be_prewarmed_are_reported(cli: Cli) -> None:
             await agent.prewarm(3)
         with pytest.raises(ph.OptionsError, match=r"transport=Pool\(transport=…\)"):
             await ph.Agent(transport=cli.transport).prewarm()
+        with pytest.raises(ph.OptionsError, match=r"pip install 'pilothouse\[pool\]'"):
+            await ph.Agent().prewarm()
     assert not cli.children
 
 
@@ -466,7 +461,7 @@ def test_a_pool_follows_its_queries_to_the_next_loop() -> None:
         cli = Cli()
         pool = pool_of(cli)
 
-        async def main(pool: ph.Pool = pool, cli: Cli = cli) -> None:
+        async def main(pool: Pool = pool, cli: Cli = cli) -> None:
             agent = ph.Agent(transport=pool)
             await agent.prewarm()
             assert (await agent.query("one")).text == "re: one"
@@ -532,4 +527,4 @@ async def test_what_a_child_asks_while_it_gets_its_directory_is_answered(cli: Cl
 
 async def test_a_pool_is_booted_or_for_any_directory() -> None:
     with pytest.raises(ph.OptionsError, match="either booted or for any directory"):
-        ph.Pool(booted=True, any_directory=True)
+        Pool(booted=True, any_directory=True)
