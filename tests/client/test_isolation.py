@@ -16,6 +16,7 @@ from places import DOCS
 import pilothouse as ph
 from pilothouse.options.isolation import BUILT_IN_AGENTS, INHERITED_VARIABLES, inherit_variables, isolation_report
 from pilothouse.transports.watchdog import watchdog
+from pilothouse_policy import effective_policy
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="looks at modes of files")]
@@ -209,7 +210,7 @@ def test_other_options_do_not_loosen_it() -> None:
 
 
 def test_the_policy_knows_that_nothing_else_is_loaded() -> None:
-    unseen = ph.Options(isolation="strict").effective_policy().unseen
+    unseen = effective_policy(ph.Options(isolation="strict")).unseen
     assert [text.partition(" of")[0] for text in unseen] == ["managed settings"]
 
 

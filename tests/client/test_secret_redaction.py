@@ -21,6 +21,7 @@ import pytest
 import pilothouse as ph
 from pilothouse.options import PolicyWarning, render, render_child_env
 from pilothouse_native import NativeTransport
+from pilothouse_policy import effective_policy
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 # Queries are made to see how they are checked, and not run.
@@ -150,8 +151,8 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
         "explain": agent.options.explain(),
         "a row of explain": list(agent.options.explain().values()),
         "to_cli_args": options.to_cli_args(),
-        "policy": agent.effective_policy(),
-        "repr of the policy": repr(agent.effective_policy()),
+        "policy": effective_policy(agent),
+        "repr of the policy": repr(effective_policy(agent)),
         "servers": options.mcp_servers,
         "warnings": [str(warning.message) for warning in caught],
     }.items():
