@@ -31,7 +31,8 @@ PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-cli/pyprojec
   packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
   packages/pilothouse-fleet/pyproject.toml packages/pilothouse-host/pyproject.toml \
   packages/pilothouse-models/pyproject.toml packages/pilothouse-native/pyproject.toml \
-  packages/pilothouse-otel/pyproject.toml packages/pilothouse-pool/pyproject.toml \
+  packages/pilothouse-otel/pyproject.toml packages/pilothouse-policy/pyproject.toml \
+  packages/pilothouse-pool/pyproject.toml \
   packages/pilothouse-remote/pyproject.toml packages/pilothouse-testing/pyproject.toml \
   packages/pilothouse-transcripts/pyproject.toml
 # The extras that the tests need.

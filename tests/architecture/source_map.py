@@ -37,6 +37,7 @@ ABOUT = {
     "pilothouse_models": "a language model",
     "pilothouse_native": "without the CLI",
     "pilothouse_otel": "OpenTelemetry",
+    "pilothouse_policy": "what an agent may do, and why",
     "pilothouse_pool": "children started in advance",
     "pilothouse_remote": "the CLI elsewhere",
     "pilothouse_testing": "for tests of users",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.options import Policy, PolicyWarning
+from pilothouse.options import PolicyWarning
 from pilothouse.options.permission_rules import normalize_mcp_name
+from pilothouse_policy import Policy, effective_policy
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -132,7 +133,7 @@ async def call_each(
         missing = "No such tool available" in result.text
         happened[name] = "asks" if name in asked else "unavailable" if missing else result.text.replace("ran", "runs")
     assert happened.keys() == tools.keys()
-    return happened, ph.Options(**given).effective_policy()
+    return happened, effective_policy(ph.Options(**given))
 
 
 def make_settings(behavior: str, rules: list[str], *, in_settings: bool) -> dict[str, Any]:

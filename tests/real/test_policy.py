@@ -12,8 +12,9 @@ import pytest
 import pilothouse as ph
 from pilothouse.messages import SystemMessage
 from pilothouse.options import PolicyWarning
-from pilothouse.options.policy import CALL_KINDS
 from pilothouse.permissions import QuestionRequest
+from pilothouse_policy import effective_policy
+from pilothouse_policy.outcomes import CALL_DESCRIPTIONS
 from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -197,7 +198,7 @@ async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: Scri
     env = settings.pop("env", {})
     settings |= {"mcp_servers": {"own": ph.sdk_server("own", [f])}, "setting_sources": []}
     options = ph.Options(**settings) if given is None else ph.Options.preset(given, **settings)
-    policy = options.effective_policy()
+    policy = effective_policy(options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PolicyWarning)  # some are contradictions on purpose
         query = claude.ask(env={"IS_SANDBOX": None, **env}, **options.as_dict())
@@ -211,4 +212,4 @@ async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: Scri
 
 
 def _predicted(policy: Any, tool: str, kind: str) -> str:
-    return policy.outcome(tool, CALL_KINDS[kind])
+    return policy.outcome(tool, CALL_DESCRIPTIONS[kind])

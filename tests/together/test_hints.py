@@ -130,6 +130,16 @@ def test_a_name_of_a_package_that_is_not_installed(name: str, monkeypatch: pytes
         getattr(ph, name)
 
 
+@pytest.mark.parametrize("owner", [ph.Agent(), sync.Agent(), ph.Options()], ids=["agent", "blocking", "options"])
+def test_a_method_that_became_a_function_of_a_package(owner: Any) -> None:
+    named = "options" if isinstance(owner, ph.Options) else "agent"
+    with pytest.raises(AttributeError) as caught:
+        getattr(owner, "effective_policy")()  # noqa: B009 - type checkers know that it is gone
+    assert str(caught.value).endswith(
+        f"here it is pilothouse_policy.effective_policy({named}), with: pip install 'pilothouse[policy]'"
+    )
+
+
 def test_hints_name_what_is_there() -> None:
     result = ph.QueryResult([])
     assert {name for name in hints.RESULT_NAMES if name not in dir(result)} == set()
@@ -139,6 +149,10 @@ def test_hints_name_what_is_there() -> None:
             assert eval(first, {"pilothouse": ph}) is not None, first
     for name, home in hints.find_homes("pilothouse").items():
         assert hasattr(import_module(home), name), name
+    for (_, name), (call, _) in hints.MOVED_METHODS.items():
+        home, _, function = call.partition("(")[0].rpartition(".")
+        assert name == function
+        assert hasattr(import_module(home), function)
     for name, meant in hints.ARGUMENTS.items():
         assert meant in inspect.signature(Fleet).parameters, name
 

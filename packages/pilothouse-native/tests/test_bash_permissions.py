@@ -377,7 +377,7 @@ def test_bypassing_runs_the_rest(project: Workplace) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E83")
-@pytest.mark.filterwarnings("ignore::pilothouse.options.policy.PolicyWarning")
+@pytest.mark.filterwarnings("ignore::pilothouse.options.PolicyWarning")
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "plan", "dontAsk"])
 async def test_attacks_through_the_engine(scripted_model: ScriptedModel, tmp_path: Path, mode: Any) -> None:
     """The whole way: a repository with a trap for git, and commands that were once taken for harmless."""

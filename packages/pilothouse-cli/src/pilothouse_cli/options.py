@@ -23,6 +23,7 @@ from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
 from pilothouse_cli.screen import Screen
+from pilothouse_policy import effective_policy
 
 MAX_WIDTH = 110
 
@@ -30,7 +31,7 @@ MAX_WIDTH = 110
 async def show_options(request: OptionsRequest, screen: Screen) -> int:
     """Show the table or one option."""
     if request.policy:
-        policy = default_agent().effective_policy()
+        policy = effective_policy(default_agent())
         return _print(policy if request.json else None, str(policy), screen)
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)

@@ -22,7 +22,6 @@ from pilothouse.access.guard import RefusedRequestError, find_access
 from pilothouse.errors import PilothouseError, SessionNotFoundError
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import encode_json
-from pilothouse.options.policy import effective_policy
 from pilothouse.permissions import Asks
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse_fleet.results import run_row
@@ -30,6 +29,7 @@ from pilothouse_fleet.run import STATES, Run
 from pilothouse_fleet.submission import open_journal_for_reading
 from pilothouse_host.host import Host
 from pilothouse_host.sessions import RestSession
+from pilothouse_policy import effective_policy
 from pilothouse_transcripts import (
     SessionInfo,
     archive_session,

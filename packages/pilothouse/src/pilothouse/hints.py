@@ -69,6 +69,7 @@ PUBLIC_MODULES = (
     "pilothouse_native",
     "pilothouse_host",
     "pilothouse_otel",
+    "pilothouse_policy",
     "pilothouse_pool",
     "pilothouse_testing",
 )
@@ -85,10 +86,12 @@ MOVED: dict[str, tuple[str, str]] = {
     "ScriptedModel": ("pilothouse_testing", "testing"),
     "SessionStore": ("pilothouse_transcripts.stores", "transcripts"),
     "WebSocketTransport": ("pilothouse_remote", "remote"),
+    "effective_policy": ("pilothouse_policy", "policy"),
     "get_session_messages": ("pilothouse_transcripts", "transcripts"),
     "in_container": ("pilothouse_remote", "remote"),
     "in_pod": ("pilothouse_remote", "remote"),
     "list_sessions": ("pilothouse_transcripts", "transcripts"),
+    "match_denied_models": ("pilothouse_policy", "policy"),
     "on_host": ("pilothouse_remote", "remote"),
     "over_ssh": ("pilothouse_remote", "remote"),
 }
@@ -107,6 +110,12 @@ MOVED_MODULES: dict[str, tuple[str, str]] = {
     "transcripts": ("pilothouse_transcripts", "transcripts"),
 }
 """Modules of version 0.1 that are packages of their own: the same."""
+
+MOVED_METHODS: dict[tuple[str, str], tuple[str, str]] = {
+    ("Agent", "effective_policy"): ("pilothouse_policy.effective_policy(agent)", "policy"),
+    ("Options", "effective_policy"): ("pilothouse_policy.effective_policy(options)", "policy"),
+}
+"""Methods of version 0.1 that are functions of other packages: the call, and the extra that installs it."""
 
 RESULT_NAMES = frozenset(
     {
@@ -245,6 +254,9 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
             f"{text}: it belongs to the result, so await the query first, as in (await query).{name}; "
             f"without an event loop, use pilothouse.sync and query.result().{name}"
         )
+    if (cls.__name__, name) in MOVED_METHODS:
+        call, extra = MOVED_METHODS[cls.__name__, name]
+        return AttributeError(f"{text}: here it is {call}, with: pip install 'pilothouse[{extra}]'")
     use = ATTRIBUTES.get(cls.__name__, {}).get(name)
     if use is not None:
         return AttributeError(f"{text}: here it is {use}")

@@ -149,8 +149,6 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
         "explain": agent.options.explain(),
         "a row of explain": list(agent.options.explain().values()),
         "to_cli_args": options.to_cli_args(),
-        "policy": agent.effective_policy(),
-        "repr of the policy": repr(agent.effective_policy()),
         "servers": options.mcp_servers,
         "warnings": [str(warning.message) for warning in caught],
     }.items():

@@ -25,6 +25,7 @@ from pilothouse.client.result import OutputT
 from pilothouse.client.sessions import Session, make_prewarm_invocation
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
+from pilothouse.options.conflicts import PolicyWarning, find_conflicts
 from pilothouse.options.options import (
     NO_OPTIONS,
     VARIABLE_PREFIX,
@@ -33,7 +34,7 @@ from pilothouse.options.options import (
     read_environ,
     to_options,
 )
-from pilothouse.options.policy import PolicyWarning, find_policy_conflicts
+from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.signatures import show_options
 from pilothouse.similar_names import find_similar_name
 from pilothouse.tracebacks import user_class, user_function
@@ -41,7 +42,6 @@ from pilothouse.transports.base import CANNOT_PREWARM, TransportFactory
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
-    from pilothouse.options.policy import Policy
 
 
 SUBJECTS = frozenset({"agents", "allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "tools"}) | {
@@ -62,7 +62,7 @@ def warn_contradictions(layer: Options, settings: Options) -> None:
     """
     if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
         return
-    for text in find_policy_conflicts(settings):
+    for text in find_conflicts(PermissionFacts(settings)):
         warnings.warn(text, PolicyWarning, stacklevel=_user_stack_level())
 
 
@@ -251,23 +251,6 @@ class Agent:
         await settings.transport.prewarm(
             make_prewarm_invocation(settings, output_type=output_type, session=sessions), count
         )
-
-    def effective_policy(
-        self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
-    ) -> Policy:
-        """Compute what a query of this agent runs without asking, what asks, and what is denied.
-
-        Printing the policy shows a table. Nothing is started: the policy follows from the settings, and
-        `Policy.unseen` names other sources that may count.
-
-        Args:
-            options: settings that win over those of the agent, as for `query`.
-            **overrides: single settings that win over `options`.
-
-        Raises:
-            OptionsError: settings that cannot work.
-        """
-        return Options.stack(*self._layers(), _make_layer(options, overrides, "call")).effective_policy()
 
     def _settings(self, call: Options) -> Options:
         settings = Options.stack(*self._layers(), call)

@@ -20,9 +20,10 @@ from pilothouse.client.settings_check import add_settings_check
 from pilothouse.client.tool_bridge import ToolBridge, make_bridge
 from pilothouse.driver import HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
-from pilothouse.hooks.matchers import HookDispatcher
+from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.invocation import InitializeBody
+from pilothouse.options.permission_facts import may_run_shell_lines
 from pilothouse.options.value_structs import is_in_process_server
 from pilothouse.options.value_types import TRUE_WORDS
 from pilothouse.permissions.dispatcher import (
@@ -158,9 +159,6 @@ class RequestHandlers:
         is_guarded = any(getattr(options, name) is not None for name in DECIDING_OPTIONS)
         if version in _warned_versions or not (is_guarded or (options.hooks or {}).get("PreToolUse")):
             return
-        from pilothouse.hooks.matchers import calls_hooks_for
-        from pilothouse.options.policy import may_run_shell_lines
-
         if calls_hooks_for("PreSkillShellCommand", version) or not may_run_shell_lines(options):
             return
         _warned_versions.add(version)

@@ -27,13 +27,9 @@ if TYPE_CHECKING:
     from pilothouse.options.cli_settings import CliSandboxFilesystem as CliSandboxFilesystem
     from pilothouse.options.cli_settings import CliSandboxNetwork as CliSandboxNetwork
     from pilothouse.options.cli_settings import CliSettings as CliSettings
-    from pilothouse.options.denied_models import DeniedModelsMatch as DeniedModelsMatch
-    from pilothouse.options.denied_models import match_denied_models as match_denied_models
+    from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
     from pilothouse.options.isolation import IsolationReport as IsolationReport
     from pilothouse.options.isolation import isolation_report as isolation_report
-    from pilothouse.options.policy import Policy as Policy
-    from pilothouse.options.policy import PolicyRow as PolicyRow
-    from pilothouse.options.policy import PolicyWarning as PolicyWarning
     from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
     from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
     from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt

@@ -1,7 +1,7 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
 Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
-configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `policy` do the work of
+configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `presets` do the work of
 the methods. Must not do I/O.
 """
 
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 from pilothouse.errors import OptionsError
+from pilothouse.options.presets import PresetName, get_preset
 from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.settings import OptionSetters, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE, Option
 from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
 from pilothouse.tracebacks import user_class
-
-if TYPE_CHECKING:
-    from pilothouse.options.policy import Policy, PresetName
 
 
 @user_class
@@ -129,19 +127,8 @@ class Options(OptionValues):
         Raises:
             OptionsError: there is no such preset, or a setting is not valid.
         """
-        from pilothouse.options.policy import get_preset  # rarely needed
-
         preset = make_layer(get_preset(name), f"preset {name!r}")
         return Options.stack(preset, Options.layer(**settings))
-
-    def effective_policy(self) -> Policy:
-        """Return what runs unasked, what asks, what is denied, with these options; printing it shows a table.
-
-        Nothing is started, and no file is read: `Policy.unseen` names what else may matter.
-        """
-        from pilothouse.options.policy import effective_policy  # rarely needed
-
-        return effective_policy(self)
 
     def merge(self, other: Options | None) -> Options:
         """Return a copy in which every option that `other` sets wins, field by field."""

@@ -22,7 +22,6 @@ from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
-    from pilothouse.options.policy import Policy
     from pilothouse.sync.sessions import Session
 
 
@@ -76,11 +75,6 @@ class Agent:
     def with_options(self, *args: Any, **named: Any) -> Agent:
         """Return a new agent with changed settings; this one is not changed."""
         return self.wrap(self._agent.with_options(*args, **named))
-
-    @copy_method_signature(client.Agent.effective_policy)
-    def effective_policy(self, *args: Any, **named: Any) -> Policy:
-        """Return what this agent's queries allow, ask for and deny; see `pilothouse.Agent.effective_policy`."""
-        return self._agent.effective_policy(*args, **named)
 
     @overload
     def query(

@@ -6,26 +6,31 @@ import warnings
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.messages.core import PermissionMode
-from pilothouse.options import Policy, PolicyWarning
-from pilothouse.options.policy import (
-    CALL_KINDS,
+from pilothouse.options import PolicyWarning
+from pilothouse.options.conflicts import ASKED_DESPITE_RULES, ASKED_GROUPS
+from pilothouse.options.permission_facts import NEEDS_PERSON, TOOLS
+from pilothouse.options.presets import PRESETS
+from pilothouse_native import NativeTransport
+from pilothouse_policy import Policy, effective_policy
+from pilothouse_policy.outcomes import (
+    CALL_DESCRIPTIONS,
     MODE_DESCRIPTIONS,
     MODE_OUTCOMES,
     NOT_CHANGED_BY_RULES,
-    PRESETS,
     TOOL_CALL_KINDS,
 )
-from pilothouse_native import NativeTransport
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 
-INSIDE, ELSEWHERE = CALL_KINDS["read"], CALL_KINDS["read elsewhere"]
+INSIDE, ELSEWHERE = CALL_DESCRIPTIONS["read"], CALL_DESCRIPTIONS["read elsewhere"]
 
 
 def ask(request: ph.PermissionRequest) -> bool:
@@ -47,13 +52,96 @@ def test_every_mode_says_what_becomes_of_every_kind_of_call() -> None:
         == set(NOT_CHANGED_BY_RULES)
         == set(PermissionMode.__args__) - {"manual"}
     )
-    assert all(MODE_OUTCOMES[mode].keys() == CALL_KINDS.keys() for mode in MODE_OUTCOMES)
-    assert {kind for kinds in TOOL_CALL_KINDS.values() for kind in kinds} == CALL_KINDS.keys() - {"serve"}
+    assert all(MODE_OUTCOMES[mode].keys() == CALL_DESCRIPTIONS.keys() for mode in MODE_OUTCOMES)
+    assert {kind for kinds in TOOL_CALL_KINDS.values() for kind in kinds} == CALL_DESCRIPTIONS.keys() - {"serve"}
+
+
+@pytest.mark.parametrize("mode", MODE_OUTCOMES)
+def test_the_core_knows_which_groups_ask(mode: str) -> None:
+    """The core has one fact for each group of tools; here are the calls of each group."""
+    kinds = {group: TOOL_CALL_KINDS[tool] for tool, group in TOOLS.items()} | {"serve": ("serve",)}
+    asked = {
+        group: {kind for kind in kinds[group] if MODE_OUTCOMES[mode][kind] in ("asks", "judged")}
+        for group in kinds.keys() - {"ask", "plan"}
+    }
+    assert {group for group in asked if asked[group]} == ASKED_GROUPS.get(mode, set())
+    in_spite = {group for group in asked if asked[group] & NOT_CHANGED_BY_RULES[mode]}
+    assert in_spite == ASKED_DESPITE_RULES.get(mode, set())
+
+
+RULES = [
+    *(
+        "Read",
+        "Bash",
+        "Bash(git:*)",
+        "Edit",
+        "Edit(**)",
+        "Write",
+        "WebFetch",
+        "WebFetch(domain:x)",
+        "Skill(a)",
+        "Agent",
+    ),
+    *(
+        "mcp__shop",
+        "mcp__shop__f",
+        "mcp__*__get",
+        "mcp__*",
+        "mcp__other",
+        "*",
+        "Web*",
+        "Glob",
+        "NotebookEdit",
+        "bash(x)",
+    ),
+]
+some_rules = st.lists(st.sampled_from(RULES), min_size=1, max_size=4)
+
+
+@given(
+    mode=st.sampled_from([*MODE_OUTCOMES]),
+    allowed=some_rules,
+    permissions=st.dictionaries(st.sampled_from(["deny", "ask", "allow"]), some_rules),
+    tools=st.none() | st.lists(st.sampled_from(["Read", "Bash", "Edit", "WebFetch", "Skill", "Glob"]), min_size=1),
+    names=st.sets(st.sampled_from(["shop", "a__b"])),
+    restricted=st.booleans(),
+)
+def test_the_warning_about_a_function_agrees_with_the_rows(
+    mode: PermissionMode, allowed: Any, permissions: Any, tools: Any, names: set[str], restricted: bool
+) -> None:
+    policy = effective_policy(
+        ph.Options(
+            can_use_tool=ask,
+            permission_mode=mode,
+            allowed_tools=allowed,
+            settings={"permissions": permissions},
+            tools=tools,
+            mcp_servers=servers(*names),
+            restricted=restricted and mode != "bypassPermissions",  # they exclude each other
+        )
+    )
+    is_asked = any(row.outcome in ("asks", "judged") and row.tool not in NEEDS_PERSON for row in policy.rows)
+    assert any("is never called" in text for text in policy.warnings) is not is_asked
+
+
+def test_it_takes_what_has_options() -> None:
+    options = ph.Options(allowed_tools=["WebFetch"])
+    agent = ph.Agent(options)
+    expected = [row.outcome for row in effective_policy(options).rows]
+    for source in (agent, sync.Agent.wrap(agent), agent.query("go")):
+        assert [row.outcome for row in effective_policy(source).rows] == expected
+
+
+def test_it_refuses_what_cannot_run() -> None:
+    with pytest.raises(ph.OptionsError, match="fork_session"):
+        effective_policy(ph.Agent(fork_session=True))
+    with pytest.raises(ph.UsageError, match="expected an agent or Options, got dict"):
+        effective_policy({})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_row_says_what_decides_and_where_it_was_set() -> None:
     agent = ph.Agent(allowed_tools=["WebFetch"], permission_mode="acceptEdits")
-    policy = agent.effective_policy(disallowed_tools=["Write"])
+    policy = effective_policy(agent, disallowed_tools=["Write"])
     rows = {row.tool: row for row in policy.rows if not row.calls}
     assert (rows["WebFetch"].outcome, rows["WebFetch"].option, rows["WebFetch"].origin) == (
         "runs",
@@ -66,7 +154,7 @@ def test_a_row_says_what_decides_and_where_it_was_set() -> None:
         "call",
     )
     assert policy.mode_origin == "permission_mode, agent"
-    assert sync.Agent(allowed_tools=["WebFetch"]).effective_policy().outcome("WebFetch") == "runs"
+    assert effective_policy(sync.Agent(allowed_tools=["WebFetch"])).outcome("WebFetch") == "runs"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +187,7 @@ def test_a_row_says_what_decides_and_where_it_was_set() -> None:
     ],
 )
 def test_outcomes(settings: Any, tool: str, calls: str, outcome: str) -> None:
-    policy = ph.Options(**settings).effective_policy()
+    policy = effective_policy(ph.Options(**settings))
     if tool == "mcp__own__g":  # the others of a server of which one tool has a rule
         assert policy.rows_for("mcp__own")[0].outcome == outcome
     else:
@@ -123,14 +211,14 @@ def test_outcomes(settings: Any, tool: str, calls: str, outcome: str) -> None:
     ],
 )
 def test_rules_with_a_pattern_come_first(settings: Any, rule: str, outcome: str) -> None:
-    first = ph.Options(**settings).effective_policy().rows[0]
+    first = effective_policy(ph.Options(**settings)).rows[0]
     assert (first.tool, first.outcome) == (rule, outcome)
 
 
 def test_names_of_servers_are_compared_as_the_cli_does() -> None:
     options = ph.Options(mcp_servers=servers("my.shop"), permission_mode="bypassPermissions")
     with_rule = {
-        rule: options.with_(disallowed_tools=[rule]).effective_policy() for rule in ("mcp__my.shop", "mcp__my_shop")
+        rule: effective_policy(options.with_(disallowed_tools=[rule])) for rule in ("mcp__my.shop", "mcp__my_shop")
     }
     assert [with_rule["mcp__my.shop"].outcome(f"mcp__{name}") for name in ("my.shop", "my_shop")] == ["runs"] * 2
     assert [with_rule["mcp__my_shop"].outcome(f"mcp__{name}") for name in ("my.shop", "my_shop")] == ["unavailable"] * 2
@@ -139,21 +227,21 @@ def test_names_of_servers_are_compared_as_the_cli_does() -> None:
 
 def test_a_rule_that_the_cli_ignores_has_no_row() -> None:
     rules = ["Write(secrets/**)", "bash(git:*)", "mcp__shop__f(x)", "Edit(secrets/**)"]
-    policy = ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")).effective_policy()
+    policy = effective_policy(ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")))
     assert [row.tool for row in policy.rows if "(" in row.tool] == ["Edit(secrets/**)"]
     assert len(policy.warnings) == 3
 
 
 def test_wildcards_that_deny_apply_to_every_name() -> None:
     rules = ["Web*", "mcp__*__delete_*"]
-    policy = ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")).effective_policy()
+    policy = effective_policy(ph.Options(disallowed_tools=rules, mcp_servers=servers("shop")))
     assert policy.outcome("WebFetch") == policy.outcome("WebSearch") == "unavailable"
     assert policy.outcome("mcp__shop__delete_item") == "unavailable"
     assert policy.outcome("mcp__shop__get_item") == "denied"
 
 
 def test_calls_that_differ_must_be_named() -> None:
-    policy = ph.Options().effective_policy()
+    policy = effective_policy(ph.Options())
     with pytest.raises(KeyError, match="say which calls"):
         policy.outcome("Read")
     with pytest.raises(KeyError):
@@ -173,7 +261,7 @@ def test_printing_it_shows_everything() -> None:
         agents={"helper": ph.AgentDefinition(description="d", prompt="p", permission_mode="acceptEdits")},
         allow_dangerously_skip_permissions=True,
     ).with_origin("agent")
-    text = str(options.effective_policy())
+    text = str(effective_policy(options))
     assert text.startswith("permission mode: default (default): ")
     for part in (
         "permission requests go to can_use_tool",
@@ -194,7 +282,7 @@ def test_printing_it_shows_everything() -> None:
 
 
 def test_what_is_shut_off_is_not_called_unseen() -> None:
-    policy = ph.Options(setting_sources=[], strict_mcp_config=True).effective_policy()
+    policy = effective_policy(ph.Options(setting_sources=[], strict_mcp_config=True))
     assert [text.partition(" of")[0] for text in policy.unseen] == ["managed settings"]
 
 
@@ -223,7 +311,7 @@ def servers(*names: str) -> dict[str, Any]:
     ],
 )
 def test_shell_lines_of_skills_and_commands_are_unseen(settings: Any, named: str | None) -> None:
-    policy = ph.Options(**settings).effective_policy()
+    policy = effective_policy(ph.Options(**settings))
     found = [text for text in policy.unseen if "disableSkillShellExecution" in text]
     assert [text.partition(" run unasked")[0] for text in found] == (
         [f"shell lines in skills and commands of {named}"] if named else []
@@ -233,7 +321,7 @@ def test_shell_lines_of_skills_and_commands_are_unseen(settings: Any, named: str
 
 def test_the_preset_for_untrusted_repositories_asks_about_git() -> None:
     options = ph.Options.preset("untrusted_repository", settings={"permissions": {"allow": ["Bash(git status)"]}})
-    policy = options.with_(can_use_tool=ask).effective_policy()
+    policy = effective_policy(options.with_(can_use_tool=ask))
     assert (policy.rows[0].tool, policy.rows[0].outcome) == ("Bash(git:*)", "asks")  # the first row that matches counts
     assert not any("project" in text or ".mcp.json" in text for text in policy.unseen)
 
@@ -313,7 +401,7 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], rep
         query = ph.Agent().query("go", **settings)
     assert [warning.filename for warning in caught] == [__file__]
     del query
-    assert len(ph.Options(**settings).effective_policy().warnings) == 1
+    assert len(effective_policy(ph.Options(**settings)).warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -334,6 +422,17 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], rep
             "permission_mode": "bypassPermissions",
             "can_use_tool": ask,
             "settings": {"permissions": {"ask": ["Bash(git push:*)"]}},
+        },
+        {
+            "permission_mode": "bypassPermissions",
+            "can_use_tool": ask,
+            "settings": {"permissions": {"ask": ["Bash"]}},
+        },
+        {
+            "permission_mode": "bypassPermissions",
+            "can_use_tool": ask,
+            "mcp_servers": servers("shop"),
+            "settings": {"permissions": {"ask": ["mcp__shop__buy"]}},
         },
         {"disallowed_tools": ["*", "mcp__*", "NewToolOfTomorrow"]},
         {"tools": ["Read"], "disallowed_tools": ["Bash"]},
@@ -357,7 +456,7 @@ def test_what_makes_sense_is_quiet(settings: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ph.Agent(options)
-    assert options.effective_policy().warnings == ()
+    assert effective_policy(options).warnings == ()
 
 
 def test_a_layer_may_narrow_what_one_beneath_it_allows() -> None:
@@ -387,8 +486,8 @@ def test_presets_are_layers_that_explain_names() -> None:
     assert (rows["tools"].value, rows["tools"].origin) == ("['Read']", "agent")
     assert rows["permission_mode"].origin == "preset 'read_only'"
     assert rows["model"].origin == "agent"
-    assert agent.effective_policy().outcome("Write") == "unavailable"
-    assert agent.effective_policy(ph.Options.preset("full")).outcome("Write") == "runs"
+    assert effective_policy(agent).outcome("Write") == "unavailable"
+    assert effective_policy(agent.with_options(ph.Options.preset("full"))).outcome("Write") == "runs"
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
@@ -401,5 +500,19 @@ def test_another_peer_may_decide_otherwise() -> None:
     def noted(policy: Policy) -> bool:
         return any("native engine" in note for note in policy.notes)
 
-    assert noted(ph.Options(transport=NativeTransport).effective_policy())
-    assert not noted(ph.Options().effective_policy())
+    assert noted(effective_policy(ph.Options(transport=NativeTransport)))
+    assert not noted(effective_policy(ph.Options()))
+
+
+def test_the_policy_knows_that_nothing_else_is_loaded() -> None:
+    unseen = effective_policy(ph.Options(isolation="strict")).unseen
+    assert [text.partition(" of")[0] for text in unseen] == ["managed settings"]
+
+
+@pytest.mark.requirement("E76")
+def test_a_policy_shows_no_key() -> None:
+    key = "sk-ant-of-a-policy"
+    servers: Any = {"box": {"type": "http", "url": f"https://x/?t={key}", "headers": {"A": key}}}
+    agent = ph.Agent(api_key=key, env={"A_TOKEN": key}, mcp_servers=servers, settings={"env": {"B_KEY": key}})
+    policy = effective_policy(agent)
+    assert key not in f"{policy} {policy!r} {policy.rows!r} {policy.unseen!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilothouse.options import match_denied_models
+from pilothouse_policy import match_denied_models
 
 MODELS = [
     "opus",
