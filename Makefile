@@ -52,6 +52,7 @@ help:
 	@echo "make check   format, lint, import contracts, types, and a site without dead links; skips what has not changed"
 	@echo "make docs    the site, into build/site/"
 	@echo "make dist    the packages, into dist/, tried in a clean environment"
+	@echo "make lock    newer versions of the development tools and libraries, into constraints.txt"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
 	@echo "make bench   the benchmarks, about fifteen minutes; make bench-short: about two, and writes no file"
@@ -112,6 +113,13 @@ quick: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	@$(BIN)/python docs/build_site.py
 
+# Which versions CI and contributors install. uv finds one set for all Pythons and systems; pip reads it.
+lock: $(VENV)/made.stamp
+	@$(PIP) install --group lock
+	@echo '$(TESTED) pilothouse[ray]' | tr ' ' '\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links --group dev packages.txt - | \
+	  grep -v '^-e' > constraints.txt
+
 dist: $(VENV)/dev.stamp
 	@$(PIP) install --group dist
 	@$(BIN)/python -m pilothouse.provision cli
@@ -152,24 +160,24 @@ clean:
 	find packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Everything `demo` needs.
-$(VENV)/demo.stamp: packages.txt $(PYPROJECTS) $(VENV)/made.stamp
+$(VENV)/demo.stamp: packages.txt constraints.txt $(PYPROJECTS) $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
-	@$(PIP) install -r packages.txt 'pilothouse[local]'
+	@$(PIP) install -c constraints.txt -r packages.txt 'pilothouse[local]'
 	$(GET_LIBGOMP)
 	@touch $@
 
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
 # wheels of claude-agent-sdk carry a CLI of 170 MB, which nothing here runs: its source does.
-$(VENV)/dev.stamp: packages.txt pyproject.toml $(PYPROJECTS) $(VENV)/made.stamp
+$(VENV)/dev.stamp: packages.txt constraints.txt pyproject.toml $(PYPROJECTS) $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
-	@$(PIP) install -r packages.txt '$(TESTED)' --group dev --no-binary claude-agent-sdk
+	@$(PIP) install -c constraints.txt -r packages.txt '$(TESTED)' --group dev --no-binary claude-agent-sdk
 	$(GET_LIBGOMP)
 	@touch $@
 
 # Ray has 70 MB, and only `make test-combinations` needs it. For a Python without wheels of it nothing is installed.
 $(VENV)/ray.stamp: $(VENV)/dev.stamp
 	@echo "installing Ray into $(VENV)"
-	@$(PIP) install -r packages.txt 'pilothouse[ray]'
+	@$(PIP) install -c constraints.txt -r packages.txt 'pilothouse[ray]'
 	@touch $@
 
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that
@@ -192,4 +200,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test quick test-matrix test-combinations test-mutations test-elsewhere test-browser check docs dist soak fuzz bench bench-short bump-cli canary clean
+.PHONY: help demo test quick test-matrix test-combinations test-mutations test-elsewhere test-browser check docs lock dist soak fuzz bench bench-short bump-cli canary clean
