@@ -56,7 +56,7 @@ def test_make_runs_the_tests_and_the_linters(tmp_path: Path) -> None:
         assert f".venv/bin/{tool}\n" in check
     assert "-m pytest -n $((" in would_run("test")
     matrix = would_run("test-matrix")
-    assert "install -r packages.txt 'pilothouse[ray]'" in matrix
+    assert "install -c constraints.txt -r packages.txt 'pilothouse[ray]'" in matrix
     assert "[ray]" not in would_run("test") + check
     for part in (
         "PILOTHOUSE_REQUIRE_RAY=1",
