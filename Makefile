@@ -23,8 +23,8 @@ GET_LIBGOMP = @$(BIN)/python -c 'import xllamacpp' >/dev/null 2>&1 || { \
 	    echo "make: could not install libgomp1; the local model may not load"; \
 	}
 PYTEST_FLAGS =
-PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-cli/pyproject.toml \
-  packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
+PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-access/pyproject.toml \
+  packages/pilothouse-cli/pyproject.toml packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
   packages/pilothouse-fleet/pyproject.toml packages/pilothouse-host/pyproject.toml \
   packages/pilothouse-models/pyproject.toml packages/pilothouse-native/pyproject.toml \
   packages/pilothouse-otel/pyproject.toml packages/pilothouse-remote/pyproject.toml \

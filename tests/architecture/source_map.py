@@ -28,7 +28,7 @@ NO_CODE = {
 }  # fmt: skip
 
 ABOUT = {
-    "access": "who may send requests; shares",
+    "pilothouse_access": "who may send requests; shares",
     "pilothouse_cli": "the command",
     "pilothouse_compat": "claude_agent_sdk",
     "pilothouse_doors": "front ends, editors",

@@ -57,9 +57,9 @@ PUBLIC_MODULES = (
     "pilothouse.tools",
     "pilothouse.errors",
     "pilothouse.transports",
-    "pilothouse.access",
     "pilothouse.instrumentation",
     "pilothouse.provision",
+    "pilothouse_access",
     "pilothouse_remote",
     "pilothouse_transcripts",
     "pilothouse_transcripts.stores",
@@ -93,6 +93,7 @@ MOVED: dict[str, tuple[str, str]] = {
 """Names that people look for here: the package that has each, and the extra that installs it."""
 
 MOVED_MODULES: dict[str, tuple[str, str]] = {
+    "access": ("pilothouse_access", "access"),
     "compat": ("pilothouse_compat", "compat"),
     "fleet": ("pilothouse_fleet", "fleet"),
     "language_model": ("pilothouse_models", "models"),
