@@ -87,8 +87,10 @@ MOVED: dict[str, tuple[str, str]] = {
     "in_container": ("pilothouse_remote", "remote"),
     "in_pod": ("pilothouse_remote", "remote"),
     "list_sessions": ("pilothouse_transcripts", "transcripts"),
+    "ntfy": ("pilothouse_doors.notify", "doors"),
     "on_host": ("pilothouse_remote", "remote"),
     "over_ssh": ("pilothouse_remote", "remote"),
+    "webhook": ("pilothouse_doors.notify", "doors"),
 }
 """Names that people look for here: the package that has each, and the extra that installs it."""
 
