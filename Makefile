@@ -27,14 +27,6 @@ PYTEST_FLAGS =
 # `make test PACKAGE=fleet` runs the tests of pilothouse-fleet, `make test PACKAGE=pilothouse` those of the core.
 PACKAGE =
 TESTS_OF_PACKAGE = $(PACKAGE:%=packages/*%/tests)
-PYPROJECTS = packages/pilothouse/pyproject.toml packages/pilothouse-cli/pyproject.toml \
-  packages/pilothouse-compat/pyproject.toml packages/pilothouse-doors/pyproject.toml \
-  packages/pilothouse-fleet/pyproject.toml packages/pilothouse-host/pyproject.toml \
-  packages/pilothouse-models/pyproject.toml packages/pilothouse-native/pyproject.toml \
-  packages/pilothouse-otel/pyproject.toml packages/pilothouse-policy/pyproject.toml \
-  packages/pilothouse-pool/pyproject.toml \
-  packages/pilothouse-remote/pyproject.toml packages/pilothouse-testing/pyproject.toml \
-  packages/pilothouse-transcripts/pyproject.toml
 # The extras that the tests need.
 TESTED = pilothouse[langchain,local,mcp,objects,postgres,pydantic-ai,redis,schema,server]
 VERSION = latest
@@ -160,7 +152,7 @@ clean:
 	find packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Everything `demo` needs.
-$(VENV)/demo.stamp: packages.txt constraints.txt $(PYPROJECTS) $(VENV)/made.stamp
+$(VENV)/demo.stamp: packages.txt constraints.txt packages/*/pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse into $(VENV)"
 	@$(PIP) install -c constraints.txt -r packages.txt 'pilothouse[local]'
 	$(GET_LIBGOMP)
@@ -168,7 +160,7 @@ $(VENV)/demo.stamp: packages.txt constraints.txt $(PYPROJECTS) $(VENV)/made.stam
 
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
 # wheels of claude-agent-sdk carry a CLI of 170 MB, which nothing here runs: its source does.
-$(VENV)/dev.stamp: packages.txt constraints.txt pyproject.toml $(PYPROJECTS) $(VENV)/made.stamp
+$(VENV)/dev.stamp: packages.txt constraints.txt pyproject.toml packages/*/pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
 	@$(PIP) install -c constraints.txt -r packages.txt '$(TESTED)' --group dev --no-binary claude-agent-sdk
 	$(GET_LIBGOMP)

@@ -28,10 +28,10 @@ NO_CODE = {
 }  # fmt: skip
 
 ABOUT = {
-    "access": "who may send requests; shares",
+    "pilothouse_access": "who may send requests; shares",
     "pilothouse_cli": "the command",
     "pilothouse_compat": "claude_agent_sdk",
-    "pilothouse_doors": "front ends, editors",
+    "pilothouse_doors": "front ends, editors, notifications",
     "pilothouse_fleet": "many runs, in a journal",
     "pilothouse_host": "a server of sessions",
     "pilothouse_models": "a language model",

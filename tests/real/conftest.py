@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -20,7 +21,7 @@ from pilothouse.messages import Message, UnknownMessage
 from pilothouse.messages.base import UnknownPart
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import PINNED_VERSION
-from pilothouse.transports.discovery import parse_version, probe_version
+from pilothouse.transports.discovery import parse_version
 from pilothouse_testing import ScriptedModel
 
 
@@ -76,14 +77,20 @@ class Claude:
         return [part for message in messages for part in unknown_parts(message)]
 
     @property
+    def version(self) -> tuple[int, ...]:
+        return read_version(self.path)
+
+    @property
     def is_pinned(self) -> bool:
-        return read_version(self.path) == parse_version(PINNED_VERSION)
+        return self.version == parse_version(PINNED_VERSION)
 
 
 @cache
 def read_version(path: str) -> tuple[int, ...]:
     """The version of this CLI; that of the managed copy is known, and `make canary` passes others."""
-    return parse_version(probe_version(path, os.environ).version) or ()
+    env = {"PATH": os.defpath, "HOME": "/nowhere", "DISABLE_AUTOUPDATER": "1"}
+    ran = subprocess.run([path, "--version"], env=env, capture_output=True, text=True, timeout=30, check=True)
+    return parse_version(ran.stdout) or ()
 
 
 def skip_if_older(path: str, settings: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from process_checks import eventually
 
 from pilothouse import sync as ph
-from pilothouse.transports.discovery import probe_version
+from pilothouse.transports.discovery import parse_version
 from pilothouse_testing import ScriptedModel, ToolUse
 
 pytestmark = pytest.mark.real_cli
@@ -138,7 +138,7 @@ def test_a_session(converse: Callable[..., ph.Session], scripted_model: Scripted
         assert "".join(session.query("What is my name?").text_stream()) == "noted"
         assert "My name is Alice" in str(scripted_model.requests[-1].messages)
         assert session.pid in claude.processes()
-        assert (session.restarts, session.info.version()) == (0, probe_version(claude.path, os.environ).version)
+        assert (session.restarts, parse_version(session.info.version())) == (0, claude.version)
         assert session.mcp.status() == []
         assert session.set_model("opus") is not None
         before = session.id

@@ -8,11 +8,12 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from command_process import Command, Ran
 
 from pilothouse.provision.artifacts import load_pins
-from pilothouse.transports.discovery import probe_version
+from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.doctor import OLD_PIN_DAYS, check_pin
 from pilothouse_testing import FakeCLI
 
@@ -61,7 +62,7 @@ def claude() -> Any:
 @pytest.mark.requirement("L62", "E49")
 def test_a_healthy_place(doctor: Doctor, real_cli: str) -> None:
     (file := doctor.directory / "pilothouse.toml").write_text('model = "opus"\nmax_turns = 4')
-    version = probe_version(real_cli, os.environ).version
+    version = anyio.run(ask_version, real_cli, os.environ)
     ran = doctor.run("--cli", real_cli, "--config", str(file), ANTHROPIC_API_KEY=SECRET, PILOTHOUSE_EFFORT="low")
     assert (ran.code, ran.err) == (0, "")
     assert SECRET not in ran.out

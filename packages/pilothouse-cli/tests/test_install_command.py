@@ -27,7 +27,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedInstallation:
     monkeypatch.setattr(discovery, "USUAL_DIRECTORIES", ())
-    monkeypatch.setattr(discovery, "_found_paths", {})
     installation = ManagedInstallation(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{installation.bin}:/usr/bin:/bin")
     return installation
@@ -183,7 +182,6 @@ async def test_on_the_way_to_another_command(
     assert len(installation.runs()) == 1
     for wanted, env in (("global", {}), ("/nowhere/claude", {}), ("bundled", {"PILOTHOUSE_INSTALL": "0"})):
         await Seen().run("--uninstall")
-        monkeypatch.setattr(discovery, "_found_paths", {})
         with pytest.raises(CLINotFoundError):
             await ensure_cli(wanted, {**installation.env, **env}, seen.screen)
     installation.npm("fail")

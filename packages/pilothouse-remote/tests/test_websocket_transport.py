@@ -15,10 +15,10 @@ from process_checks import until
 from served_host import TOKEN
 from served_transports import LIMIT, PLAIN, QUICK, host_with_proxy, read, served
 
-from pilothouse.access import RefusedRequestError
 from pilothouse.errors import CLIStartError, RemoteError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport, MemoryPeer, MemoryTransport
+from pilothouse_access import RefusedRequestError
 from pilothouse_remote import Backoff
 from pilothouse_remote.transport import WebSocketTransport
 from pilothouse_testing.conformance import MEMORY_PEERS

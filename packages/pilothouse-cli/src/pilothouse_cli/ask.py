@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
-import anyio.to_thread
 import msgspec
 
 from pilothouse.client import Query, QueryResult, default_agent
@@ -28,7 +27,8 @@ from pilothouse.errors import (
 from pilothouse.messages import Message, encode
 from pilothouse.options import Options, Settings, render_child_env
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.transports.discovery import check_version, find_cli
+from pilothouse.transports.discovery import find_cli
+from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import describe_failure, explain_failure, quote_question, report_failure
 from pilothouse_cli.flags import AskRequest, RunRequest
 from pilothouse_cli.progress import TRUNCATED_NOTE, ProgressPrinter, is_truncated
@@ -183,7 +183,7 @@ class AskRun:
         env = render_child_env(self._options, os.environ)
         try:
             path = find_cli(self._options.cli, env)
-            await anyio.to_thread.run_sync(check_version, path, env)
+            await ask_version(path, env)
         except (CLINotFoundError, CLIVersionError) as better:
             return better
         return error

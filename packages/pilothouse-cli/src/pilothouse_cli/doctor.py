@@ -29,7 +29,7 @@ from pilothouse.client.sessions import Session
 from pilothouse.client.settings_check import describe_lost, get_source
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
-from pilothouse.options import TABLE, Invocation, Options
+from pilothouse.options import TABLE, Options
 from pilothouse.options.lost_settings import find_dead_rules, find_lost, format_path
 from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
 from pilothouse.options.secrets import Redactor, secret_values
@@ -37,8 +37,9 @@ from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root, load_pins
 from pilothouse.provision.installer import is_pinned_file
 from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact, managed_cli_path
 from pilothouse.similar_names import find_similar_name
-from pilothouse.transports.discovery import OLDEST_SUPPORTED, check_version, find_cli, parse_version
+from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_version
 from pilothouse_cli.ask import write_line
+from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
 from pilothouse_cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
 from pilothouse_cli.flags import DoctorRequest
@@ -291,7 +292,7 @@ async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
         managed = await anyio.to_thread.run_sync(_make_managed_result, path)
         if managed.status == "failed":  # it is not run
             return [managed]
-        version = await anyio.to_thread.run_sync(check_version, path, os.environ)
+        version = await ask_version(path, os.environ)
     except PilothouseError as error:
         failure = describe_failure(error)
         return [CheckResult("cli", "failed", failure.line, " ".join(failure.advice))]
@@ -477,24 +478,13 @@ async def _check_far_side(context: DoctorContext) -> Iterable[CheckResult]:
         words = "doctor can try ssh:, podman:, docker: and pod:"
         return [CheckResult("other side", "failed", "this transport starts no command", words)]
     started = time.perf_counter()
-    output = b""
     try:
-        await transport.start(Invocation(cli="auto", argv=("--version",), env={}))
-        with anyio.fail_after(ROUND_TRIP_SECONDS):
-            while data := await transport.receive():
-                output += data
-            ending = await transport.exit_info()
-    except (PilothouseError, TimeoutError) as error:
+        version = await read_version(transport, "auto", {}, "claude over there", ROUND_TRIP_SECONDS)
+    except PilothouseError as error:
         failure = describe_failure(error)
         return [CheckResult("other side", "failed", failure.line, " ".join(failure.advice))]
-    finally:
-        await transport.close()
-    version = output.decode("utf-8", "replace").strip()
-    if ending.exit_code != 0 or parse_version(version.split(" ")[0]) is None:
-        detail = f"`claude --version` ended with {ending.exit_code or ending.signal}: {version} {ending.stderr}"
-        return [CheckResult("other side", "failed", detail.strip(), "run the command by hand")]
     where = f"the end of `{shlex.join(transport.prefix)}`, {time.perf_counter() - started:.1f} s"
-    return [_make_version_result(where, version.split(" ")[0], "claude")]
+    return [_make_version_result(where, version, "claude")]
 
 
 _FAR_CHECKS = (_check_program, _check_configuration, _check_claude_settings, _check_far_side)

@@ -23,7 +23,8 @@ from pilothouse.options import Options, Settings
 from pilothouse.provision.cli_installation import install_cli, managed_versions, uninstall_cli
 from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
 from pilothouse.transports.concurrency import run_cancellable
-from pilothouse.transports.discovery import check_version, find_cli, may_install
+from pilothouse.transports.discovery import find_cli, may_install
+from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import FAILED, join_lines
 from pilothouse_cli.flags import InstallAction, InstallRequest
 from pilothouse_cli.screen import Progress, Screen
@@ -99,7 +100,7 @@ async def _find(report: _InstallReport) -> Path:
 
 async def _check_executable(path: Path) -> None:
     """Check that the executable runs: a library may be missing, or the directory may forbid execution."""
-    version = await to_thread.run_sync(check_version, str(path), os.environ)
+    version = await ask_version(str(path), os.environ)
     if version != PINNED_VERSION:
         raise ProvisionError(f"{path} says that it is version {version}, and not {PINNED_VERSION}")
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pilothouse.access.owners import Owner
 from pilothouse.client import Agent, default_agent
 from pilothouse.errors import UsageError
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse_access.owners import Owner
 from pilothouse_cli.flags import ServeRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_pool import Pool

@@ -1,1 +1,1 @@
-"""Front ends and editors on sessions of Claude Code: AG-UI, Vercel's AI SDK UI, ACP."""
+"""Where people meet sessions of Claude Code: front ends (AG-UI, Vercel's AI SDK UI), editors (ACP), notifications."""

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import anyio
 
-from pilothouse.access.guard import RefusedRequestError
 from pilothouse.errors import AskSettledError
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.permissions import (
@@ -32,6 +31,7 @@ from pilothouse.permissions import (
     Settlement,
 )
 from pilothouse.permissions.requests import read_request, read_subject
+from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal
 from pilothouse_host.policy import HostPolicy
 

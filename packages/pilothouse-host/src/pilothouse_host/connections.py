@@ -20,8 +20,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pilothouse.access.guard import SLOT_KEY
-from pilothouse.access.owners import Access, Owner, Shares
+from pilothouse_access.guard import SLOT_KEY
+from pilothouse_access.owners import Access, Owner, Shares
 
 _log = logging.getLogger("pilothouse.server")
 

@@ -23,8 +23,6 @@ import anyio
 import anyio.abc
 from msgspec import Struct
 
-from pilothouse.access.guard import RefusedRequestError
-from pilothouse.access.owners import OPERATOR, Owner, Shares
 from pilothouse.client import Query
 from pilothouse.client.on_behalf import ConfinedTransport
 from pilothouse.client.prompt import Prompt
@@ -39,6 +37,8 @@ from pilothouse.options.table import TABLE
 from pilothouse.transports import CliTransport, Transport
 from pilothouse.transports.base import TransportWrapper
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse_access.guard import RefusedRequestError
+from pilothouse_access.owners import OPERATOR, Owner, Shares
 from pilothouse_host.inbox import InboxTransport
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal
 from pilothouse_host.policy import (

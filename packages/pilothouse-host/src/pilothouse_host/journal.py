@@ -19,12 +19,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from pilothouse.access.owners import OPERATOR, Owner
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 from pilothouse.transports import ExitInfo
 from pilothouse.transports.concurrency import LoopCondition, run_blocking
+from pilothouse_access.owners import OPERATOR, Owner
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]

@@ -17,8 +17,6 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pilothouse.access.guard import RefusedRequestError
-from pilothouse.access.owners import OPERATOR, Owner
 from pilothouse.client.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
 from pilothouse.errors import LineDecodeError, OptionsError, PilothouseError, ProtocolError, UsageError
 from pilothouse.messages.json_lines import decode_line, encode_json
@@ -39,6 +37,8 @@ from pilothouse.options.table import (
     TextFlag,
 )
 from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
+from pilothouse_access.guard import RefusedRequestError
+from pilothouse_access.owners import OPERATOR, Owner
 from pilothouse_remote.messages import LaunchMessage
 
 _log = logging.getLogger("pilothouse.server")

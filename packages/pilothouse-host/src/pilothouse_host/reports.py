@@ -18,12 +18,12 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pilothouse.access.guard import RefusedRequestError, find_access
 from pilothouse.errors import PilothouseError, SessionNotFoundError
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.permissions import Asks
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_fleet.results import run_row
 from pilothouse_fleet.run import STATES, Run
 from pilothouse_fleet.submission import open_journal_for_reading

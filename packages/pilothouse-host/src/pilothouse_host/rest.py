@@ -17,8 +17,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from pilothouse.access.guard import ACCESS_STATUSES, RETRY_SECONDS, RefusedRequestError, find_access
-from pilothouse.access.owners import Owner
 from pilothouse.errors import (
     AskSettledError,
     LineDecodeError,
@@ -30,6 +28,8 @@ from pilothouse.errors import (
 )
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.permissions import Ask
+from pilothouse_access.guard import ACCESS_STATUSES, RETRY_SECONDS, RefusedRequestError, find_access
+from pilothouse_access.owners import Owner
 from pilothouse_host import reports
 from pilothouse_host.asks import check_permanent_changes
 from pilothouse_host.host import Host

@@ -20,7 +20,6 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.access.guard import RefusedRequestError
 from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.sessions import Session
@@ -32,6 +31,7 @@ from pilothouse.transports import ExitInfo, Transport
 from pilothouse.transports.base import TransportWrapper
 from pilothouse.transports.concurrency import LoopCondition
 from pilothouse.transports.settings_answer import StoredOutput
+from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.asks import MAX_EVENT_TEXT, HostAsks
 from pilothouse_host.journal import TAIL_BYTES, JournaledSession, JournalError, OutputJournal, OutputLog
 from pilothouse_host.policy import ControlRequestRefusedError, InputFilter

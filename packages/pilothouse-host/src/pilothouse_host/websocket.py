@@ -13,9 +13,9 @@ from contextlib import suppress
 import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pilothouse.access.guard import RefusedRequestError, find_access
 from pilothouse.errors import PilothouseError, ProtocolError, UsageError
 from pilothouse.transports import ExitInfo
+from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_host.host import Host
 from pilothouse_host.journal import OutputPrunedError
 from pilothouse_host.sessions import WebSocketSession

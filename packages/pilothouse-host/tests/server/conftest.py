@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from served_host import Served, settings
 
-from pilothouse.access import guard
+from pilothouse_access import guard
 from pilothouse_host import Host
 
 MakeHost = Callable[..., Served]

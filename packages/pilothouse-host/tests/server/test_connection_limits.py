@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from served_host import TOKEN, Program, Served
 
-from pilothouse.access import guard
-from pilothouse.access.owners import OPERATOR, Access
 from pilothouse.errors import UsageError
+from pilothouse_access import guard
+from pilothouse_access.owners import OPERATOR, Access
 from pilothouse_host import application, check_token, connections
 from pilothouse_host.application import compute_connection_limit, raise_descriptor_limit
 from pilothouse_testing import FakeCLI

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.access.owners import OPERATOR, Owner
 from pilothouse.errors import UsageError
 from pilothouse.transports import ExitInfo
+from pilothouse_access.owners import OPERATOR, Owner
 from pilothouse_host.journal import (
     RESTARTED_DETAIL,
     JournaledSession,

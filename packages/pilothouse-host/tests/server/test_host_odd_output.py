@@ -17,8 +17,8 @@ from session_cli import Cli, Say, bash_request
 from test_host_races import finish, opened, until
 from test_rest import until as wait_until
 
-from pilothouse.access.owners import OPERATOR
 from pilothouse.permissions import Ask
+from pilothouse_access.owners import OPERATOR
 from pilothouse_host import rest
 from pilothouse_testing import frames
 

@@ -15,9 +15,9 @@ import pytest
 from served_host import LIMIT, Served, settings
 from session_cli import Cli, Say, bash_request, hang, start_task
 
-from pilothouse.access import RefusedRequestError
-from pilothouse.access.owners import OPERATOR
 from pilothouse.permissions import Ask
+from pilothouse_access import RefusedRequestError
+from pilothouse_access.owners import OPERATOR
 from pilothouse_host import Host, journal, rest
 from pilothouse_host.sessions import RestSession
 from pilothouse_testing import frames

@@ -19,8 +19,8 @@ import pytest
 from served_host import ARGV, LIMIT, TOKEN, Program, Served, prompt
 
 import pilothouse as ph
-from pilothouse.access import guard
 from pilothouse.errors import RemoteError
+from pilothouse_access import guard
 from pilothouse_host import application, host
 from pilothouse_models.endpoints import EndpointModels, openai_routes
 from pilothouse_remote import on_host

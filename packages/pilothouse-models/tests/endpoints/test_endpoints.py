@@ -21,8 +21,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 import pilothouse as ph
-from pilothouse.access import guard
-from pilothouse.access.owners import Owner
+from pilothouse_access import guard
+from pilothouse_access.owners import Owner
 from pilothouse_models.endpoints import EndpointModels, application, openai_routes
 from pilothouse_models.endpoints.exchange import StopTextFilter
 from pilothouse_testing import FakeCLI, frames

@@ -12,8 +12,8 @@ import openai
 import pytest
 from endpoint_server import LIMIT, TOKEN, Connect, EndpointServer, call_text, speak
 
-from pilothouse.access import guard
-from pilothouse.access.request_ids import RequestIds
+from pilothouse_access import guard
+from pilothouse_access.request_ids import RequestIds
 from pilothouse_models.endpoints import EndpointModels, application
 from pilothouse_testing import FakeCLI, frames
 

@@ -45,7 +45,7 @@ Three roots of blame, and the answer itself::
     │   ├── ToolTimeout (TimeoutError) the tool took too long
     │   └── ToolResultError            the result cannot be sent
     ├── RemoteError                    a host cannot be reached, refuses, or is lost (`.code`)
-    ├── RefusedRequestError            a route or a host refuses a request (`.code`); in `pilothouse.access`
+    ├── RefusedRequestError            a route or a host refuses a request (`.code`); in `pilothouse_access`
     ├── JournalError                   a host cannot write its journal; in `pilothouse_host`
     ├── OutputPrunedError              the host no longer keeps the requested output; in `pilothouse_host`
     ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); in `pilothouse_fleet`

@@ -57,9 +57,9 @@ PUBLIC_MODULES = (
     "pilothouse.tools",
     "pilothouse.errors",
     "pilothouse.transports",
-    "pilothouse.access",
     "pilothouse.instrumentation",
     "pilothouse.provision",
+    "pilothouse_access",
     "pilothouse_remote",
     "pilothouse_transcripts",
     "pilothouse_transcripts.stores",
@@ -92,12 +92,15 @@ MOVED: dict[str, tuple[str, str]] = {
     "in_pod": ("pilothouse_remote", "remote"),
     "list_sessions": ("pilothouse_transcripts", "transcripts"),
     "match_denied_models": ("pilothouse_policy", "policy"),
+    "ntfy": ("pilothouse_doors.notify", "doors"),
     "on_host": ("pilothouse_remote", "remote"),
     "over_ssh": ("pilothouse_remote", "remote"),
+    "webhook": ("pilothouse_doors.notify", "doors"),
 }
 """Names that people look for here: the package that has each, and the extra that installs it."""
 
 MOVED_MODULES: dict[str, tuple[str, str]] = {
+    "access": ("pilothouse_access", "access"),
     "compat": ("pilothouse_compat", "compat"),
     "fleet": ("pilothouse_fleet", "fleet"),
     "language_model": ("pilothouse_models", "models"),

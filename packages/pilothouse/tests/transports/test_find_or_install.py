@@ -30,7 +30,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedInstallation:
     monkeypatch.setattr(discovery, "USUAL_DIRECTORIES", ())
-    monkeypatch.setattr(discovery, "_found_paths", {})
     monkeypatch.setattr("pilothouse.transports.discovery._failures", {})
     return ManagedInstallation(tmp_path, monkeypatch)
 

@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pilothouse.access.guard import AccessRules, GetOwner, find_application_access
 from pilothouse.client import Agent
 from pilothouse.client.event_reader import TextReader
 from pilothouse.errors import Interrupted, PilothouseError
@@ -41,6 +40,7 @@ from pilothouse.events import (
 )
 from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask, ElicitationRequest
+from pilothouse_access.guard import AccessRules, GetOwner, find_application_access
 from pilothouse_doors.ui.history import CONTEXT_END, CONTEXT_START, LOST_PROMPT, PastTurn
 from pilothouse_doors.ui.http import get_text, make_json, make_route, open_stream, read_body
 from pilothouse_doors.ui.threads import CLIENT_TOOL_PREFIX, FrontEndError, Thread, Threads, Turn, settle

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, request_response
 from starlette.types import Receive, Scope, Send
 
-from pilothouse.access.guard import RETRY_SECONDS, AccessGuard, AccessRules, RefusedRequestError
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages.json_lines import encode_json
+from pilothouse_access.guard import RETRY_SECONDS, AccessGuard, AccessRules, RefusedRequestError
 from pilothouse_doors.ui.threads import FrontEndError
 
 HEARTBEAT_SECONDS = 15.0

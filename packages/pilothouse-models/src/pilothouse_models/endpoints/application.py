@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import msgspec
 
-from pilothouse.access.guard import AccessGuard, AccessRules, GetOwner, RefusedRequestError, find_application_access
-from pilothouse.access.owners import Access, Owner
-from pilothouse.access.request_ids import REQUEST_ID_KEY, RequestIds
 from pilothouse.errors import UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta
 from pilothouse.messages.json_lines import encode_json
+from pilothouse_access.guard import AccessGuard, AccessRules, GetOwner, RefusedRequestError, find_application_access
+from pilothouse_access.owners import Access, Owner
+from pilothouse_access.request_ids import REQUEST_ID_KEY, RequestIds
 from pilothouse_models import AnswerFailed, AnswerFinished
 from pilothouse_models.endpoints import anthropic_messages, openai_chat, openai_responses
 from pilothouse_models.endpoints.exchange import (

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
 
-from pilothouse.access.owners import ShareLimiter
 from pilothouse.client import Agent
 from pilothouse.client.on_behalf import ConfinedTransports
 from pilothouse.client.queries import Query
@@ -15,6 +14,7 @@ from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCallS
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
 from pilothouse.tools.content import json_text
+from pilothouse_access.owners import ShareLimiter
 from pilothouse_models import (
     AnswerFailed,
     AnswerFinished,

@@ -37,7 +37,7 @@ from pilothouse.options.invocation import InitializeLine
 from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
 from pilothouse.transports import Health, Transport
 from pilothouse.transports.concurrency import LoopCondition
-from pilothouse.transports.discovery import warn_if_executable_is_old, warn_if_old
+from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet
@@ -737,11 +737,7 @@ class ChildRun(OwnedTask):
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
-        executable = self.transport.facts.executable
-        if message.claude_code_version:
-            warn_if_old(message.claude_code_version)
-        elif executable is not None:  # CLIs up to at least 2.0.0 do not send it
-            warn_if_executable_is_old(executable)
+        warn_if_old(message.claude_code_version, self.transport.facts.executable)
 
     def _on_status(self, message: StatusMessage) -> None:
         self.permission_mode = message.permission_mode or self.permission_mode

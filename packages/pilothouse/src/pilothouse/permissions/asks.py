@@ -456,8 +456,8 @@ class Asks(AskView):
     Args:
         timeout: seconds until an ask that nobody settles is denied; None: no limit. Default one hour.
         on_ask: `f(ask)`, sync or async, called for each new one; cancelled as soon as the ask is settled.
-        notify: further functions of this kind, such as `ntfy("topic")` of `pilothouse.permissions.notify`. One that
-            fails is logged.
+        notify: further functions of this kind, such as `ntfy("topic")` of `pilothouse_doors.notify`. One that fails
+            is logged.
 
     Raises:
         UsageError: a function does not take one argument, or `timeout` is not valid.

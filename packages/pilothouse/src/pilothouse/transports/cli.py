@@ -23,7 +23,7 @@ from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.transports.base import ExitInfo, Health, Transport, TransportFacts
 from pilothouse.transports.child import ChildProcess, ExitStatus, spawn
 from pilothouse.transports.concurrency import run_blocking
-from pilothouse.transports.discovery import cached_cli, drop_cached_cli, find_or_install_cli
+from pilothouse.transports.discovery import find_or_install_cli
 from pilothouse.transports.process_start import UserAccount
 from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.watchdog import KILL, watchdog
@@ -195,13 +195,9 @@ class CliTransport(Transport):
         if not env.get("HOME") and (problem := await run_blocking(_find_home_error, account)):
             raise problem
         arguments = [*invocation.argv, *file_flags, *invocation.trailing_args]
-        executable = cached_cli(invocation.cli, invocation.env)
-        if executable is not None:
-            try:
-                return self._spawn([executable, *arguments], invocation, env, account)
-            except (OSError, ValueError):  # it may have been removed; search again and report that
-                drop_cached_cli(invocation.cli, invocation.env)
-        executable = await find_or_install_cli(invocation.cli, invocation.env)
+        executable = invocation.cli
+        if not os.path.isabs(executable):  # noqa: PTH117
+            executable = await find_or_install_cli(executable, invocation.env)
         argv = [executable, *arguments]
         try:
             return self._spawn(argv, invocation, env, account)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from pilothouse.errors import CLIStartError, ProcessError
+from pilothouse.transports.discovery import make_not_found_error
 
 if sys.platform != "win32":
     import pwd
@@ -29,6 +30,7 @@ _REASONS = {
     errno.ELOOP: "its path is a circle of symbolic links",
     errno.ENAMETOOLONG: "its path is too long",
 }
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 def make_start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
@@ -40,14 +42,13 @@ def make_start_error(error: OSError | ValueError, executable: str, cwd: str | No
         cwd: its working directory; None: that of this process.
         size: bytes of its arguments and environment.
     """
-    return CLIStartError(f"could not start {executable}: {explain_start_failure(error, executable, cwd, size)}")
-
-
-def explain_start_failure(error: OSError | ValueError, executable: str, cwd: str | None = None, size: int = 0) -> str:
-    """Explain an error of `Popen` as half a sentence about "it", the executable."""
     if isinstance(error, ValueError):
-        return _explain_value_error(error)
-    return _explain_os_error(error, executable, cwd, size)
+        reason = _explain_value_error(error)
+    elif error.errno in _MISSING and not Path(executable).exists():
+        return make_not_found_error(executable, [executable])
+    else:
+        reason = _explain_os_error(error, executable, cwd, size)
+    return CLIStartError(f"could not start {executable}: {reason}")
 
 
 def make_files_error(error: OSError) -> ProcessError:
@@ -87,8 +88,11 @@ def _explain_os_error(error: OSError, executable: str, cwd: str | None, size: in
         directory = _explain_directory(cwd)
         if directory:
             return directory
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return _explain_missing(executable)
+    if error.errno in _MISSING:
+        return (
+            "the file exists, but the interpreter in its first line or the system library it is linked to does not;"
+            " install that, or give another path as `cli`"
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return _explain_denied(executable)
     known = _REASONS.get(error.errno or 0)
@@ -107,15 +111,6 @@ def _explain_directory(cwd: str) -> str:
     except OSError as error:
         return f"the working directory {cwd} cannot be used: {error.strerror}"
     return ""
-
-
-def _explain_missing(executable: str) -> str:
-    if Path(executable).exists():
-        return (
-            "the file exists, but the interpreter in its first line or the system library it is linked to does not;"
-            " install that, or give another path as `cli`"
-        )
-    return "there is no such file any more; install it again or give another path as `cli`"
 
 
 def _explain_denied(executable: str) -> str:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from msgspec import Struct, field
 
-from pilothouse.access.owners import OPERATOR, Access, Owner, Shares
 from pilothouse.errors import PilothouseError, UsageError
+from pilothouse_access.owners import OPERATOR, Access, Owner, Shares
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request

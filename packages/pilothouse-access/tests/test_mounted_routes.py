@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
 import pilothouse as ph
-from pilothouse.access import guard
-from pilothouse.access.guard import AccessGuard, AccessRules, find_application_access
-from pilothouse.access.owners import Owner
+from pilothouse_access import guard
+from pilothouse_access.guard import AccessGuard, AccessRules, find_application_access
+from pilothouse_access.owners import Owner
 from pilothouse_doors.ui import agui_route, vercel_route
 from pilothouse_models.endpoints import EndpointModels, anthropic_routes, openai_routes
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.access.owners import OPERATOR, Access, Owner, ShareLimiter, Shares
+from pilothouse_access.owners import OPERATOR, Access, Owner, ShareLimiter, Shares
 
 ANN, BOB, CAROL = (Owner(name) for name in ("ann", "bob", "carol"))
 ALL = frozenset({OPERATOR, ANN, BOB, CAROL})

@@ -8,6 +8,6 @@ Start with `owners`, which knows no HTTP::
 The guard is plain ASGI: this package needs no web framework.
 """
 
-from pilothouse.access.guard import RefusedRequestError as RefusedRequestError
-from pilothouse.access.owners import OPERATOR as OPERATOR
-from pilothouse.access.owners import Owner as Owner
+from pilothouse_access.guard import RefusedRequestError as RefusedRequestError
+from pilothouse_access.owners import OPERATOR as OPERATOR
+from pilothouse_access.owners import Owner as Owner

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 import anyio
+from anyio import to_thread
 
-from pilothouse.callbacks import run_in_worker
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options.secrets import is_secret_name
-from pilothouse.permissions.asks import Ask
+from pilothouse.permissions import Ask
 
 DEFAULT_TIMEOUT = 10.0
 
@@ -130,7 +130,9 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str], timeout: float) -> None:
     request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - http or https
-    await run_in_worker(partial(_send, request, timeout))
+    # A thread of its own: a slow server holds up neither the end of the ask nor other work of the program.
+    own = anyio.CapacityLimiter(1)
+    await to_thread.run_sync(partial(_send, request, timeout), abandon_on_cancel=True, limiter=own)
 
 
 def _send(request: urllib.request.Request, timeout: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from threading import Thread
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.permissions import Ask, PermissionRequest
-from pilothouse.permissions.notify import command, ntfy, webhook
+from pilothouse_doors.notify import command, ntfy, webhook
 
 pytestmark = pytest.mark.anyio
 
@@ -105,3 +107,12 @@ async def test_a_command_that_hangs_is_killed() -> None:
 async def test_wrong_settings(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError):
         make()
+
+
+async def test_a_server_that_does_not_answer_holds_nothing_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        before = anyio.to_thread.current_default_thread_limiter().borrowed_tokens
+        with anyio.move_on_after(0.2) as scope, anyio.fail_after(5):
+            await webhook(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=2)(make_ask())
+        assert scope.cancelled_caught
+        assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == before
