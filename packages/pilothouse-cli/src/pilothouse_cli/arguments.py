@@ -20,7 +20,7 @@ import shtab
 from pilothouse import __version__
 from pilothouse.options import TABLE, Option, value_types
 from pilothouse.options.value_types import InvalidValueError, make_parse_error
-from pilothouse.similar_names import find_similar_name
+from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from rich.text import Text
 
 from pilothouse.client import default_agent
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options, Settings
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.support import Redactor, encode_json, secret_values
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.failures import FAILED, describe_failure, report_failure
 from pilothouse_cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest

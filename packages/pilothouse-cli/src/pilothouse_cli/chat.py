@@ -21,9 +21,8 @@ from pilothouse.errors import AuthenticationError, CLIExitedError, Interrupted, 
 from pilothouse.messages import ResultMessage
 from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Options, Settings
-from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions import Allow, Deny, PermissionRequest
-from pilothouse.similar_names import find_similar_name
+from pilothouse.support import Redactor, find_similar_name, secret_values
 from pilothouse_cli.ask import make_run_options
 from pilothouse_cli.chat_editor import EditorInput
 from pilothouse_cli.chat_input import ChatInput, CtrlC, PipeInput, Terminal, TerminalPrompter

@@ -20,9 +20,8 @@ import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import from_dict
-from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions.requests import read_request
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.support import LoopCondition, Redactor, secret_values
 from pilothouse_cli.chat_input import preview_call
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import ChatRequest

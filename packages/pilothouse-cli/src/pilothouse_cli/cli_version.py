@@ -10,8 +10,7 @@ import anyio
 from pilothouse.errors import CLIVersionError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.transports import ExitInfo, Transport
-from pilothouse.transports.cli import CliTransport
+from pilothouse.transports import CliTransport, ExitInfo, Transport
 from pilothouse.transports.discovery import parse_version
 
 ANSWER_SECONDS = 10.0

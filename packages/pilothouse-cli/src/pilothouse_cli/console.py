@@ -27,7 +27,7 @@ import anyio
 
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import run_blocking
 from pilothouse_cli import serve
 from pilothouse_cli.doctor import check_credentials
 from pilothouse_cli.failures import explain_missing_key, report_failure

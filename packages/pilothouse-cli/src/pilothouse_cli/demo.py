@@ -20,7 +20,7 @@ from pilothouse import __version__
 from pilothouse.client import Query
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Options, Settings
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.support import Redactor, secret_values
 from pilothouse_cli.ask import forward_messages
 from pilothouse_cli.failures import FAILED, find_credentials, get_own_command, report_failure
 from pilothouse_cli.flags import DemoRequest

@@ -22,21 +22,20 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse import __version__
-from pilothouse.client import Query, default_agent
+from pilothouse.client import Query, Session, default_agent
 from pilothouse.client.config_file import CONFIG_VARIABLE, get_config_file, printable
 from pilothouse.client.controls import EffectiveSettings
-from pilothouse.client.sessions import Session
 from pilothouse.client.settings_check import describe_lost, get_source
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
 from pilothouse.options import TABLE, Options
 from pilothouse.options.lost_settings import find_dead_rules, find_lost, format_path
 from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
-from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.provision.artifacts import CACHE_VARIABLE, cache_root, load_pins
+from pilothouse.provision import managed_cli_path
+from pilothouse.provision.artifacts import CACHE_VARIABLE, load_pins
 from pilothouse.provision.installer import is_pinned_file
-from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact, managed_cli_path
-from pilothouse.similar_names import find_similar_name
+from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact
+from pilothouse.support import Redactor, cache_root, find_similar_name, secret_values
 from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_version
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version

@@ -25,7 +25,7 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.options.credentials import KEY_VARIABLE, PROVIDER_NAMES, TOKEN_VARIABLES
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.support import Redactor, secret_values
 from pilothouse.transports.discovery import find_cli
 from pilothouse_cli.screen import Screen
 

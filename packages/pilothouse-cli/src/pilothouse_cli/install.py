@@ -20,9 +20,9 @@ from anyio import to_thread
 
 from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError
 from pilothouse.options import Options, Settings
-from pilothouse.provision.cli_installation import install_cli, managed_versions, uninstall_cli
-from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
-from pilothouse.transports.concurrency import run_cancellable
+from pilothouse.provision import install_cli, managed_cli, managed_cli_path, managed_versions, uninstall_cli
+from pilothouse.provision.pinned_files import PINNED_VERSION
+from pilothouse.support import run_cancellable
 from pilothouse.transports.discovery import find_cli, may_install
 from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import FAILED, join_lines

@@ -18,7 +18,7 @@ from pilothouse.options import TABLE, Option
 from pilothouse.options.options import get_variable_name
 from pilothouse.options.table import describe_target
 from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
-from pilothouse.similar_names import find_similar_name
+from pilothouse.support import find_similar_name
 from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest

@@ -17,8 +17,8 @@ from anyio import to_thread
 from pilothouse.client import QueryResult
 from pilothouse.driver.failures import missing_result_error
 from pilothouse.messages import Message, ResultMessage, encode
-from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.protocol import Connection
+from pilothouse.support import Redactor, secret_values
 from pilothouse_cli.ask import make_result_body, write_line
 from pilothouse_cli.failures import report_failure
 from pilothouse_cli.flags import ReplayRequest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.client import Agent, default_agent
 from pilothouse.errors import UsageError
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import run_blocking
 from pilothouse_access.owners import Owner
 from pilothouse_cli.flags import ServeRequest
 from pilothouse_cli.screen import Screen

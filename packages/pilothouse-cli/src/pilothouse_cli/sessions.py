@@ -18,7 +18,7 @@ import msgspec
 
 import pilothouse_transcripts as transcripts
 from pilothouse.errors import SessionNotFoundError, UsageError
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_cli import flags
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.screen import Screen

@@ -20,7 +20,7 @@ from pilothouse.client import Agent, default_agent
 from pilothouse.client.result import OutputT
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.options import RetryPolicy
-from pilothouse.tracebacks import user_class
+from pilothouse.support import user_class
 from pilothouse_fleet.journals.base import FleetJournalError, Journal
 from pilothouse_fleet.limits import (
     INTERRUPTION_POLICIES,

@@ -17,7 +17,7 @@ from pilothouse.client import Agent
 from pilothouse.errors import OptionsError
 from pilothouse.instrumentation import collect_observers, enter_contexts, notify_all
 from pilothouse.options import render
-from pilothouse.options.secrets import Redactor, invocation_secrets
+from pilothouse.support import Redactor, invocation_secrets
 from pilothouse_fleet.run import FleetStatus, Run
 
 

@@ -20,10 +20,9 @@ from msgspec.structs import replace
 from pilothouse.client.result import OutputT
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import StructuredOutputError, UsageError
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options
-from pilothouse.tracebacks import user_class
-from pilothouse.transports.concurrency import LoopCondition, make_loop_caller
+from pilothouse.support import LoopCondition, encode_json, user_class
+from pilothouse.transports.concurrency import make_loop_caller
 from pilothouse_fleet.run import Run
 
 T = TypeVar("T")

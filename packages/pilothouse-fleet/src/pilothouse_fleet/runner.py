@@ -25,7 +25,7 @@ from pilothouse import __version__
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import ArtifactsError, PilothouseError, SessionNotFoundError, UsageError, WorkspaceError
 from pilothouse.messages import Message
-from pilothouse.transports.concurrency import LoopCondition, run_blocking
+from pilothouse.support import LoopCondition, run_blocking
 from pilothouse_fleet.limits import RESUME_PROMPT
 from pilothouse_fleet.run import Run, RunState
 from pilothouse_fleet.workspaces.artifacts import Artifacts

@@ -22,7 +22,7 @@ from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.support import LoopCondition
 from pilothouse_fleet.journals.base import FleetJournalError, Journal
 from pilothouse_fleet.limits import (
     Budget,

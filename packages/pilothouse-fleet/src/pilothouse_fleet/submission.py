@@ -13,9 +13,8 @@ import msgspec
 from pilothouse.client.agent import check_agent
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import UsageError
-from pilothouse.messages.base import to_json_values
 from pilothouse.options import TABLE, Options
-from pilothouse.options.secrets import mask
+from pilothouse.support import mask, to_json_values
 from pilothouse_fleet.journals.base import FleetJournalError, Journal, MemoryJournal
 from pilothouse_fleet.journals.sqlite import SqliteJournal
 from pilothouse_fleet.run import Run, digest_prompt

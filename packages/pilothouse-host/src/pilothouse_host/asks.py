@@ -16,7 +16,6 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.errors import AskSettledError
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.permissions import (
     AddDirectories,
     Allow,
@@ -31,6 +30,7 @@ from pilothouse.permissions import (
     Settlement,
 )
 from pilothouse.permissions.requests import read_request, read_subject
+from pilothouse.support import encode_json
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal
 from pilothouse_host.policy import HostPolicy

@@ -23,20 +23,15 @@ import anyio
 import anyio.abc
 from msgspec import Struct
 
-from pilothouse.client import Query
+from pilothouse.client import Query, Session
 from pilothouse.client.on_behalf import ConfinedTransport
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.sessions import Session
 from pilothouse.client.settings_check import SentSettings, check_taken
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
-from pilothouse.messages.json_lines import encode_json
-from pilothouse.options import Invocation, Options, render
+from pilothouse.options import TABLE, Invocation, Options, render
 from pilothouse.options.options import read_config_table
-from pilothouse.options.secrets import invocation_secrets, mask
-from pilothouse.options.table import TABLE
-from pilothouse.transports import CliTransport, Transport
-from pilothouse.transports.base import TransportWrapper
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import encode_json, invocation_secrets, mask, run_blocking
+from pilothouse.transports import CliTransport, Transport, TransportWrapper
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_access.owners import OPERATOR, Owner, Shares
 from pilothouse_host.inbox import InboxTransport

@@ -11,13 +11,12 @@ import anyio
 import anyio.abc
 
 from pilothouse.errors import LineDecodeError
-from pilothouse.messages.json_lines import decode_line
 from pilothouse.permissions import Asks
 from pilothouse.permissions.dispatcher import ElicitationDispatcher, PermissionDispatcher
 from pilothouse.protocol.control_frames import success_line
 from pilothouse.protocol.frame_reader import CompleteLines
-from pilothouse.transports import Transport
-from pilothouse.transports.base import TransportWrapper
+from pilothouse.support import decode_line
+from pilothouse.transports import Transport, TransportWrapper
 
 
 class InboxTransport(TransportWrapper):

@@ -20,10 +20,16 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.messages.json_lines import decode_line, encode_json
-from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
+from pilothouse.support import (
+    LoopCondition,
+    SqliteFileError,
+    create_private_file,
+    decode_line,
+    encode_json,
+    open_database,
+    run_blocking,
+)
 from pilothouse.transports import ExitInfo
-from pilothouse.transports.concurrency import LoopCondition, run_blocking
 from pilothouse_access.owners import OPERATOR, Owner
 
 T = TypeVar("T")

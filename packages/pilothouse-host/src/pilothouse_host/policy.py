@@ -19,13 +19,10 @@ from msgspec.structs import replace
 
 from pilothouse.client.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
 from pilothouse.errors import LineDecodeError, OptionsError, PilothouseError, ProtocolError, UsageError
-from pilothouse.messages.json_lines import decode_line, encode_json
-from pilothouse.options import Invocation, PrivateFile
+from pilothouse.options import TABLE, Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
-from pilothouse.options.secrets import secret_values
 from pilothouse.options.table import (
-    TABLE,
     Flag,
     JsonFlag,
     PathFlag,
@@ -37,6 +34,7 @@ from pilothouse.options.table import (
     TextFlag,
 )
 from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
+from pilothouse.support import decode_line, encode_json, secret_values
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_access.owners import OPERATOR, Owner
 from pilothouse_remote.messages import LaunchMessage

@@ -19,10 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pilothouse.errors import PilothouseError, SessionNotFoundError
-from pilothouse.messages.base import to_json_values
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.permissions import Asks
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import encode_json, run_blocking, to_json_values
 from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_fleet.results import run_row
 from pilothouse_fleet.run import STATES, Run

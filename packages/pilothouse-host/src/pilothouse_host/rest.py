@@ -26,8 +26,8 @@ from pilothouse.errors import (
     SessionClosedError,
     UsageError,
 )
-from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.permissions import Ask
+from pilothouse.support import decode_line, encode_json
 from pilothouse_access.guard import ACCESS_STATUSES, RETRY_SECONDS, RefusedRequestError, find_access
 from pilothouse_access.owners import Owner
 from pilothouse_host import reports

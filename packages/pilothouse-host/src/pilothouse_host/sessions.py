@@ -20,16 +20,13 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.client import Query
+from pilothouse.client import Query, Session
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.sessions import Session
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, CompleteLines
-from pilothouse.transports import ExitInfo, Transport
-from pilothouse.transports.base import TransportWrapper
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.support import LoopCondition, encode_json
+from pilothouse.transports import ExitInfo, Transport, TransportWrapper
 from pilothouse.transports.settings_answer import StoredOutput
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.asks import MAX_EVENT_TEXT, HostAsks

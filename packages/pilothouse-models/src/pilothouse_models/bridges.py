@@ -29,9 +29,9 @@ from pilothouse.messages import (
 )
 from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet
 from pilothouse.protocol.control_frames import merge_hook_outputs
-from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError, unknown_tool_message
+from pilothouse.tools import Tool, ToolContext, ToolError, ToolFailure, ToolInputError
+from pilothouse.tools.calls import unknown_tool_message
 from pilothouse.tools.content import make_error_result, make_text_block, to_model_content
-from pilothouse.tools.tool import Tool
 from pilothouse_models.xml.prompt import CallAnswer, new_nonce, results_content, system_prompt
 from pilothouse_models.xml.reply_reader import ParsedReply, ReplyReader
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
 from pilothouse.errors import ExecutionError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
-from pilothouse.similar_names import find_similar_name
+from pilothouse.support import find_similar_name
 from pilothouse.tools.content import json_text
 from pilothouse_models import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse_models.endpoints.exchange import MAX_ATTEMPTS, StopTextFilter

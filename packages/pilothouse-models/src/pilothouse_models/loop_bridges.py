@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from pilothouse.client import Middleware, NextPrompt
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.middleware import Middleware
 from pilothouse.client.resume_state import NO_SNAPSHOT
 from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryRun
+from pilothouse.driver import PromptMessage, Prompts, QueryRun
 from pilothouse.errors import OptionsError
 from pilothouse.hooks import HookMatcher
 from pilothouse.messages import Message, ResultMessage

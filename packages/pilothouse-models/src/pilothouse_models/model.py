@@ -14,15 +14,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from pilothouse.client import Agent
-from pilothouse.client.queries import Query
+from pilothouse.client import Agent, Query
 from pilothouse.client.resume_state import NO_SNAPSHOT
 from pilothouse.client.settings_check import is_on_this_machine
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
+from pilothouse.support import user_class
 from pilothouse.tools.content import make_text_block
-from pilothouse.tracebacks import user_class
 from pilothouse_models.output import OUTPUT_DEMAND, AnswerOutput
 from pilothouse_models.request import CallWarning, MessageConverter, RequestTools, ToolSources
 from pilothouse_models.stream import AbortSignal, GenerateResult, ModelRun, Stream

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pilothouse.client.structured_output import OUTPUT_TOOL, OutputSchema, find_json
 from pilothouse.errors import StructuredOutputError
 from pilothouse.events import TextDelta, TextRetracted, ToolCall, ToolCallDelta, ToolCallStarted
-from pilothouse.messages.base import to_json_values
+from pilothouse.support import to_json_values
 from pilothouse.tools.content import json_text
 
 _DESCRIPTION: Final = "Takes your final answer. Call it once, when you need no other tool."

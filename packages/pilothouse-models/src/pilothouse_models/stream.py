@@ -15,9 +15,9 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilothouse.client import Query
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.queries import MessageIterator as Messages
-from pilothouse.client.queries import Query
 from pilothouse.client.result import make_result_error
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError, StructuredOutputError, UsageError
 from pilothouse.events import (
@@ -40,13 +40,12 @@ from pilothouse.messages import (
     ToolUseBlock,
     Usage,
 )
-from pilothouse.messages.base import to_json_values
 from pilothouse.options import Options
 from pilothouse.options.permission_rules import RuleSet
-from pilothouse.tools import sdk_server
-from pilothouse.tools.calls import ToolError, ToolFailure, ToolInputError, unknown_tool_message
+from pilothouse.support import to_json_values, user_class
+from pilothouse.tools import ToolError, ToolFailure, ToolInputError, sdk_server
+from pilothouse.tools.calls import unknown_tool_message
 from pilothouse.tools.content import to_model_content
-from pilothouse.tracebacks import user_class
 from pilothouse_models.bridges import (
     InvocationResult,
     LoopStep,

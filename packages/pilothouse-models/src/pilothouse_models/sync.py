@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pilothouse.options import Options
-from pilothouse.sync.portal import Portal, get_portal
-from pilothouse.tracebacks import user_class
+from pilothouse.support import get_portal, user_class
+from pilothouse.sync.portal import Portal
 from pilothouse_models import GenerateResult, ModelEvent
 from pilothouse_models import LanguageModel as AsyncLanguageModel
 from pilothouse_models import Stream as AsyncStream

@@ -18,8 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pilothouse.errors import UsageError
-from pilothouse.options.secrets import mask
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import mask, run_blocking
 from pilothouse_native.wire import JsonObject, as_object
 
 TIMEOUT_SECONDS: Final = 600.0

@@ -17,9 +17,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from pilothouse.errors import LineDecodeError
-from pilothouse.messages.json_lines import decode_line
 from pilothouse.options import PrivateFile
-from pilothouse.transports.concurrency import LoopCondition, run_blocking
+from pilothouse.support import LoopCondition, decode_line, run_blocking
 from pilothouse_native import frames, prompts
 from pilothouse_native.api import ApiError, MessagesApi
 from pilothouse_native.configuration import (

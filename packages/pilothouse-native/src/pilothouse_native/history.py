@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
-from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.support import decode_line, encode_json
 from pilothouse_native.wire import JsonObject, as_object
 from pilothouse_transcripts.conversation import read_conversation
 from pilothouse_transcripts.edits import make_timestamp

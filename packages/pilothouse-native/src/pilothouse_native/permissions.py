@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, PermissionRule, RuleSet, matches_wildcard
+from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet, matches_wildcard
+from pilothouse.permissions import PermissionRule
 from pilothouse_native.tools.base import Workplace
 from pilothouse_native.tools.grep_program import covers_parts
 from pilothouse_native.wire import JsonObject

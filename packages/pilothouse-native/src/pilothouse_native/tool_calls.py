@@ -17,7 +17,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import run_blocking
 from pilothouse_native import frames
 from pilothouse_native.configuration import PERMISSION_MODES
 from pilothouse_native.hooks import HookOutcome

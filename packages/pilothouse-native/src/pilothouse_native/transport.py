@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.transports.base import ExitInfo, TransportFacts
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import run_blocking
+from pilothouse.transports import ExitInfo, TransportFacts
 from pilothouse.transports.memory import ENDED_BY_CLOSE, InProcessTransport
 from pilothouse_native.api import MISSING_PACKAGE, MessagesApi
 from pilothouse_native.engine import Engine

@@ -18,8 +18,7 @@ from typing import Any, Final
 import anyio
 from msgspec import Struct, field
 
-from pilothouse.messages.json_lines import encode_json
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import encode_json, run_blocking
 from pilothouse_native import frames, prompts
 from pilothouse_native.api import ApiError, InvalidStreamError, StreamedReply
 from pilothouse_native.history import History

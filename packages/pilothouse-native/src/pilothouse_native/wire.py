@@ -15,7 +15,7 @@ import anyio
 from anyio import create_memory_object_stream
 from anyio.streams.memory import MemoryObjectSendStream
 
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 
 JsonObject: TypeAlias = dict[str, Any]
 

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import RemoteError, UsageError
-from pilothouse.messages import Message
-from pilothouse.messages.decoder import FrameDecoder
+from pilothouse.messages import FrameDecoder, Message
 from pilothouse.options import Options
 from pilothouse.protocol.control_frames import encode_line
 from pilothouse_remote.link import Backoff

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from pilothouse.errors import CLINotFoundError, CLIStartError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.transports.base import ExitInfo, Health, TransportFacts
+from pilothouse.support import find_program
+from pilothouse.transports import CliTransport, ExitInfo, Health, TransportFacts
 from pilothouse.transports.child import ChildProcess, ExitStatus, signal_name, spawn
-from pilothouse.transports.cli import CliTransport, make_redactor
-from pilothouse.transports.discovery import find_program
+from pilothouse.transports.cli import make_redactor
 from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.watchdog import KILL
 from pilothouse_remote.shell_supervisor import (
@@ -38,7 +38,7 @@ from pilothouse_remote.shell_supervisor import (
 )
 
 if TYPE_CHECKING:
-    from pilothouse.options.secrets import Redactor
+    from pilothouse.support import Redactor
 
 START_SECONDS = 60.0
 """Seconds until the supervisor must have answered."""

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from pilothouse.errors import CLIStartError, PilothouseError, ProtocolError, RemoteError
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.support import LoopCondition
 from pilothouse_remote.link import MAX_MISSED_HEARTBEATS, Backoff, Link, ReceiveWindow, SendBuffer
 from pilothouse_remote.messages import (
     LINK_VERSION,

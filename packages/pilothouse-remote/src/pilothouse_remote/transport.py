@@ -20,16 +20,9 @@ from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
-from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import (
-    STARTED_BEFORE,
-    Delivery,
-    ExitInfo,
-    Health,
-    HealthState,
-    Transport,
-    TransportFacts,
-)
+from pilothouse.support import Redactor, invocation_secrets
+from pilothouse.transports import Delivery, ExitInfo, Health, HealthState, Transport, TransportFacts
+from pilothouse.transports.base import STARTED_BEFORE
 from pilothouse.transports.stderr import StderrLog
 from pilothouse_remote.connection import RemoteConnection
 from pilothouse_remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter

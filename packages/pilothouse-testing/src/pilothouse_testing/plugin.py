@@ -147,7 +147,7 @@ def _find_cli(given: str | None) -> tuple[Path | None, str]:
     """Return the CLI, or the reason why there is none."""
     if given:
         return (Path(given), "") if Path(given).is_file() else (None, f"{CLI_VARIABLE}={given} is not a file")
-    from pilothouse.provision.pinned_files import managed_cli_path
+    from pilothouse.provision import managed_cli_path
 
     path = managed_cli_path()
     if path.is_file():

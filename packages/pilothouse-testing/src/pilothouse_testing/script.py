@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from pilothouse.options.secrets import MASK
+from pilothouse.support import MASK
 
 
 class Gate:

@@ -19,8 +19,8 @@ import pytest
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.transports.base import Transport
-from pilothouse.transports.memory import MemoryPeer, Script
+from pilothouse.transports import MemoryPeer, Transport
+from pilothouse.transports.memory import Script
 
 # ruff: noqa: D102 - the name of a test says what it does
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 from msgspec import Struct
 
 from pilothouse.errors import UsageError
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_transcripts.conversation import Conversation
 from pilothouse_transcripts.paths import SUFFIX, StrPath, get_sidecar_directory, open_file, require_file
 from pilothouse_transcripts.rows import (

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from pilothouse.errors import SessionNotFoundError, UsageError
-from pilothouse.messages import AssistantMessage, Message, UserMessage
-from pilothouse.messages.api_messages import (
+from pilothouse.messages import (
+    AssistantMessage,
     DocumentBlock,
     ImageBlock,
+    Message,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    document_text,
+    UserMessage,
 )
-from pilothouse.messages.base import to_json_values
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.messages.api_messages import document_text
+from pilothouse.support import encode_json, to_json_values
 from pilothouse_transcripts.conversation import get_session_messages
 from pilothouse_transcripts.paths import StrPath, require_file
 from pilothouse_transcripts.rows import OnProblem, ignore_problem

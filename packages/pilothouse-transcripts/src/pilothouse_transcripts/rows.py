@@ -13,10 +13,16 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from pilothouse.errors import LineDecodeError
-from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage
-from pilothouse.messages.decoder import CoercionFailure, FrameDecoder, coerce_struct
-from pilothouse.messages.json_lines import decode_line
-from pilothouse.messages.system_subtypes import CompactMetadata
+from pilothouse.messages import (
+    AssistantMessage,
+    CompactBoundaryMessage,
+    CompactMetadata,
+    FrameDecoder,
+    Message,
+    UserMessage,
+)
+from pilothouse.messages.decoder import CoercionFailure, coerce_struct
+from pilothouse.support import decode_line
 from pilothouse_transcripts.paths import StrPath, open_file
 
 CHUNK_BYTES = 1 << 18

@@ -10,16 +10,18 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError, MessageParseError, UsageError
-from pilothouse.messages import AssistantMessage, UserMessage, decode
-from pilothouse.messages.api_messages import (
+from pilothouse.messages import (
+    AssistantMessage,
     DocumentBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    document_text,
+    UserMessage,
+    decode,
 )
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.messages.api_messages import document_text
+from pilothouse.support import encode_json
 from pilothouse_transcripts.conversation import list_agent_files
 from pilothouse_transcripts.paths import StrPath, list_newest_files
 from pilothouse_transcripts.rows import (

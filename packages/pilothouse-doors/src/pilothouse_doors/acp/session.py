@@ -19,8 +19,14 @@ from anyio.abc import TaskGroup
 
 from pilothouse.client import Agent, Query, QueryResult, Session
 from pilothouse.errors import MaxTurnsError, PilothouseError, UsageError
-from pilothouse.messages import AssistantMessage, InitMessage, Message, ResultMessage, StatusMessage
-from pilothouse.messages.system_subtypes import CommandsChangedMessage
+from pilothouse.messages import (
+    AssistantMessage,
+    CommandsChangedMessage,
+    InitMessage,
+    Message,
+    ResultMessage,
+    StatusMessage,
+)
 from pilothouse.permissions import Ask, ElicitationRequest, QuestionRequest
 from pilothouse_doors.acp import questions
 from pilothouse_doors.acp.updates import Update, UpdateWriter, describe_asked_call, describe_call

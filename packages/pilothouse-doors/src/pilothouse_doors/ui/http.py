@@ -18,7 +18,7 @@ from starlette.routing import Route, request_response
 from starlette.types import Receive, Scope, Send
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_access.guard import RETRY_SECONDS, AccessGuard, AccessRules, RefusedRequestError
 from pilothouse_doors.ui.threads import FrontEndError
 

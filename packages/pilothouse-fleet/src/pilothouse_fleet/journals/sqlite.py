@@ -28,9 +28,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.file_owners import explain_foreign_writer
-from pilothouse.provision.file_lock import lock_file
-from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import SqliteFileError, create_private_file, lock_file, open_database, run_blocking
 from pilothouse_fleet.journals.base import FleetJournalError, FleetJournalInUseError, describe_key_conflict
 from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
 from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption

@@ -23,7 +23,7 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
-from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse.support import run_blocking, run_cancellable
 from pilothouse_fleet.workspaces.base import RunDirectory, Workspace, make_directory_name
 from pilothouse_transcripts.stores.backend import (
     find_address_secrets,

@@ -24,9 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.provision.artifacts import cache_root
-from pilothouse.provision.file_lock import lock_file
-from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse.support import cache_root, lock_file, run_blocking, run_cancellable
 from pilothouse_fleet.run import Run, RunState
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse.support import run_blocking, run_cancellable
 from pilothouse_fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory
 from pilothouse_fleet.workspaces.git import GitRepository, run_git, write_patch
 

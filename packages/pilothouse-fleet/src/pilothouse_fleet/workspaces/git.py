@@ -21,8 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.transports.concurrency import run_blocking
-from pilothouse.transports.discovery import find_program
+from pilothouse.support import find_program, run_blocking
 from pilothouse_fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, log
 
 MAX_ERROR_CHARS = 500

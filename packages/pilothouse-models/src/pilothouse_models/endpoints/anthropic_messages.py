@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from pilothouse.events import ToolCall
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_models import TokenUsage
 from pilothouse_models.endpoints.exchange import (
     Dialect,

@@ -19,7 +19,7 @@ import msgspec
 
 from pilothouse.errors import UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_access.guard import AccessGuard, AccessRules, GetOwner, RefusedRequestError, find_application_access
 from pilothouse_access.owners import Access, Owner
 from pilothouse_access.request_ids import REQUEST_ID_KEY, RequestIds

@@ -29,7 +29,7 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.events import ToolCall
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_models import GenerateResult
 
 JsonBody: TypeAlias = dict[str, Any]

@@ -6,9 +6,8 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
 
-from pilothouse.client import Agent
+from pilothouse.client import Agent, Query
 from pilothouse.client.on_behalf import ConfinedTransports
-from pilothouse.client.queries import Query
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCallStarted
 from pilothouse.messages import ResultMessage

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from pilothouse.events import ToolCall
-from pilothouse.messages.json_lines import encode_json
+from pilothouse.support import encode_json
 from pilothouse_models import TokenUsage
 from pilothouse_models.endpoints.exchange import (
     Dialect,

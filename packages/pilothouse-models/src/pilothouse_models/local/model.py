@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 import anyio
 
 from pilothouse.errors import ProcessError, UsageError
-from pilothouse.transports.concurrency import run_blocking, run_cancellable
+from pilothouse.support import run_blocking, run_cancellable
 
 MODEL_NAME = "smollm2-135m-instruct"
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
@@ -198,7 +198,7 @@ class LocalModel:
             await run_blocking(self.stop)
 
     def _fetch_model(self, check: Callable[[], object]) -> Path:
-        from pilothouse.provision.pinned_files import ensure_model
+        from pilothouse.provision import ensure_model
 
         def report(stage: str, done: int, total: int | None) -> None:
             check()

@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from pilothouse.events import ParserEvent, ToolCall, ToolCallDelta, ToolCallError, ToolCallStarted
 from pilothouse.messages import ToolUseBlock
-from pilothouse.similar_names import find_similar_name
+from pilothouse.support import find_similar_name
 from pilothouse.tools.calls import unknown_tool_message
 from pilothouse_models.xml.scanner import (
     CDATA,

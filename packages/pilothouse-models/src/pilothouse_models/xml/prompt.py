@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from pilothouse.errors import ToolDefinitionError, UsageError
 from pilothouse.protocol import encode_line
+from pilothouse.tools import Tool
 from pilothouse.tools.content import JsonObject, json_text, make_text_block, split_content, to_blocks
-from pilothouse.tools.tool import Tool
 from pilothouse_models.xml.values import Schema, as_list, get_properties, list_types, resolve_schema
 
 _NONCE_LETTERS: Final = string.ascii_lowercase + string.digits

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from pilothouse.events import ReplyEvent, TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.messages import (
     AssistantMessage,
+    ContentBlock,
     ContentBlockDelta,
     ContentBlockStart,
     ContentBlockStop,
@@ -29,7 +30,6 @@ from pilothouse.messages import (
     WireTextDelta,
     WireThinkingDelta,
 )
-from pilothouse.messages.api_messages import ContentBlock
 from pilothouse_models.xml.parser import StreamParser
 from pilothouse_models.xml.prompt import ToolDefinitions, read_schemas
 from pilothouse_models.xml.turn_state import CALL, TEXT, THINKING, ReplyPart, TurnBlock, TurnState

@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from pilothouse.transports.discovery import find_program
+from pilothouse.support import find_program
 from pilothouse.transports.process_start import start_process
 from pilothouse.transports.watchdog import watchdog
 from pilothouse_native.tools.base import (

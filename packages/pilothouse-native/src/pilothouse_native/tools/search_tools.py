@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from anyio import to_thread
 
-from pilothouse.transports.discovery import find_program
+from pilothouse.support import find_program
 from pilothouse_native.tools import grep_program
 from pilothouse_native.tools.base import (
     BuiltinSpec,

@@ -31,9 +31,8 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError, UsageError
-from pilothouse.messages.json_lines import decode_line, encode_json
-from pilothouse.options.secrets import MASK, Redactor
-from pilothouse.transports.base import ExitInfo
+from pilothouse.support import MASK, Redactor, decode_line, encode_json
+from pilothouse.transports import ExitInfo
 
 FORMAT: Final = 1
 HEADER_START: Final = b'{"cassette":'

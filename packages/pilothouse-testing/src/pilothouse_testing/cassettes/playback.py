@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from pilothouse.errors import ReplayMismatch
-from pilothouse.messages.json_lines import encode_json
-from pilothouse.transports.base import ExitInfo
+from pilothouse.support import encode_json
+from pilothouse.transports import ExitInfo
 from pilothouse_testing.cassettes.format import Cassette, CassetteEntry, RecordedConnection, decode_frame
 
 UUID: Final = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")

@@ -24,12 +24,10 @@ from msgspec.structs import replace
 
 from pilothouse import __version__
 from pilothouse.errors import CassetteError, PilothouseError, UsageError
-from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation
-from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import ExitInfo, Health, Transport, TransportWrapper, missing_methods
-from pilothouse.transports.cli import CliTransport
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import Redactor, encode_json, invocation_secrets, run_blocking
+from pilothouse.transports import CliTransport, ExitInfo, Health, Transport, TransportWrapper
+from pilothouse.transports.base import missing_methods
 from pilothouse.transports.settings_answer import hide_settings
 from pilothouse_testing.cassettes.format import (
     HEADER_START,

@@ -36,7 +36,8 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.options import RetryPolicy
-from pilothouse.options.secrets import MASK, mask_text
+from pilothouse.options.secrets import mask_text
+from pilothouse.support import MASK
 from pilothouse_transcripts.stores.base import (
     Entry,
     Lease,

@@ -20,8 +20,7 @@ import anyio.lowlevel
 
 from pilothouse.callbacks import is_failure
 from pilothouse.errors import LeaseLostError, LineDecodeError, SessionLeasedError, StoreConflictError, UsageError
-from pilothouse.messages.json_lines import decode_line
-from pilothouse.transports.concurrency import LoopCondition
+from pilothouse.support import LoopCondition, decode_line
 from pilothouse_transcripts.stores.base import Entry, Lease, SessionStore, StoreBackend, TranscriptKey
 
 _FRAME_START = b'{"type":"transcript_mirror"'

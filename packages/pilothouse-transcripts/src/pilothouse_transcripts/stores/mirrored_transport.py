@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError
 from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.transports import Health, Transport
-from pilothouse.transports.base import TransportWrapper
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import run_blocking
+from pilothouse.transports import Health, Transport, TransportWrapper
 from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
 from pilothouse_transcripts.paths import MAX_KEY_CHARS, find_file, find_home, is_session_id, project_key
 from pilothouse_transcripts.session_info import list_sessions

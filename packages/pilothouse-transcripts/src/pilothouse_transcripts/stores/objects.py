@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.provision.file_lock import lock_file
+from pilothouse.support import lock_file
 from pilothouse_transcripts.stores.backend import (
     FORMAT,
     Change,

@@ -14,9 +14,8 @@ from anyio import to_thread
 
 from pilothouse.errors import LineDecodeError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
-from pilothouse.messages.json_lines import decode_line
 from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
-from pilothouse.transports.concurrency import run_blocking
+from pilothouse.support import decode_line, run_blocking
 from pilothouse.transports.isolation import PrivateDirectory
 from pilothouse_transcripts import (
     ForkSessionResult,

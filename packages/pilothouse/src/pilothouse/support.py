@@ -1,0 +1,36 @@
+"""For makers of packages on top of pilothouse: what they share with it, and the packages beside it use.
+
+Programs need none of it. A name here may change with any release, so a package that uses one pins the version of
+pilothouse exactly, as the packages of this repository do.
+
+- JSON: `encode_json` (bytes, also of odd text), `decode_line`, `to_json_values`
+- blocking work: `run_blocking` (short work, in a thread), `run_cancellable` (long work, which checks whether it may go
+  on), `LoopCondition` (to wait on several event loops), `get_portal` and `make_blocking` (for blocking twins)
+- secrets: `secret_values` of options, `invocation_secrets` of a child, `Redactor`, `mask`, `MASK`
+- files: `open_database` and `SqliteFileError` (a private SQLite file), `create_private_file`, `lock_file`, `cache_root`
+- programs: `find_program` (on PATH, never in the working directory)
+- packages: `copy_method_signature`, `user_class` (short tracebacks), `find_similar_name`
+"""
+
+from pilothouse.messages.base import to_json_values as to_json_values
+from pilothouse.messages.json_lines import decode_line as decode_line
+from pilothouse.messages.json_lines import encode_json as encode_json
+from pilothouse.options.secrets import MASK as MASK
+from pilothouse.options.secrets import Redactor as Redactor
+from pilothouse.options.secrets import invocation_secrets as invocation_secrets
+from pilothouse.options.secrets import mask as mask
+from pilothouse.options.secrets import secret_values as secret_values
+from pilothouse.options.signatures import copy_method_signature as copy_method_signature
+from pilothouse.provision.artifacts import cache_root as cache_root
+from pilothouse.provision.file_lock import lock_file as lock_file
+from pilothouse.similar_names import find_similar_name as find_similar_name
+from pilothouse.sqlite_files import SqliteFileError as SqliteFileError
+from pilothouse.sqlite_files import create_private_file as create_private_file
+from pilothouse.sqlite_files import open_database as open_database
+from pilothouse.sync.portal import get_portal as get_portal
+from pilothouse.sync.portal import make_blocking as make_blocking
+from pilothouse.tracebacks import user_class as user_class
+from pilothouse.transports.concurrency import LoopCondition as LoopCondition
+from pilothouse.transports.concurrency import run_blocking as run_blocking
+from pilothouse.transports.concurrency import run_cancellable as run_cancellable
+from pilothouse.transports.discovery import find_program as find_program
