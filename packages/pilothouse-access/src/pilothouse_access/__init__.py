@@ -5,7 +5,8 @@ Start with `owners`, which knows no HTTP::
     request → guard: Host, Origin, token, body ── Access (the owner) → the application
                                                     └── owners: Shares of children, connections, bytes
 
-The guard is plain ASGI: this package needs no web framework.
+The guard is plain ASGI: this package needs no web framework. `on_behalf` starts the children of owners, by rules that
+their options cannot loosen.
 """
 
 from pilothouse_access.guard import RefusedRequestError as RefusedRequestError

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pilothouse.client.on_behalf import TOKEN_VARIABLE
 from pilothouse.errors import UsageError
 from pilothouse_access.guard import AccessGuard, AccessRules
+from pilothouse_access.on_behalf import TOKEN_VARIABLE
 from pilothouse_access.request_ids import RequestIds
 from pilothouse_host.host import Host
 from pilothouse_remote.messages import MAX_MESSAGE_BYTES, is_loopback

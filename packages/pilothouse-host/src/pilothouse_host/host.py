@@ -24,7 +24,6 @@ import anyio.abc
 from msgspec import Struct
 
 from pilothouse.client import Query, Session
-from pilothouse.client.on_behalf import ConfinedTransport
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.settings_check import SentSettings, check_taken
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
@@ -33,6 +32,7 @@ from pilothouse.options.options import read_config_table
 from pilothouse.support import encode_json, invocation_secrets, mask, run_blocking
 from pilothouse.transports import CliTransport, Transport, TransportWrapper
 from pilothouse_access.guard import RefusedRequestError
+from pilothouse_access.on_behalf import ConfinedTransport
 from pilothouse_access.owners import OPERATOR, Owner, Shares
 from pilothouse_host.inbox import InboxTransport
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal

@@ -2,7 +2,7 @@
 
 Everything goes by lists of names: options, flags, variables, keys of settings. What is on no list is refused.
 `Capabilities` are found first, then `HostPolicy` and `InputFilter` decide; how a child is started then is in
-`pilothouse.client.on_behalf`. Follows symbolic links on disk: call it off the event loop.
+`pilothouse_access.on_behalf`. Follows symbolic links on disk: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pilothouse.client.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
 from pilothouse.errors import LineDecodeError, OptionsError, PilothouseError, ProtocolError, UsageError
 from pilothouse.options import TABLE, Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
@@ -36,6 +35,7 @@ from pilothouse.options.table import (
 from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
 from pilothouse.support import decode_line, encode_json, secret_values
 from pilothouse_access.guard import RefusedRequestError
+from pilothouse_access.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
 from pilothouse_access.owners import OPERATOR, Owner
 from pilothouse_remote.messages import LaunchMessage
 

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilothouse.client.on_behalf import TOKEN_VARIABLE
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.options import Options, PrivateFile, render
 from pilothouse.options.table import TABLE, EnvSwitch, EnvVar, SplitTarget, list_flags
 from pilothouse_access import RefusedRequestError
+from pilothouse_access.on_behalf import TOKEN_VARIABLE
 from pilothouse_access.owners import Owner
 from pilothouse_host.policy import (
     ALLOWED_FLAGS,

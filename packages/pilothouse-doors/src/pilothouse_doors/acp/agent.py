@@ -27,11 +27,11 @@ from anyio.abc import TaskGroup
 
 from pilothouse import __version__
 from pilothouse.client import Agent
-from pilothouse.client.on_behalf import ConfinedTransports, StartRules
 from pilothouse.errors import AuthenticationError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import HttpServer, Options, SseServer, StdioServer
 from pilothouse.permissions import Ask, Asks
+from pilothouse_access.on_behalf import ConfinedTransports, StartRules
 from pilothouse_doors.acp.questions import Choice
 from pilothouse_doors.acp.session import AcpSession, Conversations, EditorGoneError, get_time, get_title
 from pilothouse_doors.acp.updates import Update, read_prompt

@@ -13,9 +13,9 @@ from msgspec import Struct, field, to_builtins
 
 from pilothouse.client import Agent
 from pilothouse.client.event_reader import EventReader
-from pilothouse.client.on_behalf import ConfinedTransports
 from pilothouse.events import QueryEvent, TextDelta
 from pilothouse.messages import AssistantMessage, Message, UserMessage
+from pilothouse_access.on_behalf import ConfinedTransports
 from pilothouse_transcripts import get_session_messages
 from pilothouse_transcripts.stores import StoredSessions
 

@@ -20,7 +20,6 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.client import Agent, Query, Session
-from pilothouse.client.on_behalf import ConfinedTransports
 from pilothouse.errors import (
     AskSettledError,
     ControlError,
@@ -33,6 +32,7 @@ from pilothouse.errors import (
 from pilothouse.events import Finished, PermissionAsked, PermissionSettled, QueryEvent
 from pilothouse.permissions import Ask, Asks
 from pilothouse.tools import Tool, ToolContext, ToolError
+from pilothouse_access.on_behalf import ConfinedTransports
 from pilothouse_access.owners import OPERATOR, Owner, Shares
 from pilothouse_doors.ui.history import PastTurn, clean_content, is_prompt, read_messages, read_turns
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
 
 from pilothouse.client import Agent, Query
-from pilothouse.client.on_behalf import ConfinedTransports
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCallStarted
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
 from pilothouse.tools.content import json_text
+from pilothouse_access.on_behalf import ConfinedTransports
 from pilothouse_access.owners import ShareLimiter
 from pilothouse_models import (
     AnswerFailed,

@@ -11,17 +11,17 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.client.on_behalf import (
+from pilothouse.errors import OptionsError, PermissionModeError
+from pilothouse.options import Invocation
+from pilothouse.transports import MemoryTransport, Transport
+from pilothouse.transports.memory import MemoryPeer
+from pilothouse_access.on_behalf import (
     TOKEN_VARIABLE,
     ConfinedTransport,
     ConfinedTransports,
     StartRules,
     list_memory_rules,
 )
-from pilothouse.errors import OptionsError, PermissionModeError
-from pilothouse.options import Invocation
-from pilothouse.transports import MemoryTransport, Transport
-from pilothouse.transports.memory import MemoryPeer
 from pilothouse_testing import FakeCLI, frames
 from pilothouse_testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 
