@@ -30,7 +30,7 @@ PACKAGES: dict[str, str] = {
     ),
     "driver": (
         "child_run connection diagnostics extensions failures incoming_requests pending_work pool query_run "
-        "subscriptions tasks warm_child"
+        "subscriptions tasks turn warm_child"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

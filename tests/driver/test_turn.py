@@ -25,7 +25,7 @@ from pilothouse.driver.turn import (
 
 CLOSED = (PromptState.ANSWERED, PromptState.CANCELLED)
 WITH_CLI = (Phase.SENDING, Phase.SENT, Phase.ANSWERING)
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     dict(zip(("all_given", "is_alone", "until_idle", "has_middleware"), values, strict=True))
     for values in product([True, False], repeat=4)
 ]
