@@ -29,8 +29,8 @@ PACKAGES: dict[str, str] = {
         "structured_output supervisor tool_bridge"
     ),
     "driver": (
-        "child_run connection diagnostics extensions failures incoming_requests pending_work pool query_run "
-        "subscriptions tasks turn warm_child"
+        "child_run connection deadline diagnostics extensions failures incoming_requests init_first pending_work pool "
+        "query_run subscriptions tasks turn warm_child"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
+from pilothouse.driver.deadline import Deadline
 from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
+from pilothouse.driver.init_first import InitFirst
 from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.driver.tasks import MessageBuffer, OwnedTask, current_owners
 from pilothouse.driver.turn import InterruptStep, Phase, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
-from pilothouse.messages import (
-    ConversationResetMessage,
-    InitMessage,
-    LineSkippedMessage,
-    Message,
-    ResultMessage,
-    StreamEvent,
-    SystemMessage,
-)
+from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
 from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
-HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
 
@@ -90,12 +82,9 @@ class QueryRun(OwnedTask):
         self._wants_partial = wants_partial
         self._tasks: anyio.abc.TaskGroup | None = None
         self._buffer = MessageBuffer()
-        self._has_delivered_init = False  # the consumer has the init message, or there was none
-        self._held_messages: list[Message] = []  # what came before the init message
-        self._held_bytes = 0
+        self._init_first = InitFirst()
         self._idle_timer = IdleTimer(limits)
-        self._deadline: float | None = None  # of the whole query
-        self._timeout_scope: anyio.CancelScope | None = None  # cancelled at the deadline
+        self._deadline = Deadline(limits.timeout)
         self._idle_from = 0.0  # the earliest moment from which silence counts
         # Offset of the first prompt in the input of the CLI, if the transport counts bytes.
         self._sent_offset: int | None = None
@@ -299,8 +288,8 @@ class QueryRun(OwnedTask):
         """Add messages that belong to this query."""
         if self.turn.is_abandoned and not self._owns_child:
             return
-        if not self._has_delivered_init:
-            batch = self._init_first(batch, size)
+        if not self._init_first.is_over:
+            batch = self._init_first.order(batch, size)
         if self._middleware is not None and batch:
             batch = self._apply_middleware(batch)
         if not self._wants_partial:
@@ -383,24 +372,6 @@ class QueryRun(OwnedTask):
             self.failure = error
             self.turn.fail()
             self.follow()
-
-    def _init_first(self, batch: list[Message], size: int) -> list[Message]:
-        """A batch as the consumer gets it: the init message first.
-
-        The CLI reports session hooks, and a cleared conversation, before the turn begins (2.1.330).
-        """
-        self._held_bytes += size
-        for at, message in enumerate(batch):
-            if isinstance(message, InitMessage):
-                return [message, *self._release_held(), *batch[at + 1 :]]
-            if not isinstance(message, SystemMessage | ConversationResetMessage):
-                return [*self._release_held(), *batch[at:]]
-            self._held_messages.append(message)
-        return self._release_held() if self._held_bytes > HELD_BYTES else []
-
-    def _release_held(self) -> list[Message]:
-        held, self._held_messages, self._has_delivered_init = self._held_messages, [], True
-        return held
 
     def _apply_middleware(self, batch: list[Message]) -> list[Message]:
         """A batch as changed by the middleware. Its error fails the query, not the reader."""
@@ -485,7 +456,7 @@ class QueryRun(OwnedTask):
     async def wait_admitted(self) -> None:
         """Wait for `admission`. Called once, before anything is sent; the time counts."""
         assert self.admission is not None
-        with anyio.CancelScope(deadline=self._get_deadline()) as scope:
+        with self._deadline.open_scope() as scope:
             await self.admission()
         if scope.cancelled_caught:
             raise self._timeout_error("nothing was sent")
@@ -494,18 +465,10 @@ class QueryRun(OwnedTask):
         if self._limits.timeout is None:
             await work()
             return
-        with anyio.CancelScope(deadline=self._get_deadline()) as scope:
-            self._timeout_scope = scope
+        with self._deadline.open_scope() as scope:
             await work()
         if scope.cancelled_caught and not self.turn.is_complete:
             raise self._timeout_error(consequence)
-
-    def _get_deadline(self) -> float:
-        """When the query must be over, counted from the first call."""
-        if self._deadline is None:
-            limit = self._limits.timeout
-            self._deadline = inf if limit is None else anyio.current_time() + limit
-        return self._deadline
 
     def _timeout_error(self, consequence: str) -> QueryTimeout:
         return self._explain_timeout(timeout_error(self._limits.timeout or 0.0, consequence))
@@ -535,13 +498,12 @@ class QueryRun(OwnedTask):
                 self._tasks.cancel_scope.cancel()
 
     async def _run_own_child(self, child: ChildRun) -> None:
-        if self._timeout_scope is not None:
-            self._timeout_scope.deadline = inf  # now that a child runs, its turn may be saved before the end
-        with anyio.CancelScope(deadline=self._get_deadline()) as self._timeout_scope:
+        # In the place of the scope around: now that a child runs, its turn may be saved before the end.
+        with self._deadline.open_scope() as scope:
             await self._run_until_ended(child)
             if self.failure is None:
                 await child.finish()
-        if self._timeout_scope.cancelled_caught and not self.turn.is_complete:
+        if scope.cancelled_caught and not self.turn.is_complete:
             self.fail(self._timeout_error("the child was ended"))
 
     async def _run_until_ended(self, child: ChildRun) -> None:
@@ -551,7 +513,7 @@ class QueryRun(OwnedTask):
         try:
             await self._changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
         finally:
-            if self._timeout_scope is not None and self._timeout_scope.cancel_called:
+            if self._deadline.has_passed:
                 self._abandon_at_limit()
             if self._middleware is not None and not self._is_undelivered():
                 self._middleware.cancel()
@@ -675,8 +637,8 @@ class QueryRun(OwnedTask):
         if self.on_end is not None:
             self.on_end(self.failure)
             self.on_end = None
-        if held := self._release_held():
-            self._buffer.put(held, self._held_bytes)
+        if held := self._init_first.release():
+            self._buffer.put(held, self._init_first.held_bytes)
         self._buffer.end(None if self.interrupted else self.failure)
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
