@@ -85,7 +85,7 @@ class MessageSink(Protocol):
 
 
 class ChildQuery(MessageSink, Protocol):
-    """What a child asks of the query that uses it, and tells it; see `QueryRun`."""
+    """The query that uses a child: the child tells `turn` what happens, calls `follow`, and then asks `turn`."""
 
     turn: QueryTurn
     keeps_input_open: bool

@@ -1,7 +1,7 @@
 """`QueryRun`: one query on a child, as its consumer sees it: its messages, its end, its limits.
 
 A query of a session waits for its turn on the child of the session. A one-shot query brings a child of its own, and
-ends it. Which messages belong to the query is decided by `ChildRun`.
+ends it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows.
 """
 
 from __future__ import annotations
@@ -519,6 +519,7 @@ class QueryRun(OwnedTask):
                 self._middleware.cancel()
 
     def _abandon_at_limit(self) -> None:
+        """A limit has passed: that is the reason why the turn stops, whatever comes of stopping it."""
         if self.turn.phase is not Phase.ENDED:
             self.turn.abandon(StopReason.TIMED_OUT)
 
@@ -616,17 +617,17 @@ class QueryRun(OwnedTask):
                 self._idle_from = now  # we are the ones to send
             any_received = turn.was_heard
             since = max(self._child.idle_since(in_background=turn.phase is Phase.IDLING), self._idle_from)
-            look = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
-            if look is None:
+            check = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
+            if check is None:
                 return  # after the first message, nothing limits the silence
-            if look.note is not None:
-                self.add_note(look.note)
-            if look.limit is not None:
+            if check.note is not None:
+                self.add_note(check.note)
+            if check.limit is not None:
                 self._abandon_at_limit()
                 consequence = "the child was ended" if self._owns_child else "the turn was stopped"
-                self.fail(self._explain_timeout(look.make_error(consequence, has_received=any_received)))
+                self.fail(self._explain_timeout(check.make_error(consequence, has_received=any_received)))
                 return
-            await anyio.sleep_until(look.next_check_at)
+            await anyio.sleep_until(check.next_check_at)
 
     def _on_end(self) -> None:
         self.failure = self.failure or (self._child.failure if self._owns_child and self._child else None)
