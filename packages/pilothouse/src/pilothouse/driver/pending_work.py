@@ -66,7 +66,7 @@ class RunningTasks(Struct, eq=False):
                 self._running.add(task)
             case TaskNotificationMessage(task_id=str(task)):
                 self._running.discard(task)
-            case TaskUpdatedMessage(task_id=str(task), patch=dict(patch)) if patch.get("status") in _ENDED:
+            case TaskUpdatedMessage(task_id=str(task), patch={"status": str(status)}) if status in _ENDED:
                 self._running.discard(task)
             case BackgroundTasksChangedMessage(tasks=tasks) if not tasks:
                 self._running.clear()
