@@ -29,8 +29,8 @@ PACKAGES: dict[str, str] = {
         "structured_output supervisor tool_bridge"
     ),
     "driver": (
-        "child_run connection diagnostics extensions failures incoming_requests pending_work query_run "
-        "subscriptions tasks"
+        "child_run connection deadline diagnostics extensions failures incoming_requests init_first pending_work "
+        "query_run subscriptions tasks turn"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

@@ -120,8 +120,9 @@ def test_background_tasks_are_counted() -> None:
     assert tasks
     tasks.track(system("task_notification", task_id="a", status="completed", summary="", output_file=""))
     assert tasks
-    tasks.track(system("task_updated", task_id="b", patch={"status": "running"}))
-    assert tasks
+    for status in ("running", {"of": "no kind that we know"}, None):
+        tasks.track(system("task_updated", task_id="b", patch={"status": status}))
+        assert tasks
     tasks.track(system("task_updated", task_id="b", patch={"status": "killed"}))
     assert not tasks
     tasks.track(system("task_notification", task_id="never seen", status="completed", summary="", output_file=""))

@@ -142,6 +142,22 @@ async def test_a_query_ends_when_the_prompt_that_it_waits_for_is_cancelled(texts
         assert (await session.query("next")).text == "re: next"
 
 
+@pytest.mark.parametrize("cancel_queued", [True, False])
+async def test_an_interrupt_while_the_settings_are_applied_sends_nothing(cancel_queued: bool) -> None:
+    cli = Cli()
+    cli.silent.add("set_model")
+    async with talking(cli, control_timeout=60) as session:
+        await session.query("first")
+        query = session.query("never sent", model="haiku")
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.result)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(10):
+                await session.interrupt(cancel_queued=cancel_queued)
+        assert (await query.result()).outcome == "interrupted"
+        assert cli.prompts == [["first"]]
+
+
 @pytest.mark.requirement("G16", "R7", "E21")
 async def test_messages_gives_everything_in_order(cli: Cli) -> None:
     async def woken(cli: Cli, say: Say, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import anyio
@@ -255,6 +256,30 @@ async def test_a_query_whose_prompt_was_taken_back_ends_whatever_comes_of_the_in
             assert (await query).outcome == "interrupted"
         assert query.state == "interrupted"
         assert cli.uuids_queued(0) == []
+
+
+async def test_a_decision_that_was_cancelled_stays_interrupted_when_the_cli_refuses(cli: Cli) -> None:
+    """The CLI refuses to stop the turn that it began by itself, but the middleware is cancelled already."""
+
+    class SlowFollowUp(Middleware):
+        async def after_result(self, result: ph.ResultMessage) -> NextPrompt:
+            await anyio.sleep(1000)
+            return self.make_next_prompt("again")
+
+    cli.acts["start"] = start_task
+    cli.refused.add("interrupt")
+    async with talking(cli, middleware=[SlowFollowUp]) as session, anyio.create_task_group() as group:
+        query = session.query("start", until="idle")
+        group.start_soon(query.result)
+        await anyio.sleep(1)
+        await cli.children[0].write(TASK_ENDED)
+        await cli.children[0].write(frames.init())
+        await anyio.sleep(1)
+        with suppress(ph.ControlError), anyio.fail_after(60):
+            await query.interrupt()
+        with anyio.fail_after(60):
+            assert (await query).outcome == "interrupted"
+        assert cli.prompts == [["start"]]
 
 
 async def test_an_interrupt_that_was_given_up_leaves_the_end_to_the_cli(cli: Cli) -> None:

@@ -38,6 +38,7 @@ from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.failures import self_wait_error
 from pilothouse.driver.query_run import QueryRun
 from pilothouse.driver.subscriptions import MessageSubscription
+from pilothouse.driver.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.options import to_options
@@ -478,18 +479,18 @@ class Session:
             cancel_queued: also remove prompts from the queue of the CLI. Default False.
         """
         self._supervisor.check_loop()
-        turn, child = self._turn, self._child
-        if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
-            await turn.interrupt()
+        run, child = self._turn, self._child
+        if run is not None and (run.turn.phase in (Phase.QUEUED, Phase.DECIDING) or not cancel_queued):
+            await run.interrupt()
         if child is None or child.is_finished:
             return InterruptResult()
-        if not (child.is_in_turn if turn is None else cancel_queued):
+        if not (child.is_in_turn if run is None else cancel_queued):
             return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
         done = to_result(InterruptResult, await child.request("interrupt", body))
-        if turn is not None:
+        if run is not None:
             for uuid in done.cancelled:
-                turn.mark_cancelled(uuid)
+                run.mark_cancelled(uuid)
         return done
 
     async def set_model(self, model: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """The only async driver: it moves bytes between a transport and the protocol and runs handlers and timeouts.
 
 It knows nothing of options, hooks, permissions or tools: the client passes those in as handlers and middleware.
-Start at `query_run.QueryRun`, then `connection.ControlChannel`.
+Start at `turn.QueryTurn`, then `query_run.QueryRun` and `connection.ControlChannel`.
 """
 
 from typing import TYPE_CHECKING

@@ -17,8 +17,16 @@ import anyio
 from pilothouse.driver.connection import ChildQuery, ControlChannel, PendingRequest, SkippedLine
 from pilothouse.driver.diagnostics import Diagnostics
 from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
-from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, RunningTasks, RunningTools, make_ask_note
+from pilothouse.driver.pending_work import (
+    BackgroundAttribution,
+    OpenAsks,
+    RunningTasks,
+    RunningTools,
+    find_named_prompts,
+    make_ask_note,
+)
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
+from pilothouse.driver.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, LineDecodeError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
     ApiRetryMessage,
@@ -289,7 +297,7 @@ class ChildRun(OwnedTask):
             await query.wait_decided()
         if only is not None and only.accept_exit(ending.exit_code):
             return
-        is_busy = query is not None and not query.has_ended
+        is_busy = query is not None and query.turn.phase is not Phase.ENDED
         noise, problem = self.channel.last_non_json_line, self.channel.last_problem
         stats = self.channel.connection.stats
         is_local = self.transport.facts.executable is not None
@@ -382,12 +390,12 @@ class ChildRun(OwnedTask):
         try:
             await self.channel.initialize(pending, opening)
         except PilothouseError:
-            if not query.has_turn_ended:  # `--resume` of an unknown id leads to a result instead
+            if not query.turn.has_answer:  # `--resume` of an unknown id leads to a result instead
                 raise
         return b""
 
     def _on_initialize_error(self, error: BaseException) -> None:
-        if self._only_query is not None and not (self._only_query.has_turn_ended or self.is_finished):
+        if self._only_query is not None and not (self._only_query.turn.has_answer or self.is_finished):
             self.failure = self.failure or error
             self._cancel_tasks()
 
@@ -402,7 +410,7 @@ class ChildRun(OwnedTask):
         is_needed = answers or (query is not None and query.keeps_input_open)
         if is_needed or not self.transport.try_end_input():
             # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
-            if is_needed and query is not None and not query.interrupted:
+            if is_needed and query is not None and not query.turn.is_interrupted:
                 await self.wait_idle()
             await self.transport.end_input()
         self._is_input_ended = True
@@ -488,7 +496,7 @@ class ChildRun(OwnedTask):
             yield
         finally:
             try:
-                if query.was_sent and query.pending_prompts and not self.is_finished:
+                if query.turn.at_cli and not self.is_finished:
                     with anyio.CancelScope(shield=True):
                         await self._stop_turn(query)
             finally:
@@ -502,18 +510,19 @@ class ChildRun(OwnedTask):
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
         if self._only_query is not None:
-            if not (query.is_timed_out and query.has_begun) or self.invocation.initialize is None:
+            if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
         query.abandon()
         self.release_reader()
         with anyio.move_on_after(response_seconds) as limit, suppress(PilothouseError):
             await self.cancel_prompts(query)
-            if query.pending_prompts:
+            if query.turn.at_cli:
                 receipt = await self.request("interrupt", {"cancel_queued": True})
-                query.pending_prompts.discard(receipt.get("cancelled") or ())
+                for uuid in receipt.get("cancelled") or ():
+                    query.mark_cancelled(uuid)
             limit.deadline = anyio.current_time() + end_seconds
-            await self._state_changes.wait_until(lambda: not query.pending_prompts or self.is_finished)
+            await self._state_changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
             return
         if self._only_query is None:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
@@ -523,13 +532,13 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.has_begun or not self.reports_lifecycle:
+        if query.turn.has_begun or not self.reports_lifecycle:
             return
-        for uuid in list(query.pending_prompts):
+        for uuid in query.turn.at_cli:
             with suppress(ControlError):  # the CLI does not know the request
                 answer = await self.request("cancel_async_message", {"message_uuid": uuid})
                 if answer.get("cancelled") is True:
-                    query.pending_prompts.discard((uuid,))
+                    query.mark_cancelled(uuid)
 
     # What the child is doing.
 
@@ -585,7 +594,7 @@ class ChildRun(OwnedTask):
         query, crowd = self._query, self._subscriptions
         if not (query is not None and query.is_full) and not (crowd is not None and crowd.is_full):
             return False
-        return not (self._stopped or (query is not None and query.is_stopping))
+        return not (self._stopped or (query is not None and query.turn.is_stopping))
 
     async def wait_for_space(self) -> None:
         """Wait for a consumer."""
@@ -614,6 +623,8 @@ class ChildRun(OwnedTask):
         assert subscriptions is not None
         subscriptions.put(batch, size)
         is_uniform = is_plain and not self._attribution  # then the first message says whose all are
+        if is_uniform and query is not None:
+            self._tell(query, batch[0])
         is_mine = is_uniform and query is not None and self._belongs_to(query, batch[0])
         if not is_uniform or self._attribution:
             self._put_each(batch, size, query, subscriptions)
@@ -624,8 +635,9 @@ class ChildRun(OwnedTask):
                 subscriptions.on_unattributed(message)
 
     def _put_all(self, query: ChildQuery, batch: list[Message], size: int, *, is_plain: bool) -> None:
-        if not query.has_begun:
-            query.mark_begun()
+        if not query.turn.has_begun:
+            query.turn.hear(names_prompts=False)
+            query.follow()
         if self.session_id is None:
             self.session_id = next((message.session_id for message in batch if message.session_id), None)
         if is_plain:
@@ -640,7 +652,10 @@ class ChildRun(OwnedTask):
     ) -> None:
         mine: list[Message] = []
         for message in batch:
-            if self._attribution.belongs_to_earlier(message):
+            is_earlier = self._attribution.belongs_to_earlier(message)
+            if query is not None and not is_earlier:
+                self._tell(query, message)
+            if is_earlier:
                 subscriptions.on_earlier(message)
             elif query is not None and self._belongs_to(query, message):
                 mine.append(message)
@@ -656,27 +671,36 @@ class ChildRun(OwnedTask):
         if mine and query is not None:
             query.put(mine, size)
 
-    def _belongs_to(self, query: ChildQuery, message: Message) -> bool:
-        if not (query.was_sent and query.pending_prompts):
-            return query.owns_background
-        if isinstance(message, ResultMessage):
-            return query.owns_result(message, may_be_unnamed=query.has_begun or not self.reports_lifecycle)
+    def _tell(self, query: ChildQuery, message: Message) -> None:
+        """Tell the active query what a message says about its prompts. Before asking whether the message is its own."""
+        turn = query.turn
+        had_begun, had_background = turn.has_begun, turn.owns_background
         if isinstance(message, CommandLifecycleMessage):
-            if message.state == "started" and message.command_uuid in query.pending_prompts:
-                self._mark_begun(query, message.command_uuid)
-            elif message.state == "cancelled":
-                query.mark_cancelled(message.command_uuid)
-            return False
-        if not self.reports_lifecycle:
-            self._mark_begun(query, None)  # an old CLI, or a stand-in: it works on nothing else
-        return query.has_begun or query.owns_background
-
-    def _mark_begun(self, query: ChildQuery, uuid: str | None) -> None:
-        if not query.has_begun and self._subscriptions is not None:
-            if not query.owns_background:  # else the tasks that its earlier prompts have started are its own
+            self._tell_state(query, message)
+        elif not isinstance(message, ResultMessage):
+            turn.hear(names_prompts=self.reports_lifecycle)
+        query.follow()
+        if turn.has_begun and not had_begun and self._subscriptions is not None:
+            if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
-        query.mark_begun(uuid)
+
+    def _tell_state(self, query: ChildQuery, message: CommandLifecycleMessage) -> None:
+        if message.command_uuid is not None and message.state == "started":
+            query.turn.begin(message.command_uuid)
+        elif message.command_uuid is not None and message.state == "cancelled":
+            query.turn.cancel(message.command_uuid)
+
+    def _belongs_to(self, query: ChildQuery, message: Message) -> bool:
+        if isinstance(message, ResultMessage):
+            return self._owns_result(query, message)
+        if isinstance(message, CommandLifecycleMessage):
+            return False
+        return query.turn.owns_message(names_prompts=self.reports_lifecycle)
+
+    def _owns_result(self, query: ChildQuery, result: ResultMessage) -> bool:
+        names = find_named_prompts(result)
+        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.reports_lifecycle)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Give notes about unreadable lines to the subscriptions and the active query."""
@@ -715,15 +739,14 @@ class ChildRun(OwnedTask):
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
         if self._only_query is not None:
-            if message.command_uuid not in self._only_query.pending_prompts:
+            if message.command_uuid not in self._only_query.turn.open:
                 return  # a recording names the prompts of its own time
-            if message.state == "started":
-                self._only_query.mark_begun(message.command_uuid)
-            elif message.state == "cancelled":
-                self._only_query.mark_cancelled(message.command_uuid)
+            self._tell_state(self._only_query, message)
+            self._only_query.follow()
         else:
             if not self.reports_lifecycle and self._query is not None:
-                self._query.unmark_begun()
+                self._query.turn.take_back_begin()
+                self._query.follow()
             self.is_in_turn = self.is_in_turn or message.state == "started"
         self.reports_lifecycle = True
 
@@ -759,16 +782,14 @@ class ChildRun(OwnedTask):
             self.failure = self.failure or refuse(message)
             return
         only = self._only_query
-        if only is not None:
-            # After resuming an interrupted tool call, the CLI first sends a result of its own (2.1.330).
-            is_ours = only.has_started_prompt or only.interrupted or not self.reports_lifecycle
-            if is_ours or only.pending_prompts.is_answered_by(message):
-                only.add_result(message)
+        if only is not None and self._owns_result(only, message):
+            only.add_result(message)
         self._notify_state_changed()
 
     def _on_done(self, _: DoneMessage) -> None:
         if self._only_query is not None:
-            self._only_query.mark_done()
+            self._only_query.turn.end_stream()
+            self._only_query.follow()
 
     def _notify_state_changed(self) -> None:
         self._woken_until = anyio.current_time() + WAKE_SECONDS

@@ -119,12 +119,13 @@ class MiddlewareRunner:
         middlewares: the outermost, which is next to the consumer, first. Messages and results reach the last first.
 
     Attributes:
+        is_passive: whether `start` is never to be called, as none of them decides.
         is_undecided: whether a result waits for a decision; stays true after `cancel`.
     """
 
     def __init__(self, middlewares: Sequence[QueryMiddleware]) -> None:
         self._inner_first = tuple(reversed(middlewares))
-        self._is_passive = all(each.is_passive for each in middlewares)
+        self.is_passive = all(each.is_passive for each in middlewares)
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
         self._result: ResultMessage | None = None
@@ -160,15 +161,12 @@ class MiddlewareRunner:
                 raise _wrong_answer(middleware, "after_result", following, "a NextPrompt, or None")
         return NextPrompt()
 
-    def start(self, result: ResultMessage) -> bool:
-        """Start the decision about `result`; False if it was started before, or all middlewares are passive."""
-        if self._is_passive or result is self._result:
-            return False
+    def start(self, result: ResultMessage) -> None:
+        """Start the decision about `result`."""
         self._result = result
         self.is_undecided = True
         self._has_decided = anyio.Event()
         self._has_result.set()
-        return True
 
     async def run(
         self, on_next: Callable[[NextPrompt | None], object], on_error: Callable[[Exception], object]

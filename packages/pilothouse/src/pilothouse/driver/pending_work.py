@@ -1,4 +1,4 @@
-"""What the CLI has to do: prompts without a result, tools and background tasks that run, requests that wait.
+"""What the CLI has to do: tools and background tasks that run, requests that wait.
 
 A result is not always the end: the CLI waits for its background tasks and then starts another turn (2.1.330). Pure.
 """
@@ -6,7 +6,7 @@ A result is not always the end: the CLI waits for its background tasks and then 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from msgspec import Struct, field
@@ -41,47 +41,9 @@ Prompts = Sequence[PromptMessage] | AsyncGenerator[PromptMessage, None]
 """All at once, or as they come."""
 
 
-class PendingPrompts(Struct, eq=False):
-    """The prompts of a query without a result, by uuid, oldest first."""
-
-    _waiting: list[str]
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def __contains__(self, uuid: object) -> bool:
-        return uuid in self._waiting
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._waiting)
-
-    def add(self, uuid: str) -> None:
-        """Add a prompt that is about to be sent."""
-        self._waiting.append(uuid)
-
-    def clear(self) -> None:
-        """Drop all: the CLI will answer none of them."""
-        self._waiting.clear()
-
-    def discard(self, uuids: Iterable[str]) -> None:
-        """Drop these: the CLI will not answer them."""
-        dropped = set(uuids)
-        self._waiting = [uuid for uuid in self._waiting if uuid not in dropped]
-
-    def is_answered_by(self, result: ResultMessage) -> bool:
-        """Whether `result` names one of them."""
-        return not _answered_uuids(result).isdisjoint(self._waiting)
-
-    def resolve(self, result: ResultMessage) -> int:
-        """Remove the prompts that `result` names; one that names none removes the oldest. Returns how many it names."""
-        left = [uuid for uuid in self._waiting if uuid not in _answered_uuids(result)]
-        named = len(self._waiting) - len(left)
-        self._waiting = left if named else self._waiting[1:]
-        return named
-
-
-def _answered_uuids(result: ResultMessage) -> set[str | None]:
-    return {*result.user_message_uuids, result.user_message_uuid}
+def find_named_prompts(result: ResultMessage) -> set[str]:
+    """The uuids of the prompts that `result` names as answered."""
+    return {uuid for uuid in (*result.user_message_uuids, result.user_message_uuid) if uuid is not None}
 
 
 _ENDED = frozenset({"completed", "failed", "killed", "stopped"})
@@ -104,7 +66,7 @@ class RunningTasks(Struct, eq=False):
                 self._running.add(task)
             case TaskNotificationMessage(task_id=str(task)):
                 self._running.discard(task)
-            case TaskUpdatedMessage(task_id=str(task), patch=dict(patch)) if patch.get("status") in _ENDED:
+            case TaskUpdatedMessage(task_id=str(task), patch={"status": str(status)}) if status in _ENDED:
                 self._running.discard(task)
             case BackgroundTasksChangedMessage(tasks=tasks) if not tasks:
                 self._running.clear()

@@ -1,7 +1,7 @@
 """`QueryRun`: one query on a child, as its consumer sees it: its messages, its end, its limits.
 
 A query of a session waits for its turn on the child of the session. A one-shot query brings a child of its own, and
-ends it. Which messages belong to the query is decided by `ChildRun`.
+ends it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows.
 """
 
 from __future__ import annotations
@@ -9,25 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
+from pilothouse.driver.deadline import Deadline
 from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
-from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
-from pilothouse.driver.tasks import LazyEvent, MessageBuffer, OwnedTask, current_owners
+from pilothouse.driver.init_first import InitFirst
+from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_prompts
+from pilothouse.driver.tasks import MessageBuffer, OwnedTask, current_owners
+from pilothouse.driver.turn import InterruptStep, Phase, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
-from pilothouse.messages import (
-    ConversationResetMessage,
-    InitMessage,
-    LineSkippedMessage,
-    Message,
-    ResultMessage,
-    StreamEvent,
-    SystemMessage,
-)
+from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
 from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
-HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message
+ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
 
 EnterTurn = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
@@ -54,17 +48,10 @@ class QueryRun(OwnedTask):
         wants_partial: whether `StreamEvent`s are for this query; the child of a session always sends them.
 
     Attributes:
-        pending_prompts: prompts without a result.
-        interrupted: whether the query was stopped on request.
-        is_cut_short: whether `result` belongs to an earlier prompt, because the query was stopped before more came.
+        turn: where the query is, and what has become of its prompts. Call `follow` after each event.
         result: the last one.
-        has_turn_ended: whether the CLI has reported the end of what it was given.
-        has_begun: whether the CLI works on a prompt of this query, whose messages from here on belong to the query.
-        has_started_prompt: whether the CLI has named a prompt of this query as started.
         keeps_input_open: whether the input of its own child stays open after the result, until the background tasks
             have ended: who counts what they use has to ask, and to stop them.
-        was_sent: whether a prompt may have reached the CLI.
-        is_awaiting_idle: whether the result has come and the query waits for background tasks.
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         on_joined: called once, with the number of prompts, when one result answers several. Must not raise.
@@ -86,7 +73,6 @@ class QueryRun(OwnedTask):
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
-        given = isinstance(prompts, Sequence)
         self._enter = enter
         self._child = child
         self._owns_child = child is not None
@@ -96,24 +82,23 @@ class QueryRun(OwnedTask):
         self._wants_partial = wants_partial
         self._tasks: anyio.abc.TaskGroup | None = None
         self._buffer = MessageBuffer()
-        self._has_delivered_init = False  # the consumer has the init message, or there was none
-        self._held_messages: list[Message] = []  # what came before the init message
-        self._held_bytes = 0
+        self._init_first = InitFirst()
         self._idle_timer = IdleTimer(limits)
-        self._deadline: float | None = None  # of the whole query
-        self._timeout_scope: anyio.CancelScope | None = None  # cancelled at the deadline
-        self._is_admitted = self._is_abandoned = self._has_ever_begun = self._is_silent = False
-        self._has_sent_all = given
+        self._deadline = Deadline(limits.timeout)
         self._idle_from = 0.0  # the earliest moment from which silence counts
         # Offset of the first prompt in the input of the CLI, if the transport counts bytes.
         self._sent_offset: int | None = None
-        self._begun_or_ended = LoopCondition()
-        self._accepted: set[str] = set()  # prompts that the CLI has started and not answered
-        self._make_events()
-        self.pending_prompts = PendingPrompts([prompt.uuid for prompt in prompts] if given else [])
+        self.turn = QueryTurn(
+            ([prompt.uuid for prompt in prompts] or [ARGV_PROMPT]) if isinstance(prompts, Sequence) else (),
+            all_given=isinstance(prompts, Sequence),
+            is_alone=child is not None,
+            until_idle=limits.until_idle,
+            has_middleware=self._middleware is not None and not self._middleware.is_passive,
+        )
+        self._followed = (self.turn.phase, self.turn.ended_turns)
+        self._changes = LoopCondition()  # of those two
         self.result: ResultMessage | None = None
-        self.interrupted = self.is_cut_short = self.has_turn_ended = self.has_started_prompt = False
-        self.is_awaiting_idle = self.wants_permission_events = self.was_sent = self.keeps_input_open = False
+        self.wants_permission_events = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.on_joined: Callable[[int], object] | None = None
         self.on_retry: Callable[..., object] | None = None
@@ -122,11 +107,21 @@ class QueryRun(OwnedTask):
         self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
         self.check_session: Callable[[], object] | None = None
 
-    def _make_events(self) -> None:
-        self.has_begun = False
-        self._first_sent = LazyEvent()  # the first prompt was sent completely
-        self._turn_ended = LazyEvent()  # the turn that ran when the last interrupt was requested has ended
-        self._ended = LazyEvent()  # all prompts have their results, or none will come
+    def follow(self) -> None:
+        """Act on what an event has made of the turn. Call it after each event."""
+        turn, before = self.turn, self._followed
+        self._followed = (turn.phase, turn.ended_turns)
+        if self._followed == before:
+            return
+        self._changes.notify_all()
+        if turn.phase is before[0]:
+            return
+        if turn.phase is Phase.IDLING:
+            self._start_task(self._finish_when_idle)
+        elif turn.phase is Phase.DECIDING:
+            assert self._middleware is not None
+            assert self.result is not None
+            self._middleware.start(self.result)
 
     # Called by the consumer.
 
@@ -134,7 +129,7 @@ class QueryRun(OwnedTask):
     def state(self) -> RunState:
         """The state of the query."""
         if not self.is_finished:
-            return "queued" if self.is_queued else "active"
+            return "queued" if self.turn.phase is Phase.QUEUED else "active"
         if self.interrupted:
             return "interrupted"
         if self.failure is None:
@@ -142,9 +137,14 @@ class QueryRun(OwnedTask):
         return "closed" if isinstance(self.failure, SessionClosedError) else "failed"
 
     @property
-    def is_queued(self) -> bool:
-        """Whether the query has not started yet."""
-        return self._child is None or self.is_awaiting_admission
+    def interrupted(self) -> bool:
+        """Whether the query was stopped on request."""
+        return self.turn.is_interrupted
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether `result` belongs to an earlier prompt, because the query was stopped before more came."""
+        return self.turn.is_cut_short
 
     @property
     def session_id(self) -> str | None:
@@ -186,50 +186,48 @@ class QueryRun(OwnedTask):
             UsageError: the argv form has no control protocol.
             ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
-        if self._is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
+        turn, child = self.turn, self._child
+        if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
             await self.wait_finished()
             return
         body = {"cancel_queued": True} if stop_background else {}
-        child, is_over = self._child, self._ended.is_set() or self.is_awaiting_next_prompt or self._is_idle()
-        if stop_background and is_over and child is not None and (child.background or child.is_in_turn):
+        is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
+        works_alone = child is not None and (bool(child.background) or child.is_in_turn)
+        if stop_background and works_alone and (turn.phase is Phase.DECIDING or not is_running):
             await self.request("interrupt", body)  # otherwise it is the request that stops the turn
-        goes_on = self.is_awaiting_next_prompt
-        if self.is_finished or self._ended.is_set() or (self._is_idle() and not goes_on):
-            if self.is_awaiting_idle:
-                self._finish()
-            return
-        if self.is_queued or not (self.was_sent or self.pending_prompts):
-            self.interrupted = True
-            self.stop()
-            await self.wait_finished()
-            return
-        child = self._child
-        assert child is not None
-        if child.invocation.initialize is None:
+            is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
+        if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
             raise UsageError(
                 "interrupt needs the control protocol, which the argv form does not have: use prompt_via='stdin'"
             )
-        self.interrupted = True
-        self._buffer.release_reader()
-        if self._turn_ended.is_set():
-            self._turn_ended = LazyEvent()
-        ended = self._turn_ended
+        ended_turns = turn.ended_turns
+        step = turn.interrupt(child_in_turn=self._is_child_in_turn, is_preparing=self._is_preparing)
+        self.follow()
+        if step is InterruptStep.NOTHING:
+            return
+        if step is InterruptStep.LEAVE:
+            self.stop()
+            await self.wait_finished()
+            return
+
+        def has_ended() -> bool:
+            return turn.ended_turns > ended_turns or turn.phase is Phase.ENDED
+
         try:
-            if goes_on and self._middleware is not None:
-                self._middleware.cancel()
-            if not goes_on or self._is_in_background_turn:  # else the CLI has nothing to stop
-                await self._interrupt_turn(child, ended, body)
+            await self._carry_out(step, body, has_ended)
         except PilothouseError as error:
-            if self._finished.is_set() or isinstance(error, SessionClosedError):
+            if self.is_finished or isinstance(error, SessionClosedError):
                 return  # the query ended by itself in the meantime
-            self.interrupted = self.is_cut_short
+            turn.refuse_interrupt()
+            self.follow()
             raise
         except anyio.get_cancelled_exc_class():
-            if not self.has_begun:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
-                self.interrupted = self.is_cut_short
+            if not turn.has_begun:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
+                turn.refuse_interrupt()
+                self.follow()
             raise
         with anyio.move_on_after(INTERRUPT_SECONDS):
-            await ended.wait()
+            await self._changes.wait_until(has_ended)
             return
         self.stop()
 
@@ -244,85 +242,54 @@ class QueryRun(OwnedTask):
             raise SessionClosedError("no child works for the query")
         return await self._child.request(subtype, body)
 
-    async def _interrupt_turn(self, child: ChildRun, ended: LazyEvent, body: Mapping[str, Any]) -> None:
-        """Make the CLI end the running turn, unless `ended` is set. `body` says what else is to be stopped."""
-        if child.channel.is_preparing:
-            self.stop()  # no prompt was sent, and none will be
+    async def _carry_out(self, step: InterruptStep, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
+        """Do what an interrupt has to do; `body` says what else is to be stopped, `has_ended` whether the turn has."""
+        self.release_reader()
+        if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
+            assert self._middleware is not None
+            self._middleware.cancel()
+        if step is InterruptStep.CANCEL_DECISION:
             return
-        child.release_reader()
-        # No wait otherwise: the query may be stopped meanwhile.
-        if not (self.is_awaiting_idle or self.is_awaiting_next_prompt or self.has_begun):
-            await self._first_sent.wait()
-            if self._ended.is_set():
-                return
-            try:
-                await child.cancel_prompts(self)
-                if not self.pending_prompts and self._is_in_background_turn:
-                    await child.request("interrupt", body)
-            finally:  # only now: the interrupt must not reach the next query
-                if not self.pending_prompts and not self._ended.is_set():
-                    self._end_without_answer()
-            if not self.pending_prompts:
-                return
-            await self._begun_or_ended.wait_until(lambda: self.has_begun or self._ended.is_set())
-        if not ended.is_set():
-            await child.request("interrupt", body)
+        assert self._child is not None
+        self._child.release_reader()
+        if step is not InterruptStep.WITHDRAW:
+            await self._child.request("interrupt", body)
+            return
+        await self._changes.wait_until(lambda: not self.turn.is_sending)
+        child = self._child  # another one may have taken over
+        try:
+            await child.cancel_prompts(self)
+            step = self.turn.after_withdrawal(child_in_turn=child.is_in_turn)
+            while step is InterruptStep.WAIT and not has_ended():
+                await self._changes.wait()
+                step = self.turn.after_withdrawal(child_in_turn=child.is_in_turn)
+            if step is InterruptStep.REQUEST and not has_ended():
+                await child.request("interrupt", body)
+        finally:
+            self.turn.end_withdrawal()
+            self.follow()
 
     @property
-    def is_awaiting_next_prompt(self) -> bool:
-        """Whether the middleware has a result and has not decided what follows."""
-        return self._middleware is not None and self._middleware.is_undecided
+    def _is_child_in_turn(self) -> bool:
+        return self._child is not None and self._child.is_in_turn
 
     @property
-    def is_awaiting_admission(self) -> bool:
-        """Whether `admission` still waits, so that nothing was sent."""
-        return self.admission is not None and not self._is_admitted
+    def _is_preparing(self) -> bool:
+        return self.turn.phase is not Phase.QUEUED and self._child is not None and self._child.channel.is_preparing
 
     # Called by the child and by observers.
 
-    @property
-    def owns_background(self) -> bool:
-        """Whether what background tasks say belongs to this query although none of its prompts is answered now.
-
-        With `until_idle`, from its first result on, also while a middleware decides and before the next prompt begins.
-        """
-        return self.is_awaiting_idle or (
-            self._limits.until_idle and self.result is not None and not self._ended.is_set()
-        )
-
-    def mark_begun(self, uuid: str | None = None) -> None:
-        """Mark a prompt of this query as started; None if the CLI does not say which."""
-        if uuid is not None:
-            self._accepted.add(uuid)
-            self.has_started_prompt = True
-        self._has_ever_begun = self.has_begun = True
-        self._begun_or_ended.notify_all()
-
-    def unmark_begun(self) -> None:
-        """Undo `mark_begun`: the CLI does report prompts that it starts, so what came was a turn of its own."""
-        if not self._accepted:
-            self.has_begun = False
-
-    def mark_cancelled(self, uuid: str | None) -> None:
+    def mark_cancelled(self, uuid: str) -> None:
         """Take note that a prompt was removed from the queue of the CLI; without a further one, the query ends."""
-        if uuid is None or uuid not in self.pending_prompts or uuid in self._accepted:
-            return  # one that was started gets a result
-        self.pending_prompts.discard([uuid])
-        # Else `interrupt` has removed it, and goes on; or the query has failed, or was left, and this is its clean-up.
-        if not (self.pending_prompts or self.is_stopping or self._ended.is_set()):
-            self._end_without_answer()
-
-    def _end_without_answer(self) -> None:
-        """End the turn as interrupted: every prompt was taken back."""
-        self.interrupted = self.is_cut_short = self.has_turn_ended = True
-        self._end_turn()
+        self.turn.cancel(uuid)
+        self.follow()
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add messages that belong to this query."""
-        if self._is_abandoned and not self._owns_child:
+        if self.turn.is_abandoned and not self._owns_child:
             return
-        if not self._has_delivered_init:
-            batch = self._init_first(batch, size)
+        if not self._init_first.is_over:
+            batch = self._init_first.order(batch, size)
         if self._middleware is not None and batch:
             batch = self._apply_middleware(batch)
         if not self._wants_partial:
@@ -354,42 +321,22 @@ class QueryRun(OwnedTask):
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
-        if not self._owns_child and (self._is_abandoned or not (self.was_sent and self.pending_prompts)):
+        if not self._owns_child and (self.turn.is_abandoned or not self.turn.at_cli):
             return
         self.put([*notes], sum(len(note.text) for note in notes))
 
-    def owns_result(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
-        """Whether a result belongs to this query; `may_be_unnamed` also accepts a result that names no prompt."""
-        if self.pending_prompts.is_answered_by(result):
-            return True
-        if result.is_woken:
-            return self.owns_background
-        return may_be_unnamed and not result.user_message_uuids and result.user_message_uuid is None
-
     def add_result(self, result: ResultMessage) -> None:
         """Add a result that belongs to this query."""
-        is_answer = not result.is_woken or self.pending_prompts.is_answered_by(result)
-        if is_answer or self.result is None:
+        names = find_named_prompts(result)
+        answered = len(names.intersection(self.turn.open))
+        # A CLI that cannot resume sends a result with the error, and ignores the prompts.
+        is_refusal = self._owns_child and result.is_error and not result.num_turns
+        if self.turn.add_result(names, is_woken=result.is_woken, is_refusal=is_refusal):
             self.result = result
-        if is_answer:
-            self.has_turn_ended = True
-            answered = self.pending_prompts.resolve(result)
-            if answered > 1 and self.on_joined is not None:
-                self.on_joined(answered)
-                self.on_joined = None
-        elif not self.is_awaiting_idle:
-            return  # a turn of a background task answers none of our prompts
-        knows = bool(self._accepted)
-        self._accepted.intersection_update(self.pending_prompts)
-        if knows and not self._accepted:
-            self.has_begun = False  # what comes before the next prompt is started is not ours
-        self._end_turn()
-
-    def mark_done(self) -> None:
-        """Take what came as the whole answer: the stream has said so, without a result."""
-        self.has_turn_ended = True
-        self.pending_prompts.clear()
-        self._end_turn()
+        if answered > 1 and self.on_joined is not None:
+            self.on_joined(answered)
+            self.on_joined = None
+        self.follow()
 
     def accept_exit(self, exit_code: int | None = None) -> bool:
         """Whether the query may end now that its own child has ended its output; if so, it is over.
@@ -397,24 +344,19 @@ class QueryRun(OwnedTask):
         Args:
             exit_code: how the child exited, if that is known.
         """
-        has_all = self.has_turn_ended and self._has_sent_all and not self.is_awaiting_next_prompt
-        if exit_code == 0 and has_all:
-            self.pending_prompts.clear()  # the CLI merged prompts into one turn, and is too old to name them
-            self.is_awaiting_idle = False
-        if not (self.is_complete or self.interrupted):
-            return False
-        self._finish()
-        return True
+        is_over = self.turn.end_output(exit_code)
+        self.follow()
+        return is_over
 
     def abandon(self) -> None:
         """Drop further messages, so that the CLI can finish: nothing reads them any more."""
-        self._is_abandoned = True
+        self.turn.abandon()
         self._buffer.release_reader()
 
     @property
     def is_full(self) -> bool:
         """Whether the reader should wait for the consumer. Never while an interrupt waits for the end of the turn."""
-        return self._buffer.is_full and not self.is_stopping
+        return self._buffer.is_full and not self.turn.is_stopping
 
     async def wait_for_space(self) -> None:
         """Wait for the consumer."""
@@ -424,50 +366,12 @@ class QueryRun(OwnedTask):
         """Let the reader continue although the consumer is behind."""
         self._buffer.release_reader()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether every prompt has its result and nothing follows, or none will come."""
-        return self._ended.is_set()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the end of the turn is awaited, so that nothing may hold up the reader."""
-        return self.interrupted or self._is_abandoned
-
-    @property
-    def is_timed_out(self) -> bool:
-        """Whether a limit has stopped the query."""
-        return self._is_silent or (self._timeout_scope is not None and self._timeout_scope.cancel_called)
-
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
-        if self._ended.is_set():
-            return
-        self.failure = error
-        self._set_events()
-
-    def _set_events(self) -> None:
-        for event in (self._ended, self._turn_ended, self._first_sent):
-            event.set()
-        self._begun_or_ended.notify_all()
-
-    def _init_first(self, batch: list[Message], size: int) -> list[Message]:
-        """A batch as the consumer gets it: the init message first.
-
-        The CLI reports session hooks, and a cleared conversation, before the turn begins (2.1.330).
-        """
-        self._held_bytes += size
-        for at, message in enumerate(batch):
-            if isinstance(message, InitMessage):
-                return [message, *self._release_held(), *batch[at + 1 :]]
-            if not isinstance(message, SystemMessage | ConversationResetMessage):
-                return [*self._release_held(), *batch[at:]]
-            self._held_messages.append(message)
-        return self._release_held() if self._held_bytes > HELD_BYTES else []
-
-    def _release_held(self) -> list[Message]:
-        held, self._held_messages, self._has_delivered_init = self._held_messages, [], True
-        return held
+        if self.turn.phase is not Phase.ENDED:
+            self.failure = error
+            self.turn.fail()
+            self.follow()
 
     def _apply_middleware(self, batch: list[Message]) -> list[Message]:
         """A batch as changed by the middleware. Its error fails the query, not the reader."""
@@ -480,91 +384,36 @@ class QueryRun(OwnedTask):
 
     # The end.
 
-    def _end_turn(self) -> None:
-        self._turn_ended.set()
-        if self.pending_prompts or not self._has_sent_all:
-            self.interrupted = False  # the turn was interrupted, not the whole query
-        self._end_if_done()
-
-    def _end_if_done(self) -> None:
-        if not self._is_answered() or self.is_awaiting_next_prompt or self._ended.is_set():
-            return
-        middleware, result = self._middleware, self.result
-        if middleware is None or result is None or self.is_stopping or not middleware.start(result):
-            self._on_answered()
-        else:
-            self.is_awaiting_idle = False
-
-    def _on_next_prompt(self, following: NextPrompt | None) -> None:
-        """Act on the decision of the middleware; None: it was cancelled."""
-        if self._ended.is_set():
-            return
-        if following is None:
-            self._turn_ended.set()
-            if self.interrupted:
-                self._finish()
-            return
-        if messages := list(following.messages):
-            self._buffer.put(messages, sum(len(message.raw_line) for message in messages))
-            self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
-        if following.prompt is None:
-            self._on_answered()
-            return
-        self.pending_prompts.add(following.prompt.uuid)
-        self.has_begun = self.has_turn_ended = False
-        self._idle_from = anyio.current_time()
-        self._start_task(partial(self._send_next_prompt, following.prompt))
+    def _on_decision(self, decision: NextPrompt | None) -> None:
+        """Act on the decision of the middlewares; None: they were cancelled."""
+        if decision is None:
+            self.turn.drop_decision()
+        elif self.turn.phase is Phase.DECIDING:
+            if messages := list(decision.messages):
+                self._buffer.put(messages, sum(len(message.raw_line) for message in messages))
+                self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
+            prompt = decision.prompt
+            self.turn.decide(None if prompt is None else prompt.uuid)
+            if prompt is not None:
+                self._idle_from = anyio.current_time()
+                self._start_task(partial(self._send_next_prompt, prompt))
+        self.follow()
 
     async def _send_next_prompt(self, prompt: PromptMessage) -> None:
         await self._send_prompt(prompt)
         self._idle_from = anyio.current_time()
 
-    def _is_answered(self) -> bool:
-        """Whether all prompts were sent and have their results."""
-        return self._has_sent_all and not self.pending_prompts and self.has_turn_ended
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer is complete if the query ends now."""
-        if not self.has_turn_ended or self._is_abandoned or self.is_awaiting_next_prompt or self.is_awaiting_idle:
-            return False
-        # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        is_refused = self._owns_child and self.result is not None and self.result.is_error and not self.result.num_turns
-        return is_refused or self._is_answered()
-
-    def _is_idle(self) -> bool:
-        """Whether there is no turn to interrupt."""
-        return self.has_turn_ended and not self.pending_prompts and not self._is_in_background_turn
-
-    @property
-    def _is_in_background_turn(self) -> bool:
-        """Whether the CLI works on a turn of its own that belongs to this query."""
-        return self.owns_background and self._child is not None and self._child.is_in_turn
-
     async def wait_decided(self) -> None:
         """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
-        if self.is_awaiting_next_prompt and self._middleware is not None:
+        if self._middleware is not None:
             with anyio.move_on_after(DECISION_SECONDS):  # longer work is a tool call whose result is lost anyway
                 await self._middleware.wait_decided()
-
-    def _on_answered(self) -> None:
-        """Finish, or wait until the CLI is idle first if `until_idle` is set."""
-        if not self._limits.until_idle or self.is_stopping:
-            self._finish()
-        elif not self.is_awaiting_idle:
-            self.is_awaiting_idle = True
-            self._start_task(self._finish_when_idle)
 
     async def _finish_when_idle(self) -> None:
         assert self._child is not None
         await self._child.wait_idle()
-        if self.is_awaiting_idle:  # no middleware decides about another result meanwhile
-            self._finish()
-
-    def _finish(self) -> None:
-        """Mark the query as ended."""
-        self.is_awaiting_idle = False
-        self._ended.set()
+        self.turn.mark_idle()
+        self.follow()
 
     # The owner task.
 
@@ -576,7 +425,7 @@ class QueryRun(OwnedTask):
         current_owners.set((*current_owners.get(), self._mark))
         # The outermost task: a middleware that ignores its cancellation delays only this task.
         async with anyio.create_task_group() as around:
-            around.start_soon(self._middleware.run, self._on_next_prompt, self.fail)
+            around.start_soon(self._middleware.run, self._on_decision, self.fail)
             await super().run()
             around.cancel_scope.cancel()
 
@@ -585,6 +434,8 @@ class QueryRun(OwnedTask):
             try:
                 if self.admission is not None:
                     await self.wait_admitted()
+                self.turn.enter()
+                self.follow()
                 await self._run_with_timeout(self._run_entered, "the child was ended")
             finally:
                 await self._cancel_middleware()
@@ -596,6 +447,8 @@ class QueryRun(OwnedTask):
             if self._owns_child:
                 await self._run_turn(self._child)
                 return  # `OwnedTask` keeps the failure; inside of the child's task group it must not be raised
+            self.turn.enter()
+            self.follow()
             await self._run_with_timeout(self._run_turns, "the turn was stopped")
             if self.failure is not None:
                 raise self.failure
@@ -603,28 +456,19 @@ class QueryRun(OwnedTask):
     async def wait_admitted(self) -> None:
         """Wait for `admission`. Called once, before anything is sent; the time counts."""
         assert self.admission is not None
-        with anyio.CancelScope(deadline=self._get_deadline()) as scope:
+        with self._deadline.open_scope() as scope:
             await self.admission()
         if scope.cancelled_caught:
             raise self._timeout_error("nothing was sent")
-        self._is_admitted = True
 
     async def _run_with_timeout(self, work: Callable[[], Awaitable[None]], consequence: str) -> None:
         if self._limits.timeout is None:
             await work()
             return
-        with anyio.CancelScope(deadline=self._get_deadline()) as scope:
-            self._timeout_scope = scope
+        with self._deadline.open_scope() as scope:
             await work()
-        if scope.cancelled_caught and not self.is_complete:
+        if scope.cancelled_caught and not self.turn.is_complete:
             raise self._timeout_error(consequence)
-
-    def _get_deadline(self) -> float:
-        """When the query must be over, counted from the first call."""
-        if self._deadline is None:
-            limit = self._limits.timeout
-            self._deadline = inf if limit is None else anyio.current_time() + limit
-        return self._deadline
 
     def _timeout_error(self, consequence: str) -> QueryTimeout:
         return self._explain_timeout(timeout_error(self._limits.timeout or 0.0, consequence))
@@ -654,13 +498,12 @@ class QueryRun(OwnedTask):
                 self._tasks.cancel_scope.cancel()
 
     async def _run_own_child(self, child: ChildRun) -> None:
-        if self._timeout_scope is not None:
-            self._timeout_scope.deadline = inf  # now that a child runs, its turn may be saved before the end
-        with anyio.CancelScope(deadline=self._get_deadline()) as self._timeout_scope:
+        # In the place of the scope around: now that a child runs, its turn may be saved before the end.
+        with self._deadline.open_scope() as scope:
             await self._run_until_ended(child)
             if self.failure is None:
                 await child.finish()
-        if self._timeout_scope.cancelled_caught and not self.is_complete:
+        if scope.cancelled_caught and not self.turn.is_complete:
             self.fail(self._timeout_error("the child was ended"))
 
     async def _run_until_ended(self, child: ChildRun) -> None:
@@ -668,10 +511,17 @@ class QueryRun(OwnedTask):
         if self._idle_timer.is_limited:
             self._start_task(self._watch_idle)
         try:
-            await self._ended.wait()
+            await self._changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
         finally:
+            if self._deadline.has_passed:
+                self._abandon_at_limit()
             if self._middleware is not None and not self._is_undelivered():
                 self._middleware.cancel()
+
+    def _abandon_at_limit(self) -> None:
+        """A limit has passed: that is the reason why the turn stops, whatever comes of stopping it."""
+        if self.turn.phase is not Phase.ENDED:
+            self.turn.abandon(StopReason.TIMED_OUT)
 
     async def _cancel_middleware(self) -> None:
         if self._middleware is not None:
@@ -679,17 +529,18 @@ class QueryRun(OwnedTask):
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
-        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self._has_ever_begun:
+        if not isinstance(self.failure, CLIExitedError) or self.get_next_child is None or self.turn.was_heard:
             return False
-        if self.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
+        if self.turn.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
             return False
         delivery = None if self._child is None else self._child.transport.delivery()
         return delivery is not None and delivery.acknowledged <= self._sent_offset
 
     async def _change_child(self) -> None:
         failure, self.failure = self.failure, None
-        self._make_events()
-        self._sent_offset, self.was_sent = None, False
+        self._sent_offset = None
+        self.turn.change_child()
+        self.follow()
         assert self.get_next_child is not None
         try:
             self._child = await self.get_next_child()
@@ -713,12 +564,13 @@ class QueryRun(OwnedTask):
     # The prompts.
 
     def _start_sending(self, child: ChildRun) -> None:
-        if self._owns_child and isinstance(self._prompts, Sequence):
-            self.was_sent = True
-            if child.try_open(b"".join(prompt.data for prompt in self._prompts)):
-                self._first_sent.set()
-                return  # the usual case: a task would cost more than all this work
-        self._start_task(self._write_prompts)
+        prompts = self._prompts if self._owns_child and isinstance(self._prompts, Sequence) else None
+        if prompts is not None and child.try_open(b"".join(prompt.data for prompt in prompts)):
+            self.turn.send(*self.turn.open)
+            self.turn.mark_written()
+            self.follow()
+        else:  # rare: a task costs more than all the work above
+            self._start_task(self._write_prompts)
 
     async def _write_prompts(self) -> None:
         assert self._child is not None
@@ -732,61 +584,66 @@ class QueryRun(OwnedTask):
                 await self._child.send(opening)
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
-                    if not self.pending_prompts:
+                    if not self.turn.open:
                         self._idle_from = anyio.current_time()  # silence counts from here on
-                    self.pending_prompts.add(prompt.uuid)
+                    self.turn.give(prompt.uuid)
                     await self._send_prompt(prompt)
-            self._has_sent_all = True
         if self._child.invocation.initialize is None:
+            self.turn.send(ARGV_PROMPT)
             await self._child.transport.end_input()
-        self._end_if_done()
+            self.turn.mark_written()
+        self.turn.give_no_more()
+        self.follow()
 
     async def _send_prompt(self, prompt: PromptMessage, opening: bytes = b"") -> None:
         assert self._child is not None
-        if not self.was_sent:
+        if self._sent_offset is None:
             delivery = self._child.transport.delivery()
             self._sent_offset = None if delivery is None else delivery.accepted
-        self.was_sent = True
+        self.turn.send(prompt.uuid)
+        self.follow()
         await self._child.send(opening + prompt.data)
-        self._first_sent.set()
+        self.turn.mark_written()
+        self.follow()
 
     # Silence, and the end.
 
     async def _watch_idle(self) -> None:
-        while not self._ended.is_set():
+        turn = self.turn
+        while turn.phase is not Phase.ENDED:
             assert self._child is not None
             now = anyio.current_time()
-            if self.is_awaiting_next_prompt or not (self._has_sent_all or self.pending_prompts):
+            if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open):
                 self._idle_from = now  # we are the ones to send
-            any_received = self._has_ever_begun
-            since = max(self._child.idle_since(in_background=self.is_awaiting_idle), self._idle_from)
-            look = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
-            if look is None:
+            any_received = turn.was_heard
+            since = max(self._child.idle_since(in_background=turn.phase is Phase.IDLING), self._idle_from)
+            check = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
+            if check is None:
                 return  # after the first message, nothing limits the silence
-            if look.note is not None:
-                self.add_note(look.note)
-            if look.limit is not None:
-                self._is_silent = True
+            if check.note is not None:
+                self.add_note(check.note)
+            if check.limit is not None:
+                self._abandon_at_limit()
                 consequence = "the child was ended" if self._owns_child else "the turn was stopped"
-                self.fail(self._explain_timeout(look.make_error(consequence, has_received=any_received)))
+                self.fail(self._explain_timeout(check.make_error(consequence, has_received=any_received)))
                 return
-            await anyio.sleep_until(look.next_check_at)
+            await anyio.sleep_until(check.next_check_at)
 
     def _on_end(self) -> None:
         self.failure = self.failure or (self._child.failure if self._owns_child and self._child else None)
-        self.is_cut_short = self.interrupted and (self.is_cut_short or not self.is_complete)
-        if self.failure is None and not self.is_complete and not self.interrupted:
+        self.turn.fail(StopReason.CLOSED)
+        if self.failure is None and not self.turn.is_complete and not self.interrupted:
             cause = "the query was closed" if self._stopped else "the event loop shut down"
             self.failure = SessionClosedError(f"{cause} before the result arrived")
         if self.on_end is not None:
             self.on_end(self.failure)
             self.on_end = None
-        if held := self._release_held():
-            self._buffer.put(held, self._held_bytes)
+        if held := self._init_first.release():
+            self._buffer.put(held, self._init_first.held_bytes)
         self._buffer.end(None if self.interrupted else self.failure)
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
-        self._set_events()
+        self.follow()
 
 
 def _make_runner(middlewares: Sequence[QueryMiddleware]) -> MiddlewareRunner:

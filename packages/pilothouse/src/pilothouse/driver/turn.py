@@ -1,0 +1,549 @@
+"""`QueryTurn`: the life of one query as a state machine. Pure: no I/O, no clock, no tasks; it never waits.
+
+The driver reports every event by calling a method, and then reads what follows from it: *told first, then asked*.
+Methods that ask change nothing. `format_transitions()` prints the table.
+
+Phases:
+
+    QUEUED     waits until no other query uses the child; nothing may be sent
+    READY      may send; the CLI has no open prompt of this query
+    SENDING    a prompt is being written, and may already have arrived
+    SENT       the CLI has a prompt, and has not begun with it: it may be busy with a turn of its own
+    ANSWERING  the CLI works on a prompt of this query
+    DECIDING   every prompt is closed; the middlewares decide whether another one follows
+    IDLING     every prompt is closed; the query lasts until the background work has ended
+    ENDED      over
+
+Rules:
+
+1. A prompt is GIVEN (by the program), PENDING (the CLI may have it), ACCEPTED (the CLI has named it as begun), and in
+   the end ANSWERED or CANCELLED, which is *closed*. A closed prompt stays closed.
+2. A result answers the open prompts that it names. If it names none, it answers the oldest one, unless the CLI says
+   that background work woke it: such a result answers nobody.
+3. When the last prompt is closed and no further one will be given, the middlewares decide; when they add no prompt,
+   background work may end; then the query is over. A query that is being stopped waits for neither.
+4. While the CLI works on one of its prompts, all messages belong to the query. With `until_idle`, so do the messages of
+   background work, from the first result on. A CLI that never names what it begins with works on nothing else.
+5. An interrupt stops one turn. When more prompts are to come, the query goes on as if there had been none.
+6. The first reason to stop stays the reason. `is_abandoned` is kept apart: it says that nobody reads any more, whatever
+   stopped the query, and that the CLI still has to end its turn.
+7. A query that ends early remembers in which phase it was. The answer is complete only if nothing was unanswered,
+   undecided or still running.
+8. The end is final. Results that come later close their prompts, and change nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum, auto
+from typing import Final
+
+
+class Phase(Enum):
+    """Where a query is in its life."""
+
+    QUEUED = auto()
+    READY = auto()
+    SENDING = auto()
+    SENT = auto()
+    ANSWERING = auto()
+    DECIDING = auto()
+    IDLING = auto()
+    ENDED = auto()
+
+
+class StopReason(Enum):
+    """Why a query stops before its answer is complete."""
+
+    NONE = auto()
+    INTERRUPTED = auto()
+    TIMED_OUT = auto()
+    FAILED = auto()
+    CLOSED = auto()
+
+
+class PromptState(Enum):
+    """What has become of a prompt."""
+
+    GIVEN = auto()
+    PENDING = auto()
+    ACCEPTED = auto()
+    ANSWERED = auto()
+    CANCELLED = auto()
+
+
+class TurnEvent(Enum):
+    """What moves a query from one phase to the next."""
+
+    ENTER = "the query has the child"
+    SEND = "the driver begins to write a prompt"
+    WRITTEN = "the prompt is written"
+    BEGIN = "the CLI begins to work on a prompt"
+    TAKE_BACK_BEGIN = "it was a turn of the CLI's own, which does name its prompts"
+    NEXT_WAITS = "answered; the CLI has another prompt, and has not begun with it"
+    NEXT_RUNS = "answered; the CLI is already at work on another prompt"
+    CLI_HAS_NONE = "closed; another prompt has yet to be given or sent"
+    ASK = "all closed; the middlewares decide"
+    WAIT_FOR_IDLE = "all closed; background work may go on"
+    ADD_PROMPT = "the middlewares add a prompt"
+    FINISH = "nothing follows"
+    DROP_DECISION = "the middlewares were cancelled by an interrupt"
+    FAIL = "the query ends early"
+    CHANGE_CHILD = "the child has exited without receiving anything; another one takes over"
+
+
+class InterruptStep(Enum):
+    """What the driver has to do for an interrupt."""
+
+    NOTHING = "no turn runs"
+    LEAVE = "nothing was sent: stop the query"
+    CANCEL_DECISION = "cancel the middlewares"
+    CANCEL_DECISION_AND_REQUEST = "cancel the middlewares, and request the end of the CLI's own turn"
+    WITHDRAW = "when the prompt is written, withdraw what the CLI has not begun; then ask again with `after_withdrawal`"
+    WAIT = "wait for the next change, and ask again"
+    REQUEST = "request the end of the turn"
+
+
+class ImpossibleEventError(Exception):
+    """An event that cannot happen in this phase: the driver has a defect."""
+
+
+_CLOSED: Final = (PromptState.ANSWERED, PromptState.CANCELLED)
+_AT_CLI: Final = (PromptState.PENDING, PromptState.ACCEPTED)
+
+
+def _make_transitions() -> Mapping[Phase, Mapping[TurnEvent, Phase]]:
+    phase, event = Phase, TurnEvent
+    end = {event.FINISH: phase.ENDED, event.FAIL: phase.ENDED}
+    all_closed = {event.ASK: phase.DECIDING, event.WAIT_FOR_IDLE: phase.IDLING, **end}
+    closed = {event.CLI_HAS_NONE: phase.READY, **all_closed}
+    return {
+        phase.QUEUED: {event.ENTER: phase.READY, event.FAIL: phase.ENDED},
+        phase.READY: {event.SEND: phase.SENDING, **all_closed},
+        phase.SENDING: {event.WRITTEN: phase.SENT, event.BEGIN: phase.ANSWERING, **closed},
+        phase.SENT: {event.SEND: phase.SENDING, event.BEGIN: phase.ANSWERING, **closed},
+        phase.ANSWERING: {
+            event.TAKE_BACK_BEGIN: phase.SENT,
+            event.NEXT_WAITS: phase.SENT,
+            event.NEXT_RUNS: phase.ANSWERING,
+            **closed,
+        },
+        phase.DECIDING: {
+            event.ADD_PROMPT: phase.READY,
+            event.WAIT_FOR_IDLE: phase.IDLING,
+            event.DROP_DECISION: phase.ENDED,
+            **end,
+        },
+        phase.IDLING: {event.ASK: phase.DECIDING, **end},
+        phase.ENDED: {event.CHANGE_CHILD: phase.READY},
+    }
+
+
+TRANSITIONS: Final = _make_transitions()
+"""For each phase, where each event leads. What is missing cannot happen."""
+
+
+def format_transitions() -> str:
+    """Return the table as text, one transition a line."""
+    rows = [
+        f"{phase.name:9}  {event.name:15}  {after.name:9}  {event.value}"
+        for phase, row in TRANSITIONS.items()
+        for event, after in row.items()
+    ]
+    return "\n".join(["phase      event            then       meaning", *rows])
+
+
+class QueryTurn:
+    """One query.
+
+    Args:
+        prompts: the uuids of the prompts that are known from the start. A prompt in the arguments needs one, too.
+        all_given: whether no further prompts come. Default True.
+        is_alone: whether the child serves this query only, so that every message belongs to it. Default False.
+        until_idle: whether the query lasts until background work has ended. Default False.
+        has_middleware: whether somebody decides what follows the last result. Default False.
+
+    Attributes:
+        phase: where it is.
+        stop: why it stops.
+        prompts: what has become of each prompt, oldest first. When the middlewares add one, it takes the place of all
+            earlier ones, which are closed.
+        all_given: whether no further prompts come.
+        is_abandoned: whether nobody reads its messages any more.
+        was_heard: whether the CLI has said anything that may belong to the query.
+        ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
+        ended_in: the phase in which it ended early; None if it did not.
+    """
+
+    def __init__(
+        self,
+        prompts: Iterable[str] = (),
+        *,
+        all_given: bool = True,
+        is_alone: bool = False,
+        until_idle: bool = False,
+        has_middleware: bool = False,
+    ) -> None:
+        self.phase = Phase.QUEUED
+        self.stop = StopReason.NONE
+        self.prompts = dict.fromkeys(prompts, PromptState.GIVEN)
+        self.all_given = all_given
+        self.is_abandoned = False
+        self.was_heard = False
+        self.ended_turns = 0
+        self.ended_in: Phase | None = None
+        self._is_alone = is_alone
+        self._until_idle = until_idle
+        self._has_middleware = has_middleware
+        self._has_result = False
+        self._is_undecided = False  # the middlewares have not been asked about the last result yet
+        self._is_refused = False  # the last result says that the CLI has not even begun
+
+    # What is the case.
+
+    @property
+    def open(self) -> list[str]:
+        """Prompts that are not closed, oldest first."""
+        return [uuid for uuid, state in self.prompts.items() if state not in _CLOSED]
+
+    @property
+    def at_cli(self) -> list[str]:
+        """Open prompts that the CLI may have, oldest first."""
+        return [uuid for uuid, state in self.prompts.items() if state in _AT_CLI]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a prompt is on its way to the CLI."""
+        return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the CLI works on a prompt of this query, or did so when the query failed."""
+        return (self.ended_in or self.phase) is Phase.ANSWERING
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether a prompt is closed, or the CLI has refused to begin."""
+        return self._is_refused or any(state in _CLOSED for state in self.prompts.values())
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it stops, or has stopped, because somebody wanted that."""
+        return self.stop is StopReason.INTERRUPTED
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the end of the turn is awaited, so that nothing may hold it up."""
+        return self.is_interrupted or self.is_abandoned
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer is complete if the query ends now."""
+        if self.is_abandoned or (self.ended_in or self.phase) in (Phase.DECIDING, Phase.IDLING):
+            return False
+        return self._is_refused or self._is_answered
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the last result, if any, belongs to an earlier prompt. Valid at the end."""
+        newest = next(reversed(self.prompts.values()), None)
+        return self.is_interrupted and (newest is PromptState.CANCELLED or not self.is_complete)
+
+    @property
+    def owns_background(self) -> bool:
+        """Whether what background work says belongs to this query."""
+        return self._until_idle and self._has_result and self.phase is not Phase.ENDED
+
+    def owns_message(self, *, names_prompts: bool) -> bool:
+        """Whether a message other than a result belongs to this query.
+
+        Args:
+            names_prompts: whether the CLI names the prompts that it begins with.
+        """
+        if self._is_alone or self.owns_background:
+            return True
+        return self.phase is Phase.ANSWERING or (not names_prompts and bool(self.at_cli))
+
+    def owns_result(self, names: Collection[str], *, is_woken: bool, names_prompts: bool) -> bool:
+        """Whether a result belongs to this query.
+
+        Args:
+            names: the prompts that it names.
+            is_woken: whether the CLI says that background work woke it.
+            names_prompts: whether the CLI names the prompts that it begins with.
+        """
+        if self._is_alone:
+            # After resuming an interrupted tool call, the CLI first sends a result of its own (2.1.330).
+            has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
+            return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open)
+        if not self.at_cli:
+            return self.owns_background
+        if not set(names).isdisjoint(self.open):
+            return True
+        if is_woken:
+            return self.owns_background
+        return not names and (self.phase is Phase.ANSWERING or not names_prompts)
+
+    def is_running(self, *, child_in_turn: bool) -> bool:
+        """Whether there is something that an interrupt would stop.
+
+        Args:
+            child_in_turn: whether the CLI works on a turn, for a prompt or on its own.
+        """
+        if self.phase is Phase.ENDED:
+            return False
+        is_idle = self.has_answer and not self.open and not (self.owns_background and child_in_turn)
+        return self.phase is Phase.DECIDING or not is_idle
+
+    # What the driver does.
+
+    def enter(self) -> None:
+        """The query has the child, and may send."""
+        self._move(TurnEvent.ENTER)
+
+    def give(self, uuid: str) -> None:
+        """The program gives another prompt."""
+        self.prompts[uuid] = PromptState.GIVEN
+
+    def give_no_more(self) -> None:
+        """The program has given its last prompt."""
+        self.all_given = True
+        self._settle()
+
+    def send(self, *uuids: str) -> None:
+        """The driver begins to write these prompts."""
+        sent = [uuid for uuid in uuids if self.prompts.get(uuid) is PromptState.GIVEN]
+        self.prompts.update(dict.fromkeys(sent, PromptState.PENDING))
+        if sent and self.phase in (Phase.READY, Phase.SENT):
+            self._move(TurnEvent.SEND)
+
+    def mark_written(self) -> None:
+        """What the driver began to write is written."""
+        if self.phase is Phase.SENDING:
+            self._move(TurnEvent.WRITTEN)
+
+    def interrupt(self, *, child_in_turn: bool, is_preparing: bool = False) -> InterruptStep:
+        """Stop the turn. Returns what the driver has to do for that.
+
+        Args:
+            child_in_turn: whether the CLI works on a turn, for a prompt or on its own.
+            is_preparing: whether handlers prepare, after the handshake and before the first prompt. Default False.
+        """
+        if not self.is_running(child_in_turn=child_in_turn):
+            if self.phase is Phase.IDLING:
+                self._move(TurnEvent.FINISH)
+            return InterruptStep.NOTHING
+        self._stop_for(StopReason.INTERRUPTED)
+        if self.phase is Phase.QUEUED or is_preparing or not self.prompts:
+            return InterruptStep.LEAVE
+        if self.phase is Phase.DECIDING:
+            has_turn = self.owns_background and child_in_turn
+            return InterruptStep.CANCEL_DECISION_AND_REQUEST if has_turn else InterruptStep.CANCEL_DECISION
+        return InterruptStep.REQUEST if self.phase in (Phase.ANSWERING, Phase.IDLING) else InterruptStep.WITHDRAW
+
+    def after_withdrawal(self, *, child_in_turn: bool) -> InterruptStep:
+        """What an interrupt has to do after `WITHDRAW` or `WAIT`; when all is done, call `end_withdrawal`.
+
+        Args:
+            child_in_turn: whether the CLI works on a turn, for a prompt or on its own.
+        """
+        if self.phase is Phase.ENDED:
+            return InterruptStep.NOTHING
+        if self.open:
+            return InterruptStep.REQUEST if self.phase is Phase.ANSWERING else InterruptStep.WAIT
+        return InterruptStep.REQUEST if self.owns_background and child_in_turn else InterruptStep.NOTHING
+
+    def end_withdrawal(self) -> None:
+        """The interrupt has withdrawn what it could; if no prompt is left, that was the end of the turn.
+
+        Not before: otherwise the next query could begin, and the interrupt would reach it.
+        """
+        is_over = self.is_interrupted and self.has_answer and not self.open
+        if is_over and self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING):
+            self._end_turn()
+
+    def refuse_interrupt(self) -> None:
+        """The interrupt has failed, or was given up: the query goes on, unless it has ended meanwhile."""
+        if not self.is_interrupted or Phase.DECIDING in (self.phase, self.ended_in):
+            return  # a decision that was cancelled stays so
+        self.end_withdrawal()  # and so does a prompt that was withdrawn
+        if self.ended_in is not None:
+            self.stop = StopReason.FAILED
+        elif self.phase is not Phase.ENDED:
+            self.stop = StopReason.NONE
+
+    def decide(self, uuid: str | None) -> None:
+        """The middlewares have decided: another prompt, or None."""
+        if self.phase is not Phase.DECIDING:
+            return
+        if uuid is not None:
+            self.prompts = {uuid: PromptState.GIVEN}
+            self._is_refused = False
+            self._move(TurnEvent.ADD_PROMPT)
+        elif self._until_idle and not self.is_stopping:
+            self._move(TurnEvent.WAIT_FOR_IDLE)
+        else:
+            self._move(TurnEvent.FINISH)
+
+    def drop_decision(self) -> None:
+        """The middlewares were cancelled, and have decided nothing."""
+        self.ended_turns += 1
+        if self.phase is Phase.DECIDING and self.is_interrupted:
+            self.ended_in = self.phase
+            self._move(TurnEvent.DROP_DECISION)
+
+    def mark_idle(self) -> None:
+        """Background work has ended."""
+        if self.phase is Phase.IDLING:
+            self._move(TurnEvent.FINISH)
+
+    def abandon(self, reason: StopReason = StopReason.CLOSED) -> None:
+        """Nobody reads the messages any more, but the CLI has to end its turn."""
+        self.is_abandoned = True
+        self._stop_for(reason)
+
+    def fail(self, reason: StopReason = StopReason.FAILED) -> None:
+        """The query ends early. No effect after its end."""
+        if self.phase is not Phase.ENDED:
+            self._stop_for(reason)
+            self.ended_in = self.phase
+            self._move(TurnEvent.FAIL)
+
+    def change_child(self) -> None:
+        """Another child takes over from one that has received nothing."""
+        self.prompts = dict.fromkeys(self.prompts, PromptState.GIVEN)
+        self.stop, self.ended_in = StopReason.NONE, None
+        self._move(TurnEvent.CHANGE_CHILD)
+
+    # What the CLI says.
+
+    def hear(self, *, names_prompts: bool) -> None:
+        """A message came that is no result.
+
+        Args:
+            names_prompts: whether the CLI names the prompts that it begins with.
+        """
+        if self._is_alone:
+            self.was_heard = True
+        if self._is_alone or not names_prompts:
+            self._begin()
+
+    def begin(self, uuid: str) -> None:
+        """The CLI names a prompt that it begins with."""
+        if self.prompts.get(uuid) in _AT_CLI:
+            self.prompts[uuid] = PromptState.ACCEPTED
+            self._begin()
+
+    def take_back_begin(self) -> None:
+        """This CLI does name what it begins with, so what came before was a turn of its own."""
+        if self.phase is Phase.ANSWERING and PromptState.ACCEPTED not in self.prompts.values():
+            self._move(TurnEvent.TAKE_BACK_BEGIN)
+
+    def cancel(self, uuid: str) -> None:
+        """The CLI has dropped a prompt. No effect if it has begun with that one, which gets a result."""
+        if self.prompts.get(uuid) is not PromptState.PENDING:
+            return
+        self.prompts[uuid] = PromptState.CANCELLED
+        self._leave_cli()
+        if not self.open and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
+            self.stop = StopReason.INTERRUPTED
+            self._end_turn()
+
+    def add_result(self, names: Collection[str], *, is_woken: bool, is_refusal: bool = False) -> bool:
+        """A result came that belongs to this query. Returns whether it is the one to keep as the result of the query.
+
+        Args:
+            names: the prompts that it names.
+            is_woken: whether the CLI says that background work woke it.
+            is_refusal: whether it says that the CLI has not even begun. Default False.
+        """
+        waiting = self.open
+        named = [uuid for uuid in waiting if uuid in names]
+        is_answer = not is_woken or bool(named)
+        is_kept = is_answer or not self._has_result
+        self._has_result = True
+        if is_kept:
+            self._is_refused = is_refusal
+        if not is_answer and self.phase is not Phase.IDLING:
+            return is_kept
+        had_accepted = PromptState.ACCEPTED in self.prompts.values()
+        if is_answer:
+            self._is_undecided = True
+            self.prompts.update(dict.fromkeys(named or waiting[:1], PromptState.ANSWERED))
+        self._end_turn(had_accepted=had_accepted)
+        return is_kept
+
+    def end_stream(self) -> None:
+        """The stream says that it is over, without a result: what came is the answer."""
+        self._answer_all()
+        self._end_turn()
+
+    def end_output(self, exit_code: int | None = None) -> bool:
+        """The query's own child has closed its output. Returns whether the query is over; otherwise that is an error.
+
+        Args:
+            exit_code: how the child exited; None: not known yet.
+        """
+        if exit_code == 0 and self.has_answer and self.all_given and self.phase is not Phase.DECIDING:
+            self._answer_all()  # the CLI has merged prompts into one turn, and is too old to name them
+            self.mark_idle()
+        if not (self.is_complete or self.is_interrupted):
+            return False
+        if self.phase is not Phase.ENDED:
+            self._move(TurnEvent.FINISH)
+        return True
+
+    # Inside.
+
+    @property
+    def _is_answered(self) -> bool:
+        return self.all_given and bool(self.prompts) and not self.open
+
+    def _stop_for(self, reason: StopReason) -> None:
+        if self.stop is StopReason.NONE:
+            self.stop = reason
+
+    def _begin(self) -> None:
+        if self.phase in (Phase.SENDING, Phase.SENT):
+            self._move(TurnEvent.BEGIN)
+        self.was_heard |= self.phase is Phase.ANSWERING
+
+    def _answer_all(self) -> None:
+        self.prompts.update(dict.fromkeys(self.open, PromptState.ANSWERED))
+
+    def _end_turn(self, *, had_accepted: bool = False) -> None:
+        self.ended_turns += 1
+        if self.phase is Phase.ENDED:
+            return
+        if self.is_interrupted and (self.open or not self.all_given):
+            self.stop = StopReason.NONE
+        if self.phase is Phase.ANSWERING and self.at_cli:
+            if PromptState.ACCEPTED in self.prompts.values():
+                self._move(TurnEvent.NEXT_RUNS)
+            elif had_accepted:
+                self._move(TurnEvent.NEXT_WAITS)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Go on when the last prompt is closed."""
+        if self.phase is Phase.DECIDING or self.phase is Phase.ENDED:
+            return
+        if not self._is_answered:
+            self._leave_cli()
+        elif self._has_middleware and self._is_undecided and not self.is_stopping:
+            self._is_undecided = False
+            self._move(TurnEvent.ASK)
+        elif not self._until_idle or self.is_stopping:
+            self._move(TurnEvent.FINISH)
+        elif self.phase is not Phase.IDLING:
+            self._move(TurnEvent.WAIT_FOR_IDLE)
+
+    def _leave_cli(self) -> None:
+        if self.phase in (Phase.SENDING, Phase.SENT, Phase.ANSWERING) and not self.at_cli:
+            self._move(TurnEvent.CLI_HAS_NONE)
+
+    def _move(self, event: TurnEvent) -> None:
+        after = TRANSITIONS[self.phase].get(event)
+        if after is None:
+            raise ImpossibleEventError(f"{event.name} cannot happen in the phase {self.phase.name}")
+        self.phase = after
