@@ -86,7 +86,16 @@ def echo(child: Any) -> None:
     while True:
         content = child.expect("user")["message"]["content"]
         session = f"5e551017-0000-4000-8000-{os.getpid():012d}"
-        child.emit({"type": "system", "subtype": "init", "session_id": session, "model": "m", "tools": []})
+        child.emit(
+            {
+                "type": "system",
+                "subtype": "init",
+                "claude_code_version": "2.1.332",
+                "session_id": session,
+                "model": "m",
+                "tools": [],
+            }
+        )
         block = {"type": "text", "text": f"re: {content}"}
         child._manual["interrupt"] = content == "wait"
         child.emit({"type": "assistant", "session_id": session, "message": {"id": "m", "content": [block]}})

@@ -31,7 +31,7 @@ def flooding(child: Any) -> None:
 
     while True:
         mebibytes = child.expect("user")["message"]["content"]
-        child.emit({"type": "system", "subtype": "init", "session_id": "s"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": "s"})
         left = int(mebibytes) * 1024 * 1024 if mebibytes.isdigit() else 0
         count = 0
         while left > 0:

@@ -85,7 +85,7 @@ def serve(child: Any) -> None:
     child.reply({"commands": [], "models": [], "account": {}, "current_permission_mode": "default"})
     while True:
         content = child.expect("user")["message"]["content"]
-        say(child, "system", subtype="init")
+        say(child, "system", subtype="init", claude_code_version="2.1.332")
         if content in DEEDS:
             DEEDS[content](child)
         else:

@@ -88,8 +88,8 @@ for line in sys.stdin:
             fail("control")
         say(type="control_response", response={"subtype": "success", "request_id": frame["request_id"], "response": {}})
     elif kind == "user":
-        say(type="system", subtype="init", session_id="s", model="m", cwd=".", tools=[], mcp_servers=[],
-            permissionMode="default", apiKeySource="none")
+        say(type="system", subtype="init", claude_code_version="2.1.332", session_id="s", model="m", cwd=".", tools=[],
+            mcp_servers=[], permissionMode="default", apiKeySource="none")
         fail("asked")
         if moment == "permission":
             ask("can_use_tool", tool_name="Bash", input={"command": "ls"}, tool_use_id="t")

@@ -101,7 +101,7 @@ def patient(child: Any) -> None:
     resumed = [word for word in child.argv if "resume" in word]
     child.expect("user")
     session = resumed[0].partition("=")[2] if resumed else f"5e551017-0000-4000-8000-{os.getpid():012d}"
-    child.emit({"type": "system", "subtype": "init", "session_id": session})
+    child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": session})
     if not resumed:
         child.expect("user")
     child.emit({"type": "result", "subtype": "success", "is_error": False, "result": session, "session_id": session})

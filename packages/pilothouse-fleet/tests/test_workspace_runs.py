@@ -217,7 +217,7 @@ def test_a_killed_process_leaves_what_the_next_one_uses_or_removes(tmp_path: Pat
         session = f"5e551017-0000-4000-8000-{os.getpid():012}"
         is_first = not Path("again").exists()
         Path("again").touch()
-        child.emit({"type": "system", "subtype": "init", "session_id": session})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": session})
         if is_first:
             child.expect("user")  # in vain
         text = str("--resume" in " ".join(child.argv))

@@ -54,7 +54,7 @@ def asks(child: Any) -> None:
     secret = "xyzzy-plugh"
     while True:
         child.expect("user")
-        child.emit({"type": "system", "subtype": "init", "session_id": "s"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": "s"})
         given = {"tool_name": "Bash", "tool_input": {"command": secret}, "session_id": "s", "cwd": "/"}
         for number, name in enumerate(["PreToolUse", "PostToolUse"]):
             event = {**given, "hook_event_name": name, "tool_response": secret}

@@ -136,9 +136,17 @@ async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
         output = {"role": "assistant", "id": "m", "content": []}
         call = {"type": "tool_use", "id": "w1", "name": "Bash", "input": {}}
         result = {"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1}
-        child.emit({"type": "system", "subtype": "init", "session_id": "s"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": "s"})
         child.emit(result)
-        child.emit({"type": "system", "subtype": "init", "session_id": "s", "user_message_uuids": []})
+        child.emit(
+            {
+                "type": "system",
+                "subtype": "init",
+                "claude_code_version": "2.1.332",
+                "session_id": "s",
+                "user_message_uuids": [],
+            }
+        )
         child.emit({"type": "assistant", "session_id": "s", "message": {**output, "content": [call]}})
         hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}, "session_id": "s", "cwd": "/"}
         child.ask("hook_callback", callback_id="hook_0", input=hook, tool_use_id="w1")
@@ -256,9 +264,25 @@ async def test_a_prompt_that_it_takes_up_ends_it() -> None:
 
         first = child.expect("user")["uuid"]
         state(first, "started")
-        child.emit({"type": "system", "subtype": "init", "session_id": "s", "user_message_uuids": [first]})
+        child.emit(
+            {
+                "type": "system",
+                "subtype": "init",
+                "claude_code_version": "2.1.332",
+                "session_id": "s",
+                "user_message_uuids": [first],
+            }
+        )
         end(first, "one")
-        child.emit({"type": "system", "subtype": "init", "session_id": "s", "user_message_uuids": []})
+        child.emit(
+            {
+                "type": "system",
+                "subtype": "init",
+                "claude_code_version": "2.1.332",
+                "session_id": "s",
+                "user_message_uuids": [],
+            }
+        )
         second = child.expect("user")["uuid"]
         child.emit({"type": "system", "subtype": "status", "status": "requesting", "session_id": "s"})
         state(second, "started")

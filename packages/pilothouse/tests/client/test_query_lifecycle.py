@@ -262,7 +262,9 @@ def children() -> list[int]:
 async def test_fifty_at_once_get_their_own_answers() -> None:
     def play(child: Any) -> None:
         user = child.expect("user")
-        child.emit({"type": "system", "subtype": "init", "session_id": str(child.argv)})
+        child.emit(
+            {"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": str(child.argv)}
+        )
         text = user["message"]["content"].upper()
         child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
         child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text})

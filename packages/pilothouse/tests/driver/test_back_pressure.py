@@ -60,7 +60,7 @@ async def test_a_consumer_that_does_not_read_holds_up_the_child(lines: int, size
         child.expect("control_request", "initialize")  # while an answer is awaited the reader must not pause
         child.reply({})
         lines, size = map(int, child.expect("user")["message"]["content"].split())
-        child.emit({"type": "system", "subtype": "init", "session_id": "s"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": "s"})
         for n in range(lines):
             block = {"type": "text", "text": f"{n} " + "x" * size}
             child.write(json.dumps({"type": "assistant", "message": {"content": [block]}}).encode() + b"\n")

@@ -169,7 +169,7 @@ class Life:
     def turn(self) -> None:
         self.child.expect("user")
         self.at("asked")
-        self.say("system", subtype="init")
+        self.say("system", subtype="init", claude_code_version="2.1.332")
         self.speak({"type": "text", "text": "part "})
         self.at("streaming")
         if self.state in ASKS:
@@ -213,7 +213,7 @@ class Life:
         self.wait_until_it_runs()
         self.at("deferred")
         self.child.expect("user")
-        self.say("system", subtype="init")
+        self.say("system", subtype="init", claude_code_version="2.1.332")
 
 
 ASKS: Final[dict[str, Callable[[Life], None]]] = {

@@ -51,7 +51,7 @@ def calls_tools(child: Any) -> None:
     import time
 
     child.expect("user")
-    child.emit({"type": "system", "subtype": "init"})
+    child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332"})
     took: list[float] = []
     for number in range(40):
         call = {"name": "now", "arguments": {}}

@@ -155,7 +155,7 @@ def talk(child: Any) -> None:
     while True:
         text = child.expect("user")["message"]["content"]
         verb, _, rest = text.partition(" ")
-        child.emit({"type": "system", "subtype": "init"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332"})
         if verb == "slow":
             child._manual["interrupt"] = 1
             say("part")

@@ -44,7 +44,7 @@ def refuse(child: Any) -> None:
     while True:
         text = child.expect("user")["message"]["content"]
         verb, _, rest = text.partition(" ")
-        child.emit({"type": "system", "subtype": "init"})
+        child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332"})
         if verb == "overloaded" and failures.setdefault(text, 0) < int(rest):
             failures[text] += 1
             fail("API Error: Overloaded", 529)
