@@ -1,4 +1,4 @@
-"""Without the extra of an integration its import names the extra."""
+"""Without an extra, the import of what needs it names the extra."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("pilothouse_otel", "opentelemetry", "otel"),
         ("pilothouse_models.langchain", "langchain_core", "langchain"),
         ("pilothouse_models.pydantic_ai", "pydantic_ai", "pydantic-ai"),
-        ("pilothouse_doors.ui", "starlette", "server"),
+        ("pilothouse_models.endpoints", "starlette", "server"),
+        ("pilothouse_models.endpoints", "pilothouse_access", "server"),
     ],
 )
 def test_without_the_extra_the_error_says_what_to_install(module: str, package: str, extra: str) -> None:

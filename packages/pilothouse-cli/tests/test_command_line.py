@@ -236,23 +236,6 @@ def test_bash_completes(pilothouse: Command, tmp_path: Path, words: list[str], c
     assert (set(done.stdout.split()), done.stderr) == (completed, "")
 
 
-@pytest.mark.parametrize("missing", ["prompt_toolkit", "rich", "shtab"])
-@pytest.mark.parametrize("args", [(), ("ask", "hi"), ("--help",)])
-def test_without_its_extra_the_command_says_what_to_install(
-    pilothouse: Command, tmp_path: Path, missing: str, args: tuple[str, ...]
-) -> None:
-    # A finder that does not know the package, in a directory that comes first.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u, sys\n"
-        f"sys.modules[{missing!r}] = None\n"
-        "real = u.find_spec\n"
-        f"u.find_spec = lambda name, package=None: None if name == {missing!r} else real(name, package)\n"
-    )
-    ran = pilothouse.run(*args, env={"PYTHONPATH": str(tmp_path)})
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == "pilothouse: the command needs an extra: pip install 'pilothouse[cli]'\n"
-
-
 @pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])
 def test_help_shows_examples_and_every_flag(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

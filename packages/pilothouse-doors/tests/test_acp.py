@@ -537,10 +537,10 @@ def test_the_addresses_of_a_host(url: str, path: str, wire: str, monkeypatch: py
     assert (made._client._path, HostAddress.parse(made._wire).url) == (path, wire)
 
 
-async def test_without_the_extra_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_library_the_command_says_which_python_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pilothouse_doors.acp.agent")
     monkeypatch.setitem(sys.modules, "acp", None)
-    with pytest.raises(ph.UsageError, match=r"agent-client-protocol; .* 'pilothouse\[acp\]'"):
+    with pytest.raises(ph.UsageError, match=r"agent-client-protocol, .* Python 3\.14"):
         await run_acp(AcpRequest(), cast("Any", None))
 
 

@@ -90,14 +90,6 @@ async def test_what_it_cannot_start_with(
     await transport.close()
 
 
-async def test_without_the_package_the_error_says_what_to_install(
-    scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pilothouse_native.transport.find_spec", lambda name: None)
-    with pytest.raises(ph.UsageError, match=r"pip install 'pilothouse\[native\]'"):
-        await NativeTransport().start(invocation(scripted_model))
-
-
 async def test_large_values_travel_in_files(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     agent = ph.Agent(**settings(scripted_model), append_system_prompt="Be kind. " * 5000)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 
 import anyio
@@ -411,16 +409,6 @@ async def test_what_was_never_started_cannot_be_left() -> None:
         await transport.detach()
     with pytest.raises(UsageError, match="WebSocketTransport"):
         await MemoryTransport().detach()
-
-
-def test_the_package_is_asked_for_when_it_is_needed() -> None:
-    program = (
-        "import sys; sys.modules['websockets.client'] = None\n"
-        "from pilothouse import *\nfrom pilothouse_remote import on_host\n"
-        "try: on_host('ws://127.0.0.1:1')\nexcept UsageError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'pilothouse[websocket]'" in done.stdout
 
 
 def test_the_package_is_imported_in_one_file() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse_testing import FakeCLI, ScriptedModel, plugin
+from pilothouse_testing import FakeCLI, plugin
 
 HEAVY = ("starlette", "uvicorn", "pilothouse_testing.fake_cli", "pilothouse_testing.scripted_model")
 
@@ -139,13 +139,6 @@ def test_the_tests_of_the_real_cli_can_be_left_out(tmp_path: Path):
         done = run_pytest(tmp_path, source, "-m", "real_cli", PILOTHOUSE_CLI=fake.path)
         assert "1 passed, 1 deselected" in done.stdout
     assert "1 passed, 1 skipped" in run_pytest(tmp_path, source, PILOTHOUSE_CACHE=str(tmp_path / "empty")).stdout
-
-
-def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "pilothouse_testing.api_server", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pilothouse\[testing\]"):
-        ScriptedModel().start()
 
 
 def test_every_doctest_of_the_package_passes():

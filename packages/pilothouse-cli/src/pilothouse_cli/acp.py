@@ -1,7 +1,6 @@
 """`pilothouse acp`: the agent for editors, on this machine or in sessions of a host.
 
-Owns where conversations of a host are. The protocol is in `pilothouse_doors.acp`, which is an extra and
-imported here on use.
+Owns where conversations of a host are. The protocol is in `pilothouse_doors.acp`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,16 @@ from pilothouse_remote.messages import DEFAULT_PATH
 from pilothouse_transcripts import SessionInfo
 
 MESSAGES_OF_A_RESPONSE = 5000
-PACKAGES = {"acp": "agent-client-protocol"}
-"""Names of packages that differ from those of their modules."""
 
 
 async def acp(request: AcpRequest, screen: Screen) -> int:
     """Serve the editor at standard input and output until it leaves; return the exit code."""
     try:
         from pilothouse_doors.acp.agent import serve_editor
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:  # pilothouse-doors requires it below Python 3.15 only
         raise UsageError(
-            f"the agent for editors needs the package {PACKAGES.get(str(error.name), error.name)}; install it with: "
-            "pip install 'pilothouse[acp]'"
+            "the agent for editors needs the package agent-client-protocol, which is not for this Python: "
+            "use Python 3.14 or older"
         ) from None
     conversations = None if request.remote is None else HostConversations(request.remote)
     await serve_editor(Agent(**dict(request.settings)), conversations)

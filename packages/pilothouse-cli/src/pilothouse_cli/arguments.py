@@ -474,7 +474,7 @@ COMMANDS: dict[str, Command] = {
     "acp": Command(
         flags.AcpRequest, "acp.acp", "be the agent of an editor: Zed, JetBrains, Neovim",
         "Speak the Agent Client Protocol on standard input and output; an editor starts this. Options given here "
-        "apply to all its sessions. Needs pip install 'pilothouse[acp]'.",
+        "apply to all its sessions.",
         _ACP_EPILOG, "%(prog)s [options]",
     ),
     "ask": Command(
@@ -503,7 +503,7 @@ COMMANDS: dict[str, Command] = {
     "console": Command(
         flags.ConsoleRequest, "console.console", "see and steer all sessions in the browser",
         "Print one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until "
-        "Ctrl-C, or joins the one that runs already. Needs pip install 'pilothouse[server]'.",
+        "Ctrl-C, or joins the one that runs already.",
         _CONSOLE_EPILOG, "%(prog)s [options]",
     ),
     "demo": Command(
@@ -534,7 +534,7 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(
         flags.ServeRequest, "serve.serve", "own sessions for clients elsewhere",
         "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while no client is "
-        "attached, and their messages are kept. Needs pip install 'pilothouse[server]'.",
+        "attached, and their messages are kept.",
         _SERVE_EPILOG,
     ),
     "sessions": Command(

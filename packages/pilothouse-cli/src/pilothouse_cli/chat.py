@@ -218,7 +218,7 @@ async def chat(request: ChatRequest, screen: Screen) -> int:
     if request.settings.get("json_schema") is not None:
         raise UsageError("--json-schema is for one answer: use `pilothouse ask`")
     if request.remote is not None:
-        from pilothouse_cli.chat_on_host import chat_on_host
+        from pilothouse_cli.chat_on_host import chat_on_host  # it loads the host: other chats start fast
 
         return await chat_on_host(request, screen)
     return await Chat(request, screen).run()

@@ -6,12 +6,11 @@ import os
 import sys
 
 from pilothouse_cli.flags import CompatRequest
+from pilothouse_compat.alias import PATH
 
 
 def run_compat(request: CompatRequest) -> int:  # noqa: RET503 - the end is another program
     """Print the directory, or become the program; returns the exit code if there is none to run."""
-    from pilothouse_compat.alias import PATH
-
     if request.action == "path":
         sys.stdout.write(f"{PATH}\n")
         return 0

@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 
+import pilothouse_host as server
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 from pilothouse.support import run_blocking
@@ -82,8 +83,6 @@ class RunningConsole:
 
 async def console(request: ConsoleRequest, screen: Screen) -> int:
     """Print the link to a host that runs, or start one and serve it until Ctrl-C; return the exit code."""
-    import pilothouse_host as server
-
     if request.join is not None:
         if others := [name for name in list_host_flags(request) if name != "--token-file"]:
             raise UsageError(f"--join starts no host, so {_join_names(others)} would have no effect; leave them out")
@@ -140,8 +139,6 @@ def find_link(url: str, environ: Mapping[str, str]) -> tuple[str, str]:
         if not (token := environ.get("PILOTHOUSE_HOST_TOKEN")):
             raise UsageError("--remote: the token of the host is expected in PILOTHOUSE_HOST_TOKEN")
         return url, token
-    import pilothouse_host as server
-
     journal = server.find_default_journal()
     if (found := _find_running(journal.with_name(f"{journal.name}.link"))) is None:
         raise UsageError("--remote: no console runs here; start `pilothouse console`, or give the address of a host")
@@ -173,8 +170,6 @@ def open_in_browser(link: str) -> Generator[None]:
 
     Every user of the machine can read the command line of the browser.
     """
-    import pilothouse_host as server
-
     directory = server.find_default_journal().parent
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix="console-", suffix=".html", dir=directory)  # with mode 0600
@@ -189,8 +184,6 @@ def open_in_browser(link: str) -> Generator[None]:
 
 
 def _is_free(address: str, public: bool) -> bool:
-    import pilothouse_host as server
-
     try:
         server.listen(address, DEFAULT_PORT, public=public).close()
     except UsageError:

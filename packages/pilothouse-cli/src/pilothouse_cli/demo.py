@@ -12,13 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 from pilothouse import __version__
 from pilothouse.client import Query
-from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.errors import PilothouseError
 from pilothouse.options import Options, Settings
 from pilothouse.support import Redactor, secret_values
 from pilothouse_cli.ask import forward_messages
@@ -27,6 +26,7 @@ from pilothouse_cli.flags import DemoRequest
 from pilothouse_cli.install import ensure_cli
 from pilothouse_cli.progress import TRUNCATED_NOTE, ProgressPrinter, format_summary
 from pilothouse_cli.screen import Screen
+from pilothouse_models.local import LocalModel
 from pilothouse_testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse_testing.scripted_model import hermetic_environment
 
@@ -198,8 +198,6 @@ async def _run_question(request: DemoRequest, context: DemoContext) -> None:
             context, request.prompt, {"cwd": str(context.directory), "max_turns": 1, "tools": []}, free=False
         )
         return
-    from pilothouse_models.local import LocalModel
-
     home = context.directory / "home"
     (home / "tmp").mkdir(parents=True)
     async with AsyncExitStack() as stack:
@@ -216,9 +214,6 @@ async def _run_question(request: DemoRequest, context: DemoContext) -> None:
 
 async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
     """Part 2: real tools, scripted model."""
-    if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise UsageError("the scripted model needs an extra: pip install 'pilothouse[testing]'")
-
     directory = context.directory / "work"
     directory.mkdir()
     soundings = DepthFile.write(directory)

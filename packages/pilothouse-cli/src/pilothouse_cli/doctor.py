@@ -44,6 +44,7 @@ from pilothouse_cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, d
 from pilothouse_cli.flags import DoctorRequest
 from pilothouse_cli.screen import Screen, Style
 from pilothouse_remote import CommandTransport
+from pilothouse_testing import ScriptedModel
 
 CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
@@ -422,8 +423,6 @@ async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
         return [CheckResult(name, "skipped", "left out with --quick")]
     if context.executable is None:
         return [CheckResult(name, "skipped", "no Claude Code was examined")]
-    if not all(map(find_spec, ("starlette", "uvicorn"))):
-        return [CheckResult(name, "skipped", "the scripted model needs an extra", "pip install 'pilothouse[testing]'")]
     started = time.perf_counter()
     try:
         first, version = await _ask_scripted(context.executable)
@@ -440,8 +439,6 @@ async def _ask_scripted(executable: str) -> tuple[float, str]:
 
     Returns seconds from the start of the process to its first message, and its version.
     """
-    from pilothouse_testing import ScriptedModel
-
     first, version = 0.0, "(unknown version)"
     with tempfile.TemporaryDirectory(prefix="pilothouse-doctor-", ignore_cleanup_errors=True) as directory:
         async with ScriptedModel(default=ANSWER) as model:

@@ -138,6 +138,7 @@ def parse_transport(text: str) -> Callable[[], Any]:
 
 
 def _make_transport(text: str) -> Callable[[], Any]:
+    # Imported where they are used, so that commands without a transport start fast.
     kind, _, place = text.partition(":")
     if text == "native":
         from pilothouse_native import NativeTransport

@@ -150,6 +150,7 @@ LOCAL_MODEL_NOTES = {
 
 async def start_local_model(options: Options, stack: AsyncExitStack, screen: Screen) -> Options:
     """Start the model, which `stack` ends; return its settings for Claude Code, merged with those of the command."""
+    # Here, so that a chat without the model starts fast.
     from pilothouse_models.local import LocalModel
     from pilothouse_models.local.model import check_extra
 

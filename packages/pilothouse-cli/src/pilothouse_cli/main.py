@@ -10,7 +10,6 @@ import signal
 import sys
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
     from pilothouse_cli.arguments import Command
     from pilothouse_cli.screen import Screen
 
-USAGE_ERROR = 2
 OUTPUT_CLOSED = 141
-REQUIRED_PACKAGES = ("prompt_toolkit", "rich", "shtab")
-"""The packages of the extra `cli`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,9 +47,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
-    if not all(map(find_spec, REQUIRED_PACKAGES)):
-        print("pilothouse: the command needs an extra: pip install 'pilothouse[cli]'", file=sys.stderr)
-        return USAGE_ERROR
     from pilothouse_cli.arguments import find_command, parse
     from pilothouse_cli.screen import Screen
 

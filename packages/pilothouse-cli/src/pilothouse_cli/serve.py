@@ -1,6 +1,6 @@
 """`pilothouse serve`: a host on an address, until it is stopped.
 
-Owns the output about it. The host itself is in `pilothouse_host`, which is an extra and imported here on use.
+Owns the output about it. The host itself is in `pilothouse_host`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import pilothouse_host as server
 from pilothouse.client import Agent, default_agent
 from pilothouse.errors import UsageError
 from pilothouse.support import run_blocking
 from pilothouse_access.owners import Owner
 from pilothouse_cli.flags import ServeRequest
 from pilothouse_cli.screen import Screen
+from pilothouse_host import ClientLimits, Host
 from pilothouse_pool import Pool
-
-if TYPE_CHECKING:
-    from pilothouse_host import ClientLimits, Host
 
 SECONDS_PER_DAY = 86400.0
 
@@ -31,8 +30,6 @@ async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[st
 
     Once requests are served, `on_ready` is called with the address and the token; without it both are printed.
     """
-    import pilothouse_host as server
-
     settings = server.HostSettings(
         journal=server.find_default_journal() if request.journal is None else Path(request.journal),
         roots=request.roots,
@@ -49,7 +46,7 @@ async def serve(request: ServeRequest, screen: Screen, *, on_ready: Callable[[st
     tokens = await run_blocking(_make_tokens, request.clients)
     token, made = await run_blocking(server.find_token, request.token_file, os.environ)
     server.raise_descriptor_limit()
-    host = server.Host(settings)
+    host = Host(settings)
     pool = Pool(booted=True, max_live=request.max_requests + 1)
     access: dict[str, Any] = {"tokens": tokens, "origins": request.origins, "names": request.names}
     application = server.make_app(host, token=token, **access, routes=_make_endpoints(request, host, pool))
@@ -86,7 +83,7 @@ def _make_endpoints(request: ServeRequest, host: Host, pool: Pool) -> list[Any]:
         if request.maps:
             raise UsageError("--map: it needs --openai or --anthropic")
         return []
-    from pilothouse_models import endpoints
+    from pilothouse_models import endpoints  # here, so that other hosts start fast
 
     names = default_agent().options.agents or {}
     directory, rules = host.policy.roots[0], host.policy.for_owner(Owner("endpoints")).start_rules
@@ -118,8 +115,6 @@ def _split_map(given: str) -> tuple[str, str]:
 
 
 def _make_limits(request: ServeRequest) -> ClientLimits:
-    import pilothouse_host as server
-
     managed: Any = None
     if request.managed_settings is not None:
         try:
@@ -131,7 +126,7 @@ def _make_limits(request: ServeRequest) -> ClientLimits:
     if request.verbatim_prompts and request.client_commands:
         raise UsageError("give --verbatim-prompts or --client-commands, not both")
     sources = request.setting_sources
-    return server.ClientLimits(
+    return ClientLimits(
         permission_mode=request.max_permission_mode,
         programs=not request.no_client_programs,
         mcp_servers=not request.no_client_mcp,
@@ -144,8 +139,6 @@ def _make_limits(request: ServeRequest) -> ClientLimits:
 
 
 def _make_tokens(clients: Sequence[str]) -> dict[str, str]:
-    import pilothouse_host as server
-
     found: dict[str, str] = {}
     for client in clients:
         name, equals, file = client.partition("=")

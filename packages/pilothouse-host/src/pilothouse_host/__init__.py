@@ -1,4 +1,4 @@
-"""The host: runs sessions for remote clients, over WebSocket and REST. Extra `[server]`.
+"""The host: runs sessions for remote clients, over WebSocket and REST.
 
 Owns the children, their journals and access control. Start with `host`; `application` puts it on an address::
 

@@ -1,7 +1,6 @@
 """The host as an ASGI application, and as a program of its own on an address.
 
-Owns how the parts are combined: the routes behind the guard, sockets, signals, the orderly shutdown. Starlette and
-uvicorn are the extra `[server]`.
+Owns how the parts are combined: the routes behind the guard, sockets, signals, the orderly shutdown.
 """
 
 from __future__ import annotations
@@ -17,24 +16,29 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import ASGIApp, Scope
+from starlette.websockets import WebSocket
 
 from pilothouse.errors import UsageError
 from pilothouse_access.guard import AccessGuard, AccessRules
 from pilothouse_access.on_behalf import TOKEN_VARIABLE
 from pilothouse_access.request_ids import RequestIds
+from pilothouse_host.connections import ConnectionLimiter, HostConnection, accept_connections
+from pilothouse_host.console import is_console_path, make_console_routes
 from pilothouse_host.host import Host
+from pilothouse_host.rest import HEALTH_PATH, handle_not_found, make_routes
+from pilothouse_host.websocket import serve_websocket
 from pilothouse_remote.messages import MAX_MESSAGE_BYTES, is_loopback
-
-if TYPE_CHECKING:
-    from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Scope
-
-    from pilothouse_host.connections import ConnectionLimiter
 
 MIN_TOKEN_CHARS = 16
 """Minimum characters of a token that was chosen by hand."""
@@ -50,7 +54,6 @@ RESERVED_DESCRIPTORS = 64
 """Descriptors for the journal, the listening socket and files."""
 DESCRIPTORS_PER_CHILD = 8
 """Descriptors for the pipes of one child."""
-MISSING_EXTRA = "a host needs an extra: pip install 'pilothouse[server]'"
 
 
 def make_app(
@@ -77,22 +80,9 @@ def make_app(
         routes: further routes behind the same guard, such as those of endpoints.
 
     Raises:
-        UsageError: a token is too short, can be guessed, or is there twice; an origin or a name has a form that no
-            browser sends; or the extra is not installed.
+        UsageError: a token is too short, can be guessed, or is there twice; or an origin or a name has a form that
+            no browser sends.
     """
-    try:
-        from starlette.applications import Starlette
-        from starlette.middleware import Middleware
-        from starlette.middleware.cors import CORSMiddleware
-        from starlette.routing import WebSocketRoute
-        from starlette.websockets import WebSocket
-    except ImportError as error:
-        raise UsageError(MISSING_EXTRA) from error
-
-    from pilothouse_host.console import is_console_path, make_console_routes
-    from pilothouse_host.rest import HEALTH_PATH, handle_not_found, make_routes
-    from pilothouse_host.websocket import serve_websocket
-
     owners = dict(tokens or {})
     _check_tokens(token, owners)
     rules = AccessRules(token=token, tokens=owners, origins=tuple(origins), names=tuple(names))
@@ -257,13 +247,7 @@ async def serve(
         listening: the listening socket; closed at the end.
         on_ready: called once requests are served.
         stop: set it for the same effect as a signal.
-
-    Raises:
-        UsageError: the extra is not installed.
     """
-    _check_packages()
-    from pilothouse_host.connections import ConnectionLimiter, accept_connections
-
     slots = ConnectionLimiter(compute_connection_limit(host.settings.max_sessions), host.owners)
     server, make = _make_server(application, slots)
     stopping = stop or asyncio.Event()
@@ -302,32 +286,21 @@ async def serve(
             logging.getLogger("uvicorn.error").removeFilter(_is_relevant_record)
 
 
-def _check_packages() -> None:
-    try:
-        for name in ("uvicorn", "websockets"):  # uvicorn imports websockets later
-            import_module(name)
-    except ImportError as error:
-        raise UsageError(MISSING_EXTRA) from error
-
-
 def _is_relevant_record(record: logging.LogRecord) -> bool:
     # uvicorn warns of each request that is not valid HTTP, and logs an error for each WebSocket that got 401 or 403:
     # clients without a token could fill the log.
     return record.levelno >= logging.ERROR and "without completing handshake" not in str(record.msg)
 
 
+class _Server(uvicorn.Server):
+    """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
 def _make_server(application: Any, slots: ConnectionLimiter) -> tuple[Any, Callable[[], asyncio.Protocol]]:
     """Build the uvicorn server, which does not listen, and the factory of its connections."""
-    import uvicorn
-
-    from pilothouse_host.connections import HostConnection
-
-    class Server(uvicorn.Server):
-        """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
-
-        def capture_signals(self) -> Any:
-            return nullcontext()
-
     config = uvicorn.Config(
         application,
         lifespan="off",
@@ -341,7 +314,7 @@ def _make_server(application: Any, slots: ConnectionLimiter) -> tuple[Any, Calla
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server = Server(config)
+    server = _Server(config)
     return server, lambda: HostConnection(slots, config, server.server_state)
 
 

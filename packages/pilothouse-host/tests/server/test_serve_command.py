@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -179,18 +176,6 @@ def test_a_file_that_is_no_journal(tmp_path: Path) -> None:
     code, output = Program(tmp_path, "/nowhere").end()
     assert (code, "is not a journal" in output) == (2, True), output
     assert stat.S_ISREG((tmp_path / "host.sqlite").stat().st_mode)
-
-
-@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "websockets"])
-def test_without_a_package_of_the_extra_the_command_names_the_extra(tmp_path: Path, missing: str) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None\n")
-    command = [sys.executable, "-m", "pilothouse", "serve", "--port", "0", "--cli", "true"]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stderr.strip().splitlines()) == (
-        2,
-        ["pilothouse: a host needs an extra: pip install 'pilothouse[server]'"],
-    )
 
 
 @pytest.mark.anyio

@@ -24,10 +24,6 @@ from pilothouse_native.wire import JsonObject, as_object
 TIMEOUT_SECONDS: Final = 600.0
 """Time limit of one request; the client's own default."""
 CLOSE_SECONDS: Final = 2.0
-MISSING_PACKAGE: Final = (
-    "the native engine needs the package anthropic; install it with: pip install 'pilothouse[native]'"
-)
-
 
 _TOO_LONG_PHRASES: Final = ("prompt is too long", "exceed context limit", "context window")
 _AUTHENTICATION: Final = ("authentication_failed", "Failed to authenticate. API Error: {status} {message}")
@@ -144,11 +140,8 @@ class MessagesApi:
     async def connect(self, env: Mapping[str, str]) -> None:
         """Make the client, unless one was given. Requests wait for it, and fail if there is no key."""
         if self.has_own_client:
-            try:
-                # In a thread: the first import takes a second or two. A cancelled caller does not wait for it.
-                library = await anyio.to_thread.run_sync(import_module, "anthropic", abandon_on_cancel=True)
-            except ModuleNotFoundError as error:
-                raise UsageError(MISSING_PACKAGE) from error
+            # In a thread: the first import takes a second or two. A cancelled caller does not wait for it.
+            library = await anyio.to_thread.run_sync(import_module, "anthropic", abandon_on_cancel=True)
             key = self._api_key or env.get("ANTHROPIC_API_KEY") or None
             token = None if key else env.get("ANTHROPIC_AUTH_TOKEN") or None
             address = self._base_url or env.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ import anyio
 import anyio.to_thread
 
 from pilothouse import __version__
-from pilothouse_native.api import MISSING_PACKAGE
 from pilothouse_native.configuration import CommandLine, FlagError, make_help_page, parse_command_line
 from pilothouse_native.engine import Engine
 from pilothouse_native.history import CLI_VERSION
@@ -49,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not line.has("print") and not line.has("input-format") and sys.stdout.isatty():
         return _print_error("pilothouse-agent has no interactive mode: use --print")
-    if find_spec("anthropic") is None:
-        return _print_error(MISSING_PACKAGE)
     code = anyio.run(_run, given, line, backend="asyncio")
     # `os._exit`, because the thread that reads stdin may still block; there is nothing left to clean up.
     _flush()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -21,7 +20,7 @@ from pilothouse.options import Invocation
 from pilothouse.support import run_blocking
 from pilothouse.transports import ExitInfo, TransportFacts
 from pilothouse.transports.memory import ENDED_BY_CLOSE, InProcessTransport
-from pilothouse_native.api import MISSING_PACKAGE, MessagesApi
+from pilothouse_native.api import MessagesApi
 from pilothouse_native.engine import Engine
 from pilothouse_native.tools.base import BuiltinTool
 
@@ -32,8 +31,8 @@ CLOSE_SECONDS = 5.0
 class NativeTransport(InProcessTransport):
     """Answers without the CLI, over the Messages API, in this process.
 
-    Sessions, hooks, permissions, tools, recording and the blocking API work as with the CLI. Needs the extra
-    `pilothouse[native]`. One instance serves one connection: pass a function that makes one where several are needed.
+    Sessions, hooks, permissions, tools, recording and the blocking API work as with the CLI. One instance
+    serves one connection: pass a function that makes one where several are needed.
 
     ::
 
@@ -74,15 +73,12 @@ class NativeTransport(InProcessTransport):
         """Check the requirements. The engine itself starts in `serve`.
 
         Raises:
-            UsageError: the package `anthropic` is not installed, the invocation requests another user, or the
-                transport was started before.
+            UsageError: the invocation requests another user, or the transport was started before.
             CLIStartError: the working directory does not exist.
         """
         self._mark_started(is_closed=self._is_closed)
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
-        if self._api.has_own_client and await run_blocking(find_spec, "anthropic") is None:
-            raise UsageError(MISSING_PACKAGE)
         cwd = await run_blocking(_resolve_directory, invocation.cwd)
         env = await run_blocking(self._make_environment, invocation)
         self._set_invocation(replace(invocation, cwd=str(cwd), env=env))

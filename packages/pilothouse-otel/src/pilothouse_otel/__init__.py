@@ -1,7 +1,7 @@
 """OpenTelemetry: spans and metrics of queries, by the GenAI semantic conventions.
 
-Owns the span of a query. `genai` has the names, `pilothouse.instrumentation` the observer interface. Needs the extra
-`[otel]`, which is the API alone: the program chooses the exporter.
+Owns the span of a query. `genai` has the names, `pilothouse.instrumentation` the observer interface. Needs the
+API of OpenTelemetry alone: the program chooses the exporter.
 """
 
 from __future__ import annotations
@@ -11,14 +11,9 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-try:
-    from opentelemetry import context as otel_context
-    from opentelemetry import metrics, trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"OpenTelemetry needs {missing.name}; install it with: pip install 'pilothouse[otel]'", name=missing.name
-    ) from missing
+from opentelemetry import context as otel_context
+from opentelemetry import metrics, trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pilothouse import __version__
 from pilothouse.client import QueryResult

@@ -1,7 +1,6 @@
 """OpenTelemetry for fleets: the span of a fleet, those of its attempts, and the metrics of runs.
 
-Owns the mapping of a fleet to spans and instruments; `otel` handles a query within an attempt. Needs the extra
-`[otel]`.
+Owns the mapping of a fleet to spans and instruments; `otel` handles a query within an attempt.
 """
 
 # ruff: noqa: D102 - `FleetObserver` says what each call does

@@ -1,4 +1,4 @@
-"""OpenTelemetry for one query: the tree of spans, the recorded content, and the metrics. Needs the extra `[otel]`."""
+"""OpenTelemetry for one query: the tree of spans, the recorded content, and the metrics."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
+import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -23,11 +24,6 @@ from pilothouse.options import Options
 from pilothouse.protocol.control_frames import encode_line
 from pilothouse_remote.link import Backoff
 from pilothouse_remote.messages import DEFAULT_PATH, HostAddress
-
-try:
-    import httpx2
-except ImportError as _error:  # pragma: no cover - the extra is installed where this is tested
-    raise UsageError("a client of a host needs the package httpx2: pip install 'pilothouse[websocket]'") from _error
 
 log = logging.getLogger("pilothouse.remote")
 

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -41,9 +41,7 @@ from pilothouse_remote.messages import (
     decode_item,
     encode_item,
 )
-
-if TYPE_CHECKING:
-    from pilothouse_remote.websocket import WebSocketStream
+from pilothouse_remote.websocket import WebSocketStream
 
 log = logging.getLogger("pilothouse.transports")
 
@@ -159,8 +157,6 @@ class RemoteConnection:
             RemoteError, CLIStartError: the host refuses.
             ConnectionLostError: the host cannot be reached for now.
         """
-        from pilothouse_remote.websocket import WebSocketStream  # an extra, imported on demand
-
         try:
             with anyio.fail_after(CONNECT_SECONDS):
                 socket = await WebSocketStream.connect(self.address, token=self._token, tls=self._tls)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
 import anyio
@@ -59,8 +58,7 @@ class WebSocketTransport(Transport):
         address: of the host.
 
     Raises:
-        UsageError: the address is invalid or holds a secret; `heartbeat` is negative; the package websockets is
-            missing.
+        UsageError: the address is invalid or holds a secret; `heartbeat` is negative.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class WebSocketTransport(Transport):
     ) -> None:
         if not heartbeat >= 0:
             raise UsageError(f"heartbeat: expected 0 or more seconds, got {heartbeat}")
-        import_module("pilothouse_remote.websocket")  # raises now if the package websockets is missing
         self.address = HostAddress.parse(url)
         self._token = token
         self._inbox = inbox

@@ -1,6 +1,6 @@
 """One WebSocket over an anyio byte stream, so that it works on asyncio and trio.
 
-Wraps the I/O-free part of the package `websockets` (extra `[websocket]`); no other module imports that package. Owns
+Wraps the I/O-free part of the package `websockets`; no other module imports that package. Owns
 connecting, the opening handshake, messages and closing. Must not know what the messages mean.
 """
 
@@ -14,20 +14,16 @@ from typing import Final, Self
 
 import anyio
 import anyio.abc
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
-from pilothouse.errors import RemoteError, UsageError
+from pilothouse.errors import RemoteError
 from pilothouse_remote.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL, ConnectionLostError, HostAddress
-
-try:
-    from websockets.client import ClientProtocol
-    from websockets.exceptions import InvalidStatus
-    from websockets.frames import Frame, Opcode
-    from websockets.http11 import Response
-    from websockets.protocol import State
-    from websockets.typing import Subprotocol
-    from websockets.uri import parse_uri
-except ImportError as _error:  # pragma: no cover - the extra is installed where this is tested
-    raise UsageError("sessions on a host need the package websockets: pip install 'pilothouse[websocket]'") from _error
 
 _SILENT_LOGGER: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - outside the logger tree
 """Logger for `websockets`, which would log headers (with the token) and messages."""

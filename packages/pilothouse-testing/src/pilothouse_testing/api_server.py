@@ -1,7 +1,7 @@
 """The Messages API on loopback: Starlette routes, uvicorn's HTTP, one thread with its own loop.
 
 Owns the life of the server and the execution of a `ResponsePlan`. Knows nothing of scripts: a function supplies the
-plan. Needs the extra `pilothouse[testing]`.
+plan.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import anyio.to_thread
 
 from pilothouse_testing.api_responses import JSON, IdFactory, ResponsePlan, assign_tool_ids, encode_json, plan_response
+from pilothouse_testing.api_server import ApiServer
 from pilothouse_testing.script import (
     AnswerLike,
     HttpError,
@@ -33,10 +34,6 @@ from pilothouse_testing.script import (
     read_json,
     redact_headers,
 )
-
-if TYPE_CHECKING:
-    from pilothouse_testing.api_server import ApiServer
-
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -92,12 +89,6 @@ class ScriptedModel:
         """Start serving; `with` does it for you. Raises `RuntimeError` if the model is already running."""
         if self._server is not None:
             raise RuntimeError("this ScriptedModel runs already")
-        try:
-            from pilothouse_testing.api_server import ApiServer
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"ScriptedModel needs {error.name}; install it with: pip install 'pilothouse[testing]'", name=error.name
-            ) from error
         server = ApiServer(self._respond)
         server.start()
         self._server = server

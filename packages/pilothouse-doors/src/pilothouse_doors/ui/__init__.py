@@ -2,15 +2,8 @@
 
 Owns the conversations that front ends talk to (`threads`), and a table of events for each protocol. Start with
 `threads`; a protocol has its events and its route in one module, `history` reads the past, and `http` has what the
-routes share. Needs Starlette, which a server has, and no library of a protocol: events are plain dictionaries.
+routes share. Needs Starlette, and no library of a protocol: events are plain dictionaries.
 """
-
-try:
-    import starlette as _  # noqa: F401
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "routes for front ends need starlette; install it with: pip install 'pilothouse[server]'", name="starlette"
-    ) from missing
 
 from pilothouse_doors.ui.agui import agui_route as agui_route
 from pilothouse_doors.ui.threads import FrontEndError as FrontEndError

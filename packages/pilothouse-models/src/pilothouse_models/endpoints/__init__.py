@@ -9,6 +9,12 @@ Start with `application`::
 A new protocol is a `Dialect` beside the three.
 """
 
-from pilothouse_models.endpoints.application import anthropic_routes as anthropic_routes
-from pilothouse_models.endpoints.application import openai_routes as openai_routes
+try:
+    from pilothouse_models.endpoints.application import anthropic_routes as anthropic_routes
+    from pilothouse_models.endpoints.application import openai_routes as openai_routes
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"endpoints need {missing.name}; install it with: pip install 'pilothouse[server]'", name=missing.name
+    ) from missing
+
 from pilothouse_models.endpoints.models import EndpointModels as EndpointModels

@@ -1,7 +1,7 @@
 """The routes of the endpoints: they read requests, run the model and write answers.
 
 Owns HTTP: tokens, bodies, statuses, server-sent events, and that the work ends when the client leaves. The dialects own
-what is in the bodies. Starlette is the extra `[server]`.
+what is in the bodies.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import anyio
 import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, request_response
+from starlette.types import Receive, Scope, Send
 
 from pilothouse.errors import UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta
@@ -38,12 +42,6 @@ from pilothouse_models.endpoints.exchange import (
 )
 from pilothouse_models.endpoints.fields import encode_names
 from pilothouse_models.endpoints.models import EndpointModels
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-    from starlette.types import Receive, Scope, Send
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 HEAD_SECONDS: Final = 2.0
@@ -81,8 +79,7 @@ def openai_routes(
         Routes below `/v1` for a Starlette or FastAPI application.
 
     Raises:
-        UsageError: the token is empty, a name or an origin has a form that no browser sends, or the extra is not
-            installed.
+        UsageError: the token is empty, or a name or an origin has a form that no browser sends.
 
     Example:
         >>> from pilothouse_models.endpoints import EndpointModels, openai_routes
@@ -201,10 +198,6 @@ class EndpointRoutes:
         dialect: Dialect,
         answers: KeptAnswers,
     ) -> None:
-        try:
-            import starlette.routing as _  # noqa: F401
-        except ImportError as error:
-            raise UsageError("endpoints need an extra: pip install 'pilothouse[server]'") from error
         self._models = models
         self._rules = rules
         self._get_owner = get_owner
@@ -216,9 +209,6 @@ class EndpointRoutes:
 
         Without a method, the route refuses what no other route of the application takes.
         """
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import Response
-        from starlette.routing import Route, request_response
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -485,8 +475,6 @@ class AnswerRun:
 
 
 def _make_response(body: JsonBody, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    from starlette.responses import Response
-
     return Response(encode_json(body), status, headers, "application/json")
 
 

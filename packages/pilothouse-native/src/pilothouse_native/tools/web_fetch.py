@@ -129,10 +129,7 @@ def _is_private_allowed(host: str, port: int | None, workplace: Workplace) -> bo
 
 async def _load_page(address: str, workplace: Workplace) -> FetchedPage | str:
     """Return the page, or the URL on another host to which it redirects."""
-    try:
-        import httpx2
-    except ModuleNotFoundError as error:
-        raise BuiltinToolError("WebFetch needs httpx2; install it with: pip install 'pilothouse[native]'") from error
+    import httpx2  # here, so that the tools load fast: few sessions fetch a page
 
     def client() -> httpx2.AsyncClient:
         return httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=MAX_SECONDS)
