@@ -108,6 +108,11 @@ class Turn:
         """Whether it goes on without a request."""
         return self._reader is not None and not self._reader.done()
 
+    @property
+    def was_taken_back(self) -> bool:
+        """Whether it was stopped before Claude Code began with its prompt, which is not in the conversation then."""
+        return self.is_finished and self.failure is None and self._last is None
+
     async def read(self, position: int) -> QueryEvent | None:
         """Return the event at `position`. None: there is none, because the turn is finished or waits."""
         while len(self.log) <= position and not self.is_finished:
@@ -281,6 +286,8 @@ class Thread:
             for ask in self.turn.asks:
                 ask.deny(_WENT_ON, by="front end")
             await self.turn.stop()
+        if self.turn is not None and self.turn.was_taken_back and self.turn.id in self._prompts:
+            self._prompts.remove(self.turn.id)
         await self.load()
         names = tuple(repr(sorted(tool.items(), key=str)) for tool in tools)
         if self.session is not None and names != self._tools:
