@@ -316,3 +316,19 @@ async def test_a_client_that_leaves_at_any_time_leaves_a_thread_that_goes_on(pat
             assert b"re: hi" in again.data
         [thread] = front_end.threads._threads.values()
         assert (thread.turn is not None and thread.turn.readers, len(cli.children)) == (0, 1)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # on asyncio, a turn that nobody reads goes on
+@pytest.mark.parametrize("path", ["/agui", "/chat"])
+async def test_a_prompt_that_was_never_begun_with_can_be_sent_again(path: str) -> None:
+    cli = Cli()
+    async with serve(cli) as front_end:
+        cli.hold = lambda frame: cli.queue(0, frame)
+        call = front_end.start(path, "act")
+        await until(lambda: bool(cli.children) and bool(cli.uuids_queued(0)))
+        call.leave()
+        await call.is_done.wait()
+        cli.hold = None
+        again = await front_end.ask(path, "hi")
+        assert (again.status, b"re: hi" in again.data) == (200, True)
+        assert list(cli.saved.values()) == [["hi"]]
