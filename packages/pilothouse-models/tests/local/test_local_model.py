@@ -221,7 +221,7 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None
             ended.append(error)
             raise
 
-    monkeypatch.setattr("pilothouse.provision.pinned_files.ensure_model", slow_download)
+    monkeypatch.setattr("pilothouse.provision.ensure_model", slow_download)
     with anyio.move_on_after(0.1) as scope:
         async with LocalModel():
             pytest.fail("there is no model")
