@@ -341,6 +341,7 @@ async def test_a_session_with_one_transport_has_one_child(cli: Cli) -> None:
 
 
 async def test_mistakes_are_reported_before_anything_is_ended(cli: Cli) -> None:
+    pytest.importorskip("pilothouse_models", reason="it has the bridge 'xml'")
     async with talking(cli, mcp_servers={"a": {"command": "nothing"}}, custom_tools=[depth]) as session:
         with pytest.raises(ph.OptionsError, match="tool_bridge='xml' exclude each other"):
             session.query("one", tool_bridge="xml")
