@@ -22,6 +22,7 @@ import pilothouse as ph
 from pilothouse.errors import RemoteError
 from pilothouse_access import guard
 from pilothouse_host import application, host
+from pilothouse_host.sessions import find_conversation
 from pilothouse_models.endpoints import EndpointModels, openai_routes
 from pilothouse_remote import on_host
 from pilothouse_testing import FakeCLI, ScriptedModel, frames
@@ -329,6 +330,15 @@ def test_what_a_model_writes_makes_no_conversation_the_owners(serve_host: MakeHo
         served = serve_host(cli=fake.path, tokens=TOKENS)
         talk(served)
         assert [resume(served, ANN, each) for each in (MINE, HIS)] == [201, 403]
+
+
+def test_what_a_model_writes_names_no_conversation() -> None:
+    init, replayed = (
+        json.dumps({"type": kind, "subtype": "init", "session_id": key}).encode() + b"\n"
+        for kind, key in (("system", MINE), ("user", HIS))
+    )
+    assert find_conversation(replayed, begins_line=True) == ""
+    assert find_conversation(init + replayed, begins_line=True) == MINE
 
 
 def test_a_token_cannot_begin_a_conversation_that_is_there(
