@@ -18,6 +18,7 @@ from store_servers import started
 from virtual_time import virtual_time
 
 from pilothouse.client.agent import restore_defaults
+from pilothouse_testing import FakeCLI
 
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
 KEPT = ("PILOTHOUSE_CACHE",)
@@ -84,6 +85,13 @@ def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
     with restore_defaults():
         yield
+
+
+@pytest.fixture
+def fake() -> Generator[FakeCLI]:
+    """A CLI that does what its script says."""
+    with FakeCLI() as fake:
+        yield fake
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.places import ROOT, SOURCES, TEST_FOLDERS, module_name, test_files
+from tests.places import ROOT, SOURCES, TEST_FOLDERS, list_tests, module_name
 
 PASSED = Path(sys.prefix) / "passed"
 """Holds a file for each check, with the digest of what it has passed with."""
@@ -59,7 +59,7 @@ def find_tests(changed: Iterable[Path]) -> list[Path]:
     changed = set(changed)
     names = {module_name(path) for path in changed if any(path.is_relative_to(source) for source in SOURCES)}
     names |= {path.stem for path in changed if any(path.is_relative_to(folder) for folder in TEST_FOLDERS)}
-    return [path for path in test_files() if path in changed or names & imported_names(path)]
+    return [path for path in list_tests() if path in changed or names & imported_names(path)]
 
 
 def imported_names(path: Path) -> set[str]:

@@ -24,12 +24,9 @@ PYTHONPATH: Final = os.pathsep.join(str(source.parent) for source in SOURCES)
 """What a program of another environment needs to import them."""
 
 
-def test_files() -> list[Path]:
+def list_tests() -> list[Path]:
     """The tests of all together and of each package."""
     return sorted(path for folder in TEST_FOLDERS for path in folder.rglob("test_*.py"))
-
-
-test_files.__test__ = False  # type: ignore[attr-defined]
 
 
 def source_files() -> list[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from places import TESTS, test_files
+from places import TESTS, list_tests
 from split import PROVEN, is_whole
 
 MANIFEST = tomllib.loads((TESTS / "requirements.toml").read_text())
@@ -20,7 +20,7 @@ SYSTEMS = {"L": 62, "S": 44, "R": 40, "E": 86, "G": 50}  # how many requirements
 def carried() -> dict[str, list[str]]:
     """Ids in `pytest.mark.requirement(...)` decorators, with the tests that carry them."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in test_files():
+    for path in list_tests():
         for name, ids in marked(ast.parse(path.read_text())):
             for key in ids:
                 found[key].append(f"{path.name}::{name}")

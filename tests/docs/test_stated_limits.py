@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from places import test_files
+from places import list_tests
 from stated_limits import MESSAGES_SAY, PAGES_SAY, Proof, limits_of_messages, limits_of_pages
 
 PROOFS = [
@@ -40,6 +40,6 @@ def test_the_limit_is_real(proof: Proof) -> None:
         proof()
         return
     file, _, name = proof.partition("::")
-    [path] = [path for path in test_files() if path.match(file)]
+    [path] = [path for path in list_tests() if path.match(file)]
     tree = ast.parse(path.read_text("utf-8"))
     assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import pilothouse as ph
@@ -12,12 +10,6 @@ from pilothouse_models import LanguageModel
 from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI() as fake:
-        yield fake
 
 
 def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from pilothouse_testing import FakeCLI, frames
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI() as fake:
-        yield fake
 
 
 def resident() -> int:

@@ -11,12 +11,6 @@ from pilothouse_testing import FakeCLI, frames
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI() as fake:
-        yield fake
-
-
-@pytest.fixture
 def hanging(fake: FakeCLI) -> FakeCLI:
     """Says a little and then waits for ever, with a grandchild."""
     fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
