@@ -52,10 +52,6 @@ class InboxTransport(TransportWrapper):
         async with self._sending:
             await self.inner.send(data)
 
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport`."""
-        return not self._sending.locked() and self.inner.try_send(data)
-
     async def receive(self) -> bytes:
         """See `Transport`. Returns whole lines, without those that were taken."""
         await self._is_serving.wait()

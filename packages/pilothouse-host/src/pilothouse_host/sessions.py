@@ -231,11 +231,6 @@ class JournaledTransport(TransportWrapper):
         self._stored.note_input(data)
         await self.inner.send(data)
 
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport`."""
-        self._stored.note_input(data)
-        return self.inner.try_send(data)
-
     async def start(self, invocation: Invocation) -> None:
         """See `Transport`."""
         await self._session.end_line()  # of the child of a host that was killed

@@ -449,11 +449,6 @@ class PooledTransport(Transport):
                 return
         await inner.send(data)
 
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport.try_send`; never the initialize request."""
-        inner = self._inner
-        return self._opened.is_set() and not self._closed and inner is not None and inner.try_send(data)
-
     async def receive(self) -> bytes:
         """The next bytes, starting with the initialize response."""
         inner = self._require_inner()

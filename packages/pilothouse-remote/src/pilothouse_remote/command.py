@@ -227,11 +227,6 @@ class CommandTransport(CliTransport):
             raise anyio.BrokenResourceError
         await super().send(encode_input(data))
 
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport`."""
-        is_open = not self._input_ended and self._control.exit_code is None
-        return is_open and super().try_send(encode_input(data))
-
     async def receive(self) -> bytes:
         """See `CliTransport`."""
         if self._early and self._closed is None:
@@ -245,13 +240,6 @@ class CommandTransport(CliTransport):
         if not self._input_ended:
             await _write(child, b"e\n")
             self._input_ended = True
-
-    def try_end_input(self) -> bool:
-        """See `Transport`."""
-        if self._child is None or self._closed is not None:
-            return False
-        self._input_ended = self._input_ended or self._child.stdin.try_write(b"e\n")
-        return self._input_ended
 
     def _make_exit_info(self, status: ExitStatus | None) -> ExitInfo:
         code = self._control.exit_code

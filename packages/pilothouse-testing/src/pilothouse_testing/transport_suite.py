@@ -97,45 +97,6 @@ class TransportSuite(ABC):
                 group.start_soon(transport.send, line + b"\n")
             assert sorted(await _read_lines(transport, 10)) == lines
 
-    async def test_what_is_sent_at_once_keeps_its_place(self) -> None:
-        lines = [b"%d" % number for number in range(50)]
-        async with self.running("echo") as transport:
-            for line in lines:
-                if not transport.try_send(line + b"\n"):
-                    await transport.send(line + b"\n")
-            assert await _read_lines(transport, len(lines)) == lines
-
-    async def test_nothing_is_sent_at_once_before_what_waits(self) -> None:
-        if not self.has_backpressure:
-            pytest.skip("nothing waits")
-        large = b"x" * 20_000_000  # more than fits into the buffers to a peer that does not read
-        async with self.running("deaf") as transport, anyio.create_task_group() as group:
-            group.start_soon(transport.send, large)
-            await anyio.wait_all_tasks_blocked()
-            assert not transport.try_send(b"quick\n")
-            group.cancel_scope.cancel()
-
-    async def test_sending_at_once_refuses_and_never_raises(self) -> None:
-        transport, _ = self.make("echo")
-        assert not transport.try_send(b"early\n")
-        async with self.running("echo") as transport:
-            await transport.end_input()
-            assert not transport.try_send(b"late\n")
-            await transport.close()
-            assert not transport.try_send(b"later\n")
-        async with self.running("fail") as transport:
-            await _read_all(transport)
-            await transport.exit_info()
-            assert not all(transport.try_send(b"hello?\n") for _ in range(100))
-
-    async def test_input_may_end_at_once_after_what_was_sent(self) -> None:
-        async with self.running("echo") as transport:
-            await transport.send(b"last\n")
-            if not transport.try_end_input():
-                await transport.end_input()
-            assert not transport.try_send(b"late\n")
-            assert await _read_all(transport) == b"last\n"
-
     async def test_output_ends_after_input_ended_and_success_is_code_zero(self) -> None:
         async with self.running("echo") as transport:
             await transport.send(b"last\n")

@@ -9,17 +9,16 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from math import inf
 from types import CoroutineType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
-from msgspec import Struct
 
 from pilothouse.errors import PilothouseError, UsageError
 
@@ -136,31 +135,6 @@ def start_callback(awaitable: Awaitable[T]) -> Awaitable[T]:
 
 async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
-
-
-class TimeLimited(Struct, Generic[T], eq=False):
-    """An awaitable with a time limit. Await it; or await `awaitable` and enforce the limit in another way.
-
-    Setting a limit costs more than most calls, which return without waiting. So callers should set it only for calls
-    that have to wait.
-
-    Args:
-        awaitable: computes the result.
-        seconds: the limit; None: no limit.
-        on_timeout: returns the result in place of one that takes longer.
-    """
-
-    awaitable: Awaitable[T]
-    seconds: float | None
-    on_timeout: Callable[[], T]
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._wait_with_limit().__await__()
-
-    async def _wait_with_limit(self) -> T:
-        with anyio.move_on_after(self.seconds):
-            return await self.awaitable
-        return self.on_timeout()
 
 
 async def call_function(

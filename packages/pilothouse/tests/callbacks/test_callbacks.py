@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.callbacks import MAX_THREADS, TimeLimited, UserCallback
+from pilothouse.callbacks import MAX_THREADS, UserCallback
 from pilothouse.errors import PilothouseError, UsageError
 
 pytestmark = pytest.mark.anyio
@@ -155,28 +155,3 @@ def test_a_wrong_signature_is_an_error_at_registration(function: Any, expected: 
 @pytest.mark.parametrize("function", [print, two, lambda *args: args, lambda a, b=1, *, c=2: a])
 def test_signatures_that_fit(function: Any) -> None:
     UserCallback(function, "test", *(("a", "b") if function is two else ("a",)))
-
-
-async def soon() -> str:
-    await anyio.lowlevel.checkpoint()
-    return "soon"
-
-
-async def never() -> str:
-    await anyio.sleep_forever()
-    return "never"
-
-
-@pytest.mark.parametrize("seconds", [None, 60])
-async def test_a_limited_answer_in_time(seconds: float | None) -> None:
-    assert await TimeLimited(soon(), seconds, lambda: pytest.fail("it was in time")) == "soon"
-
-
-async def test_a_limited_answer_that_is_late() -> None:
-    assert await TimeLimited(never(), 0.001, lambda: "late") == "late"
-
-
-async def test_a_limited_answer_that_is_cancelled_is_not_late() -> None:
-    with anyio.move_on_after(0.001) as scope:
-        await TimeLimited(never(), 60, lambda: pytest.fail("there was time"))
-    assert scope.cancelled_caught

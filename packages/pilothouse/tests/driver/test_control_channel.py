@@ -11,11 +11,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from pilothouse.driver.buffer import MessageBuffer
 from pilothouse.driver.connection import ControlChannel
 from pilothouse.driver.extensions import HandlerSet
-from pilothouse.driver.tasks import MessageBuffer
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
-from pilothouse.messages import LineSkippedMessage, Message
+from pilothouse.messages import Message
 from pilothouse.options import Invocation
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
@@ -26,24 +26,18 @@ INVOCATION = Invocation(cli="memory", argv=(), env={})
 Script = Callable[[MemoryPeer], Awaitable[object]]
 
 
-class Sink(MessageBuffer):
-    def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        self.put([*notes], 0)
-
-
 @asynccontextmanager
 async def linked(
     script: Script,
     *,
     timeout: float = 5.0,
-    high_water: int = 1000,
     transport: MemoryTransport | None = None,
     host: HandlerSet | None = None,
 ) -> AsyncGenerator[tuple[ControlChannel, MessageBuffer], None]:
     """A link whose reader runs, to a peer that plays `script`."""
     transport = transport or MemoryTransport(script)
     await transport.start(INVOCATION)
-    inbox = Sink(high_water)
+    inbox = MessageBuffer(1000)
     group = anyio.create_task_group()
 
     async def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -53,11 +47,16 @@ async def linked(
         group.start_soon(run, work)
 
     link = ControlChannel(
-        transport, inbox, start_task=beside, handlers=host, max_line_bytes=1_000_000, control_timeout=timeout
+        transport, start_task=beside, handlers=host, max_line_bytes=1_000_000, control_timeout=timeout
     )
+
+    async def read() -> None:
+        while (received := await link.receive()) is not None:
+            inbox.put([*link.make_notes(received.skipped), *received.messages], received.size)
+
     async with group:
         group.start_soon(transport.serve)
-        group.start_soon(link.run)
+        group.start_soon(read)
         yield link, inbox
         group.cancel_scope.cancel()
     link.close()
@@ -121,8 +120,6 @@ async def test_an_answer_behind_unread_messages_comes_at_once() -> None:
 
     async with linked(peer) as (link, inbox):
         with anyio.fail_after(2):
-            while not inbox.is_full:
-                await anyio.lowlevel.checkpoint()
             assert await link.request("interrupt") == {"subtype": "interrupt"}
         seen: list[Message] = []
         while len(seen) < 301:
@@ -130,27 +127,6 @@ async def test_an_answer_behind_unread_messages_comes_at_once() -> None:
             seen += batch
         assert [m.type for m in seen] == ["assistant"] * 300 + ["result"]
         assert seen[299].raw["message"]["content"][0]["text"].startswith("unread 299")
-
-
-async def test_a_full_inbox_stops_the_reader_and_reading_frees_it() -> None:
-    written = 0
-
-    async def peer(conn: MemoryPeer) -> None:
-        nonlocal written
-        for _ in range(3000):
-            await conn.write(frames.assistant("x" * 1000))
-            written += 1
-
-    async with linked(peer) as (_, inbox):
-        with anyio.fail_after(5):
-            while not inbox.is_full:
-                await anyio.lowlevel.checkpoint()
-            for _ in range(1000):
-                await anyio.lowlevel.checkpoint()
-            assert written < 1000  # the buffers of both sides, and no more
-            count = 0
-            while count < 3000:
-                count += len((await inbox.get())[0])
 
 
 @pytest.mark.virtual_time
@@ -329,58 +305,13 @@ async def test_the_peer_goes_away_under_a_request() -> None:
 async def test_what_is_no_message_is_shown_without_keys_and_cut() -> None:
     transport = MemoryTransport()
     link = ControlChannel(
-        transport, Sink(), start_task=lambda work: None, redact=lambda text: text.replace("sk-secret", "[redacted]"),
+        transport, start_task=lambda work: None, redact=lambda text: text.replace("sk-secret", "[redacted]"),
         max_line_bytes=1_000_000, control_timeout=1,
     )  # fmt: skip
     assert link.last_non_json_line == ""
     link.connection.feed(b"first\nthe key is sk-secret \xff" + b"x" * 100_000 + b"\n")
     assert link.last_non_json_line.startswith("the key is [redacted] \ufffdxxx")
     assert len(link.last_non_json_line) == 200
-
-
-class Direct(MemoryTransport):
-    """As a pipe that has room, but for every nth call."""
-
-    def __init__(self, script: Script, *, every: int = 0) -> None:
-        super().__init__(script)
-        self.every = every
-        self.asked = 0
-
-    async def send(self, data: bytes) -> None:
-        assert self.every
-        await super().send(data)
-
-    def try_send(self, data: bytes) -> bool:
-        self.asked += 1
-        if self.every and self.asked % self.every == 0:
-            return False
-        self.input_stream.append(data)
-        return True
-
-
-@pytest.mark.parametrize("every", [0, 1, 2])
-async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_twice(every: int) -> None:
-    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"said": body["tool_name"]}
-
-    async def peer(conn: MemoryPeer) -> None:
-        for number in range(4):
-            frame = await conn.read_frame()
-            assert frame is not None
-            question = frames.control_request("can_use_tool", request_id=f"q{number}", tool_name=f"tool {number}")
-            await conn.write(frames.lines([question]))
-            received.append(await conn.read_frame())
-            await conn.write(frames.control_response(frame["request_id"], {"n": number}))
-
-    received: list[Any] = []
-    host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
-    transport = Direct(peer, every=every)
-    async with linked(peer, transport=transport, host=host) as (link, _):
-        with anyio.fail_after(5):
-            assert [await link.request("next") for _ in range(4)] == [{"n": number} for number in range(4)]
-        assert not len(link.incoming)
-    assert [frame["response"]["response"]["said"] for frame in received] == [f"tool {number}" for number in range(4)]
-    assert transport.asked == 8
 
 
 def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() -> None:
@@ -398,7 +329,7 @@ def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() 
 
     async def main() -> None:
         host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
-        async with linked(peer, transport=Direct(peer), host=host) as (link, _):
+        async with linked(peer, host=host) as (link, _):
             with anyio.fail_after(5):
                 while len(got) < 2:
                     await anyio.lowlevel.checkpoint()

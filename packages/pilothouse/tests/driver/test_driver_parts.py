@@ -1,4 +1,4 @@
-"""The small parts of the driver: inbox, book of background tasks, detached tasks, the words of its errors."""
+"""The small parts of the engine: background tasks, detached tasks, error texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from pilothouse.driver import make_loop_caller, spawn
 from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
 from pilothouse.driver.pending_work import RunningTasks
-from pilothouse.driver.tasks import MessageBuffer
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.transports import ExitInfo
@@ -29,83 +28,6 @@ flavour: ContextVar[str] = ContextVar("flavour", default="plain")
 
 def system(subtype: str, **fields: Any) -> Message:
     return from_dict({"type": "system", "subtype": subtype, "session_id": frames.SESSION_ID, **fields})
-
-
-# inbox
-
-
-@pytest.mark.requirement("E21")
-async def test_what_comes_before_the_consumer_is_kept_in_order() -> None:
-    inbox = MessageBuffer(100)
-    batches = [[from_dict(frames.assistant(str(n)))] for n in range(5)]
-    for batch in batches:
-        inbox.put(batch, 30)
-    assert inbox.is_full
-    inbox.end()
-    assert [await inbox.get() for _ in range(5)] == [(batch, 30) for batch in batches]
-    assert not inbox.is_full
-    assert await inbox.get() == ([], 0)
-    assert await inbox.get() == ([], 0)
-
-
-async def test_the_error_comes_after_the_messages_and_every_time() -> None:
-    inbox = MessageBuffer()
-    inbox.put([MESSAGE], 1)
-    inbox.end(LookupError("first"))
-    inbox.end(LookupError("second"))
-    inbox.put([MESSAGE], 1)  # too late
-    assert (await inbox.get())[0] == [MESSAGE]
-    for _ in range(2):
-        with pytest.raises(LookupError, match="first"):
-            await inbox.get()
-
-
-@pytest.mark.parametrize("release", ["get", "end", "release_reader"])
-async def test_the_producer_waits_for_space(release: str) -> None:
-    inbox = MessageBuffer(10)
-    inbox.put([MESSAGE], 6)
-    assert not inbox.is_full
-    inbox.release_reader()  # nobody waits: nothing happens
-    inbox.put([MESSAGE], 6)
-    passed = anyio.Event()
-
-    async def produce() -> None:
-        await inbox.wait_for_space()
-        passed.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(produce)
-        await anyio.wait_all_tasks_blocked()
-        assert not passed.is_set()
-        if release == "get":
-            await inbox.get()
-        else:
-            getattr(inbox, release)()
-        with anyio.fail_after(1):
-            await passed.wait()
-
-
-async def test_two_consumers_lose_and_repeat_nothing() -> None:
-    inbox = MessageBuffer()
-    got: list[int] = []
-
-    async def consume() -> None:
-        while (batch := await inbox.get())[0]:
-            got.append(batch[1])
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(consume)
-        await anyio.wait_all_tasks_blocked()
-        for n in range(1, 21):
-            inbox.put([MESSAGE], n)
-            if n % 3 == 0:
-                await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(1):
-            inbox.end()
-    assert sorted(got) == list(range(1, 21))
 
 
 # background tasks

@@ -1,4 +1,4 @@
-"""`Questions`: many at the same time, answered once each, withdrawn without a trace, never fatal for the connection."""
+"""Requests of the CLI: many at a time, answered once each, cancelled without a trace, never fatal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.callbacks import TimeLimited
-from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask, RequestHandler
+from pilothouse.driver.incoming_requests import IncomingRequests, RequestHandler
 from pilothouse.errors import ControlError
 from pilothouse.protocol import Connection, RequestCancelled, RequestReceived
 from pilothouse_testing import frames
@@ -23,23 +22,12 @@ pytestmark = pytest.mark.anyio
 
 
 class RequestHarness:
-    """The questions of a connection, whose bytes come from the test. As with a reader, one task answers, and another
-    takes its place when it has to wait."""
+    """The requests of a connection, whose bytes come from the test."""
 
     def __init__(self, handlers: Mapping[str, RequestHandler], group: Any) -> None:
         self.connection = Connection()
         self.sent: list[dict[str, Any]] = []
-        self.requests = IncomingRequests(self.connection, handlers, lambda _: False, self.send)
-        self.group = group
-
-    async def answer(self) -> None:
-        reader = ReaderTask()
-        with reader.scope:
-            rest = self.requests.handle_new(reader)
-            if rest is not None:
-                self.group.start_soon(self.answer)
-                await rest
-        await self.requests.finish(reader)
+        self.requests = IncomingRequests(self.connection, handlers, self.send, group.start_soon)
 
     async def send(self, data: bytes) -> None:
         if data:
@@ -53,7 +41,6 @@ class RequestHarness:
                 self.requests.accept(event)
             elif isinstance(event, RequestCancelled):
                 self.requests.cancel(event.request_id)
-        self.group.start_soon(self.answer)
 
     def request(self, subtype: str, key: str, **body: Any) -> None:
         self.receive(frames.control_request(subtype, request_id=key, **body))
@@ -199,19 +186,6 @@ async def test_many_at_once() -> None:
         assert harness.answers == {f"k{n}": {"number": n} for n in range(1, 500, 2)}
 
 
-async def test_an_answer_that_waits_for_nothing_is_sent_before_anything_else_runs() -> None:
-    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"got": body["input"]}
-
-    async with request_harness(can_use_tool=handler) as harness:
-        harness.request("can_use_tool", "1", input="a")
-        harness.request("can_use_tool", "2", input="b")
-        with (reader := ReaderTask()).scope:
-            assert harness.requests.handle_new(reader) is None, "nothing had to wait"
-        assert harness.answers == {"1": {"got": "a"}, "2": {"got": "b"}}
-        assert not len(harness.requests)
-
-
 @pytest.mark.parametrize("waits", [False, True])
 async def test_what_one_answer_sets_in_its_context_is_not_there_for_the_next(waits: bool) -> None:
     seen: list[str] = []
@@ -230,77 +204,3 @@ async def test_what_one_answer_sets_in_its_context_is_not_there_for_the_next(wai
         await anyio.wait_all_tasks_blocked()
         assert seen == ["calm", "calm", "calm"]
         assert harness.answers == {key: {"mood": key} for key in ("1", "2", "3")}
-
-
-@pytest.mark.requirement("G28")
-async def test_a_limit_counts_from_the_first_wait_and_its_answer_is_sent() -> None:
-    cancelled: list[str] = []
-
-    async def work(key: str) -> Mapping[str, Any]:
-        if key == "waits":
-            try:
-                await anyio.sleep_forever()
-            finally:
-                cancelled.append(key)
-        return {"got": key}
-
-    def handler(body: Mapping[str, Any]) -> TimeLimited[Mapping[str, Any]]:
-        return TimeLimited(work(body["input"]), 0.001, lambda: {"late": body["input"]})
-
-    async with request_harness(hook_callback=handler) as harness:
-        for key in ("at once", "waits"):
-            harness.request("hook_callback", key, input=key)
-        with anyio.fail_after(5):
-            while len(harness.requests):
-                await anyio.lowlevel.checkpoint()
-        assert harness.answers == {"at once": {"got": "at once"}, "waits": {"late": "waits"}}
-        assert cancelled == ["waits"]
-
-
-async def test_the_response_to_a_timeout_may_be_a_refusal() -> None:
-    def late() -> Mapping[str, Any]:
-        raise ControlError("too late", subtype="hook_callback", code="hook_failed")
-
-    async def endless() -> Mapping[str, Any]:
-        await anyio.sleep_forever()
-        return {}
-
-    async with request_harness(hook_callback=lambda _: TimeLimited(endless(), 0.001, late)) as harness:
-        harness.request("hook_callback", "1")
-        with anyio.fail_after(5):
-            while len(harness.requests):
-                await anyio.lowlevel.checkpoint()
-        assert [(r["error"], r["error_code"]) for r in harness.sent] == [("too late", "hook_failed")]
-
-
-async def test_the_response_of_a_shielded_handler_is_sent_after_its_timeout() -> None:
-    async def stubborn() -> Mapping[str, Any]:
-        with anyio.CancelScope(shield=True):
-            await gate.wait()
-        return {"late": False}
-
-    gate = anyio.Event()
-    async with request_harness(
-        hook_callback=lambda _: TimeLimited(stubborn(), 0.001, lambda: {"late": True})
-    ) as harness:
-        harness.request("hook_callback", "1")
-        await anyio.sleep(0.01)
-        gate.set()
-        await anyio.wait_all_tasks_blocked()
-        assert harness.answers == {"1": {"late": False}}
-
-
-async def test_a_withdrawn_question_is_not_late() -> None:
-    async def endless() -> Mapping[str, Any]:
-        await anyio.sleep_forever()
-        return {}
-
-    async with request_harness(
-        hook_callback=lambda _: TimeLimited(endless(), 60, lambda: pytest.fail("nobody asks"))
-    ) as harness:
-        harness.request("hook_callback", "1")
-        await anyio.wait_all_tasks_blocked()
-        harness.withdraw("1")
-        await anyio.wait_all_tasks_blocked()
-        assert not harness.sent
-        assert not len(harness.requests)

@@ -10,6 +10,7 @@ import pytest
 
 from pilothouse.driver import child_run as child_module
 from pilothouse.driver.child_run import ChildRun
+from pilothouse.driver.connection import Received
 from pilothouse.driver.failures import QueryLimits
 from pilothouse.driver.pending_work import RunningTools
 from pilothouse.messages import Message, from_dict
@@ -154,6 +155,14 @@ def test_any_other_line_makes_doubt_until_more_is_known() -> None:
     assert not tools.track_skipped(b"{", is_frame=True)  # nothing runs
 
 
+def feed(child: ChildRun, data: bytes) -> None:
+    channel = child.channel
+    channel.connection.feed(data)
+    channel._route()
+    child._take(Received([], channel._skipped, 0))
+    channel._skipped = []
+
+
 @pytest.mark.anyio
 async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
@@ -169,15 +178,11 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, (what, data) in enumerate(pieces.items()):
         add(child.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
-        child.channel.connection.feed(data)
-        child.channel._route()
-        child.channel._dispatch([])
+        feed(child, data)
         assert child.is_busy, what
         now[0] += child_module.LOST_RESULT_SECONDS - 1
         assert child.is_busy, what
         now[0] += 2
         assert not child.is_busy, what
-        child.channel.connection.feed(b'{"type":"keep_alive"}\n')
-        child.channel._route()
-        child.channel._dispatch([])
+        feed(child, b'{"type":"keep_alive"}\n')
         add(child.running_tools, result(f"a{number}"))

@@ -67,7 +67,7 @@ def is_streaming(turn: QueryTurn) -> bool:
 
 
 def is_only_query(turn: QueryTurn) -> bool:
-    return has_child(turn) and turn._is_alone
+    return has_child(turn) and turn.is_alone
 
 
 def is_undelivered(turn: QueryTurn) -> bool:
@@ -157,7 +157,7 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
         assert not after.owns_background
     if not (after._has_middleware and after._has_result):
         assert after.phase is not Phase.DECIDING
-    if not (after._is_alone or after.at_cli):
+    if not (after.is_alone or after.at_cli):
         assert after.owns_message(names_prompts=True) == after.owns_background
 
 

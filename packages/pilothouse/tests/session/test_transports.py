@@ -10,7 +10,7 @@ from session_cli import Cli
 
 import pilothouse as ph
 from pilothouse.options import Invocation
-from pilothouse.transports import ExitInfo, Health, MemoryTransport, TransportWrapper
+from pilothouse.transports import ExitInfo, Health, MemoryTransport
 from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
@@ -96,37 +96,3 @@ async def test_without_a_transport_it_is_a_local_child_without_configuration() -
         async with ph.Agent(cli=fake.path).session() as session:
             assert (await session.query("a")).text == "here"
             assert session.pid == fake.calls[0].pid
-
-
-def test_a_custom_send_is_not_bypassed() -> None:
-    sent: list[bytes] = []
-
-    class Quick(MemoryTransport):
-        async def send(self, data: bytes) -> None:
-            sent.append(data)
-
-        def try_send(self, data: bytes) -> bool:
-            sent.append(data)
-            return True
-
-    class Same(Quick): ...
-
-    class Noted(Quick):
-        async def send(self, data: bytes) -> None:
-            await super().send(b"> " + data)
-
-    class Notes:
-        async def send(self, data: bytes) -> None: ...
-
-    class Mixed(Notes, Quick):  # pyright: ignore[reportIncompatibleMethodOverride]
-        pass
-
-    class Further(Noted):
-        pass
-
-    kinds = (Quick, Same, Noted, Mixed, Further)
-    assert [kind().try_send(b"x") for kind in kinds] == [True, True, False, False, False]
-    assert sent == [b"x", b"x"]
-    assert not TransportWrapper(Noted()).try_send(b"y")
-    assert TransportWrapper(Quick()).try_send(b"z")
-    assert sent == [b"x", b"x", b"z"]

@@ -175,8 +175,6 @@ class QueryPlan:
                 observation.finish(error)
             raise
         run.wants_permission_events = self.wants_permission_events
-        if self.handlers is not None:
-            self.handlers.report_permission = run.report_permission
         run.on_joined = _warn_of_joined_prompts
         for middleware in middlewares:
             middleware.on_start(run)
@@ -192,8 +190,10 @@ class QueryPlan:
         if middlewares:
             invocation, handler_set = instrument_launch(middlewares, invocation, handler_set, options)
         limits = make_limits(options)
-        child = ChildRun(make_transport(options), invocation, limits, handler_set)
-        return QueryRun(child.open_for, prompts, limits, middlewares, child=child)
+        child = ChildRun(make_transport(options), invocation, limits, handler_set, serves_one=True)
+        if self.handlers is not None:
+            self.handlers.report_permission = child.report_permission
+        return QueryRun(child.run_for, prompts, limits, middlewares, is_alone=True)
 
     # The answer.
 

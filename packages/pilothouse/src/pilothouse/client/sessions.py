@@ -127,8 +127,8 @@ class Session:
         if self._child is None:
             return Health("unhealthy", "not started")
         health = self._child.health()
-        if self._child.is_full and health.state == "healthy":
-            return Health("degraded", "the child waits, because messages are not read")
+        if self._child.is_behind and health.state == "healthy":
+            return Health("degraded", "messages are not read, so they wait on disk")
         return health
 
     @property
@@ -408,7 +408,7 @@ class Session:
 
         This includes turns that the CLI starts by itself, and `StreamEvent`s if the session was made with
         `partial_messages=True`. Iterate over the subscription; `aclose` ends it, and so does the end of the session.
-        An unread subscription makes the child wait, once 8 MiB are unread. When a new child has taken over after a
+        Once 8 MiB are unread, the rest waits in a temporary file. When a new child has taken over after a
         crash, there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
         """
         return self._monitor.add(wants_partial=self.options.partial_messages)

@@ -1,7 +1,7 @@
 """`ChildRun`: one child from start to exit, and which of its messages belongs to which query.
 
 The child of a session serves many queries, one at a time; a query that is abandoned leaves it usable. A one-shot query
-has a child of its own, which gets no other prompts: `open_for` runs it in the task of that query.
+has a child of its own: then every message belongs to that query, and the child exits after it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
-from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
-from pilothouse.driver.connection import ChildQuery, ControlChannel, PendingRequest, SkippedLine
+from pilothouse.driver.connection import ControlChannel, PendingRequest, Received, SkippedLine
 from pilothouse.driver.diagnostics import Diagnostics
 from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
 from pilothouse.driver.pending_work import (
@@ -25,7 +24,8 @@ from pilothouse.driver.pending_work import (
     find_named_prompts,
     make_ask_note,
 )
-from pilothouse.driver.tasks import LazyEvent, OwnedTask
+from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.driver.tasks import OwnedTask, spawn
 from pilothouse.driver.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, LineDecodeError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
@@ -34,7 +34,6 @@ from pilothouse.messages import (
     ConversationResetMessage,
     DoneMessage,
     InitMessage,
-    LineSkippedMessage,
     Message,
     ResultMessage,
     StatusMessage,
@@ -49,7 +48,7 @@ from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet
-    from pilothouse.driver.subscriptions import Subscriptions
+    from pilothouse.driver.query_run import QueryRun
     from pilothouse.options.secrets import Redactor
 
 WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
@@ -70,7 +69,7 @@ Work = Callable[[], Awaitable[None]]
 
 
 class ChildRun(OwnedTask):
-    """One child. Create it anywhere; `run` it once in a task of its own, or `open_for` one query.
+    """One child. Create it anywhere, `run` it once in a task of its own.
 
     Args:
         transport: not started yet.
@@ -78,6 +77,8 @@ class ChildRun(OwnedTask):
         limits: sizes, and times of control requests and of the start.
         handlers: handle the requests of the CLI, if any.
         subscriptions: get every message.
+        serves_one: whether it serves one query, and exits after it. Its initialize request then waits for the first
+            prompt, to leave with it, unless handlers must be in force before. Default False.
         make_refusal_error: makes the error for a result in place of an initialize response (`resume` of an unknown id).
 
     Attributes:
@@ -91,6 +92,8 @@ class ChildRun(OwnedTask):
         session_id: id of the conversation, as the CLI last named it.
         permission_mode: as the CLI last named it; the CLI may change it by itself.
         last_init: the init message of the last turn: tools, servers, agents.
+        running_tools: the tools that run.
+        diagnostics: warns of what the CLI reports in passing.
         reports_lifecycle: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
     """
 
@@ -102,6 +105,7 @@ class ChildRun(OwnedTask):
         handlers: HandlerSet | None = None,
         *,
         subscriptions: Subscriptions | None = None,
+        serves_one: bool = False,
         make_refusal_error: Callable[[ResultMessage], Exception] | None = None,
     ) -> None:
         super().__init__()
@@ -118,47 +122,34 @@ class ChildRun(OwnedTask):
         self.has_started = self.reports_lifecycle = False
         self._handlers = handlers
         self._limits = limits
-        self._subscriptions = subscriptions
+        self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
+        self._serves_one = serves_one
         self._make_refusal_error = make_refusal_error
         self._attribution = BackgroundAttribution()
         self._open_asks = OpenAsks()
-        self._query: ChildQuery | None = None  # the active one
-        self._only_query: ChildQuery | None = None  # the one that the child was started for
-        self._is_in_foreign_turn = self._has_seen_turns = self._is_input_ended = False
+        self._query: QueryRun | None = None  # the active one
+        self._is_in_foreign_turn = self._has_seen_turns = False
         self._woken_until = self._uncertain_until = 0.0
         self._state_changes = LoopCondition()  # a turn or a background task has ended
-        self._ended = LazyEvent()  # its output has ended
-        self._opening: tuple[PendingRequest | None, bytes] = (None, b"")  # the initialize request, not sent yet
+        self._running = anyio.Event()  # or failed to start
+        self._ended = anyio.Event()  # its output has ended
+        self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._redactor: Redactor | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._task_count = 0  # tasks that have not ended
-
-    # Made on first use, which is after the start of the child: it needs time to come up anyway.
+        self.running_tools = RunningTools()
+        self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
 
     @cached_property
     def channel(self) -> ControlChannel:
-        """The control channel over the transport."""
-        channel = ControlChannel(
+        """The control channel over the transport. Made on first use, which is after the start of the transport."""
+        return ControlChannel(
             self.transport,
-            self,
             start_task=self.start_task,
             handlers=self._handlers,
             redact=self._redact,
             max_line_bytes=self._limits.max_line_bytes,
             control_timeout=self._limits.control_timeout,
         )
-        channel.on_skipped = self._on_skipped
-        return channel
-
-    @cached_property
-    def running_tools(self) -> RunningTools:
-        """The tools that run."""
-        return RunningTools()
-
-    @cached_property
-    def diagnostics(self) -> Diagnostics:
-        """Warns of what the CLI reports in passing."""
-        return Diagnostics(self.invocation, self.transport, self.request, self.start_task)
 
     # Start and end.
 
@@ -186,44 +177,48 @@ class ChildRun(OwnedTask):
         """Whether the child can take a prompt, as far as is known without waiting."""
         return self.has_started and not self.is_finished and self.transport.health().state != "unhealthy"
 
-    async def _run_owned(self) -> None:
-        async with self._lifespan():
-            self.start_task(self._initialize)
-            if self._limits.startup_timeout is not None:
-                self.start_task(self._watch_start)
-            await self._read()
-
     @asynccontextmanager
-    async def open_for(self, query: ChildQuery) -> AsyncGenerator[ChildRun]:
-        """Start the child for one query, in the task of the query; on exit, end it."""
-        self._query = self._only_query = query
-        try:
-            async with self._lifespan():
-                self.start_task(self._read)
-                yield self
-        finally:
-            self._on_end()
-
-    @asynccontextmanager
-    async def _lifespan(self) -> AsyncGenerator[None]:
-        """Start the child on entry, close it on exit.
+    async def run_for(self, query: QueryRun) -> AsyncGenerator[ChildRun]:
+        """Run the child for one query, in a task of its own; at the end of the block, end it.
 
         Raises:
-            BaseException: the first error of what ran here, as it is and not inside a group.
+            BaseException: the failure of the child.
         """
+        if query.admission is not None:
+            await query.wait_admitted()
+        self._query = query  # before the first message
+        spawn(self.run, "pilothouse child")
+        try:
+            yield self
+        finally:
+            self.stop()
+            with anyio.CancelScope(shield=True):
+                await self.wait_finished()
+        if self.failure is not None:
+            raise self.failure
+
+    async def wait_running(self) -> None:
+        """Wait until the child runs, or has failed to start."""
+        await self._running.wait()
+
+    async def _run_owned(self) -> None:
         await self.transport.start(self.invocation)
         try:
             self.last_activity = anyio.current_time()
-            # Registered before the reader starts: a short child may have sent everything before the first task runs.
-            if self.invocation.initialize is not None:
-                self._opening = self._make_opening(self.invocation.initialize)
             async with anyio.create_task_group() as self._tasks:
                 self.start_task(self.transport.serve)
                 if self._handlers is not None:
                     self.channel.start_handlers()
-                yield
-                if self._task_count:  # cancelling an empty group costs as much as a task
-                    self._tasks.cancel_scope.cancel()
+                # Registered before the reader starts, as a short child may have sent everything before a task runs.
+                if self.invocation.initialize is not None:
+                    self._opening = self._make_opening(self.invocation.initialize)
+                if not self._serves_one or self._handlers is not None:
+                    self._start_initialize()
+                if not self._serves_one and self._limits.startup_timeout is not None:
+                    self.start_task(self._watch_start)
+                self._running.set()
+                await self._read()
+                self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):
@@ -242,29 +237,33 @@ class ChildRun(OwnedTask):
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
         if self._tasks is not None:
-            self._task_count += 1
-            self._tasks.start_soon(self._run_task, work)
-
-    async def _run_task(self, work: Work) -> None:
-        await self._run_recording_failure(work)
-        self._task_count -= 1  # not after a cancel, which ends all the rest too
+            self._tasks.start_soon(self._run_recording_failure, work)
 
     async def _run_recording_failure(self, work: Work) -> None:
         """Run `work`; an error in it ends the whole connection."""
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - raised by `_lifespan`
+        except Exception as error:  # noqa: BLE001 - raised by `_run_owned`
             self.failure = self.failure or error
-            self._cancel_tasks()
+            if self._tasks is not None:
+                self._tasks.cancel_scope.cancel()
 
-    def _cancel_tasks(self) -> None:
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
+    def _start_initialize(self, *, is_sent: bool = False) -> bytes:
+        """Send the initialize request, unless it is sent elsewhere, and wait for its response in a task."""
+        if self._opening is None:
+            return b""
+        (pending, line), self._opening = self._opening, None
+        self.start_task(partial(self._initialize, pending, b"" if is_sent else line))
+        return line
 
-    async def _initialize(self) -> None:
-        pending, opening = self._opening
-        assert pending is not None
-        self.server_info = info = await self.channel.initialize(pending, opening)
+    async def _initialize(self, pending: PendingRequest, unsent: bytes) -> None:
+        try:
+            self.server_info = info = await self.channel.initialize(pending, unsent)
+        except PilothouseError:
+            has_answer = self._serves_one and self._query is not None and self._query.turn.has_answer
+            if has_answer or self.is_finished:  # `--resume` of an unknown id leads to a result instead
+                return
+            raise
         mode = info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
         if info.get("session_state") in WORKING_STATES:
@@ -273,6 +272,14 @@ class ChildRun(OwnedTask):
             self._is_in_foreign_turn = self.is_in_turn
         self.has_started = True
         self._started.set()
+
+    async def open(self) -> bytes:
+        """Wait until a prompt may be sent. Returns what to send with it: the initialize request, or nothing."""
+        if self._opening is not None:
+            return self._start_initialize(is_sent=True)
+        if self.invocation.initialize is not None and not self.has_started and self._handlers is not None:
+            await self._started.wait()
+        return b""
 
     async def _watch_start(self) -> None:
         limit = self._limits.startup_timeout or 0.0
@@ -287,15 +294,19 @@ class ChildRun(OwnedTask):
             self._fail_waiters()  # now: what runs beside may itself wait for the end
 
     async def _read_until_end(self) -> None:
-        await self.channel.run(self._check_exit)
-        only = self._only_query
-        if self._stopped or self.failure is not None or (only is not None and only.accept_exit()):
+        while (received := await self.channel.receive()) is not None:
+            self._take(received)
+            if self._query is not None:
+                await self._query.store_excess()
+            await self._subscriptions.store_excess()
+        own = self._query if self._serves_one else None
+        if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
             return
         ending = await self.transport.exit_info()
         query = self._query
         if query is not None:
             await query.wait_decided()
-        if only is not None and only.accept_exit(ending.exit_code):
+        if own is not None and own.accept_exit(ending.exit_code):
             return
         is_busy = query is not None and query.turn.phase is not Phase.ENDED
         noise, problem = self.channel.last_non_json_line, self.channel.last_problem
@@ -309,16 +320,16 @@ class ChildRun(OwnedTask):
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self.channel.close(error)
-        if self._subscriptions is not None:
-            self._subscriptions.on_child_ended(error)
-        if self._query is not None and (self.failure is not None or self._only_query is None):
+        self._subscriptions.on_child_ended(error)
+        if self._query is not None and (self.failure is not None or not self._serves_one):
             self._query.fail(error)
         self._notify_state_changed()
 
     def _on_end(self) -> None:
-        if self._only_query is None and not self.has_started:
+        if not (self._serves_one or self.has_started):
             self.failure = self.failure or SessionClosedError("the session is closed")
         self._fail_waiters()
+        self._running.set()
         super()._on_end()
 
     def stop(self, error: Exception | None = None) -> None:
@@ -346,7 +357,6 @@ class ChildRun(OwnedTask):
             raise failure
 
     async def _end_gracefully(self) -> None:
-        self.release_reader()
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
             if self.is_in_turn:
                 await self.request("interrupt", {"cancel_queued": True})
@@ -367,64 +377,22 @@ class ChildRun(OwnedTask):
             await self.wait_finished()
         return found_as
 
-    # A child of one query.
-
-    def try_open(self, prompts: bytes) -> bool:
-        """Send the initialize request and the prompts at once, which saves a round trip; False: call `prepare`."""
-        pending, opening = self._opening
-        if self._handlers is not None or pending is None:
-            return False
-        pending.on_error = self._on_initialize_error
-        self.channel.start_timeout(pending)
-        return self.transport.try_send(opening + prompts)
-
-    async def prepare(self) -> bytes:
-        """Return what goes before the first prompt: the initialize request, unless handlers must be in force first."""
-        query, (pending, opening) = self._only_query, self._opening
-        if query is None or pending is None:
-            return b""
-        if self._handlers is None:
-            pending.on_error = self._on_initialize_error
-            self.channel.start_timeout(pending)
-            return opening
-        try:
-            await self.channel.initialize(pending, opening)
-        except PilothouseError:
-            if not query.turn.has_answer:  # `--resume` of an unknown id leads to a result instead
-                raise
-        return b""
-
-    def _on_initialize_error(self, error: BaseException) -> None:
-        if self._only_query is not None and not (self._only_query.turn.has_answer or self.is_finished):
-            self.failure = self.failure or error
-            self._cancel_tasks()
-
     async def finish(self) -> None:
-        """End the input after the last result: the CLI finishes its background tasks and exits."""
-        await self._run_recording_failure(self._end_input)
-        await self._ended.wait()
-
-    async def _end_input(self) -> None:
-        query = self._only_query
+        """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
+        query = self._query
         answers = self._handlers is not None and bool(self._handlers.handlers)
         is_needed = answers or (query is not None and query.keeps_input_open)
-        if is_needed or not self.transport.try_end_input():
-            # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
-            if is_needed and query is not None and not query.turn.is_interrupted:
-                await self.wait_idle()
+        # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
+        if is_needed and query is not None and not query.turn.is_interrupted:
+            await self.wait_idle()
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has exited, or is being ended
             await self.transport.end_input()
-        self._is_input_ended = True
-        self.channel.check_at(self._check_exit())
-
-    def _check_exit(self) -> float:
-        """End a child of one query that does not exit by itself; returns when to check again."""
-        if not self._is_input_ended:
-            return inf
-        quiet_until = self._note_idle(is_busy=bool(self.background)) + EXIT_SECONDS
-        if anyio.current_time() < quiet_until:
-            return quiet_until
-        self._cancel_tasks()
-        return inf
+        while not self._ended.is_set():
+            left = self._note_idle(is_busy=bool(self.background)) + EXIT_SECONDS - anyio.current_time()
+            if left <= 0:
+                return  # it does not exit by itself
+            with anyio.move_on_after(left):
+                await self._ended.wait()
 
     # Requests and prompts.
 
@@ -446,7 +414,6 @@ class ChildRun(OwnedTask):
         """Check whether the child still runs: an exit may not have been noticed yet."""
         if self.is_ready or self.is_finished or not self.has_started:
             return
-        self.release_reader()
         with anyio.move_on_after(EXIT_NOTICE_SECONDS):
             await self._ended.wait()  # the reader knows best how it ended
             return
@@ -454,10 +421,10 @@ class ChildRun(OwnedTask):
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. If the child has exited, the reader fails the query."""
-        if self._ended.is_set() or self.transport.try_send(data):
+        if self._ended.is_set():
             return
         sent = anyio.Event()
-        if self._only_query is not None:  # no other query needs the child after a cancelled one
+        if self._serves_one:  # no other query needs the child after a cancelled one
             await self._deliver(data, sent)
             return
         self.start_task(partial(self._deliver, data, sent))
@@ -477,13 +444,13 @@ class ChildRun(OwnedTask):
             sent.set()
 
     @asynccontextmanager
-    async def active_query(self, query: ChildQuery) -> AsyncGenerator[None]:
+    async def active_query(self, query: QueryRun) -> AsyncGenerator[None]:
         """Make `query` the active one for the length of the block; if it leaves early, its turn is stopped first.
 
         Raises:
             SessionClosedError: the session is over.
         """
-        if self._only_query is None:
+        if not self._serves_one:
             if self.is_finished:
                 raise self.failure or SessionClosedError("the session is closed")
             self._attribution.start_query()
@@ -502,19 +469,18 @@ class ChildRun(OwnedTask):
             finally:
                 self._query = None
 
-    async def _stop_turn(self, query: ChildQuery) -> None:
+    async def _stop_turn(self, query: QueryRun) -> None:
         """Stop the turn of an abandoned query, so that nothing of it is left for the next one.
 
         The child of one query is ended afterwards, so this is only for a limit that was passed: the CLI saves a turn
         that is interrupted.
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
-        if self._only_query is not None:
+        if self._serves_one:
             if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
-        query.abandon()
-        self.release_reader()
+        query.turn.abandon()
         with anyio.move_on_after(response_seconds) as limit, suppress(PilothouseError):
             await self.cancel_prompts(query)
             if query.turn.at_cli:
@@ -524,10 +490,10 @@ class ChildRun(OwnedTask):
             limit.deadline = anyio.current_time() + end_seconds
             await self._state_changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
             return
-        if self._only_query is None:
+        if not self._serves_one:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
 
-    async def cancel_prompts(self, query: ChildQuery) -> None:
+    async def cancel_prompts(self, query: QueryRun) -> None:
         """Remove the prompts of `query` from the queue of the CLI, if it has started none of them.
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
@@ -543,6 +509,11 @@ class ChildRun(OwnedTask):
     # What the child is doing.
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a consumer is so far behind that messages wait on disk."""
+        return self._subscriptions.is_behind or (self._query is not None and self._query.is_behind)
+
+    @property
     def is_busy(self) -> bool:
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
         return self._is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
@@ -555,11 +526,11 @@ class ChildRun(OwnedTask):
         return tools.has_open or (tools.has_uncertain and anyio.current_time() < self._uncertain_until)
 
     def idle_since(self, *, in_background: bool = False) -> float:
-        """When the CLI fell silent; now, while it is busy or a consumer does not read."""
+        """When the CLI fell silent; now, while it is busy."""
         return self._note_idle(is_busy=self.is_busy or (in_background and bool(self.background)))
 
     def _note_idle(self, *, is_busy: bool) -> float:
-        if is_busy or self.is_full:
+        if is_busy:
             self.last_activity = max(self.last_activity, anyio.current_time())
         return self.last_activity
 
@@ -586,92 +557,67 @@ class ChildRun(OwnedTask):
                 await self._state_changes.wait()
         self._is_in_foreign_turn = False
 
-    # Called by the reader: a sink for the control channel.
+    # Called by the reader.
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the reader should wait for a consumer. Never while the end of a turn, or of the child, is awaited."""
-        query, crowd = self._query, self._subscriptions
-        if not (query is not None and query.is_full) and not (crowd is not None and crowd.is_full):
-            return False
-        return not (self._stopped or (query is not None and query.turn.is_stopping))
-
-    async def wait_for_space(self) -> None:
-        """Wait for a consumer."""
-        crowded = self._query if self._query is not None and self._query.is_full else self._subscriptions
-        assert crowded is not None
-        await crowded.wait_for_space()
-
-    def release_reader(self) -> None:
-        """Let the reader continue although the consumers are behind."""
-        if self._query is not None:
-            self._query.release_reader()
-        if self._subscriptions is not None:
-            self._subscriptions.release_reader()
-
-    def put(self, batch: list[Message], size: int) -> None:
+    def _take(self, received: Received) -> None:
         """Give each message to the query that it belongs to, and all of them to the subscriptions."""
+        if received.skipped:
+            notes = self.channel.make_notes(received.skipped)
+            self._subscriptions.put([*notes], 0)
+            if self._query is not None:
+                self._query.add_skipped(notes)
+        if received.messages:
+            self._put(received.messages, received.size)
+        for event in received.skipped:  # after the messages: the lost line may belong to one of them
+            self._on_skipped(event)
+
+    def _put(self, batch: list[Message], size: int) -> None:
         self.last_activity = anyio.current_time()
         kinds = set(map(type, batch))
         self.running_tools.track(batch, kinds)
         self.diagnostics.observe(batch, kinds)
-        is_plain = self._ROUTES.keys().isdisjoint(kinds)  # skips the loops for a batch of nothing but text
-        if self._only_query is not None:
-            self._put_all(self._only_query, batch, size, is_plain=is_plain)
-            return
-        subscriptions, query = self._subscriptions, self._query
-        assert subscriptions is not None
-        subscriptions.put(batch, size)
-        is_uniform = is_plain and not self._attribution  # then the first message says whose all are
-        if is_uniform and query is not None:
-            self._tell(query, batch[0])
-        is_mine = is_uniform and query is not None and self._belongs_to(query, batch[0])
-        if not is_uniform or self._attribution:
-            self._put_each(batch, size, query, subscriptions)
-        elif query is not None and is_mine:
-            query.put(batch, size)
-        else:
-            for message in batch:
-                subscriptions.on_unattributed(message)
-
-    def _put_all(self, query: ChildQuery, batch: list[Message], size: int, *, is_plain: bool) -> None:
-        if not query.turn.has_begun:
-            query.turn.hear(names_prompts=False)
-            query.follow()
         if self.session_id is None:
             self.session_id = next((message.session_id for message in batch if message.session_id), None)
-        if is_plain:
+        self._subscriptions.put(batch, size)
+        query = self._query
+        if not self._attribution and self._ROUTES.keys().isdisjoint(kinds):  # text: the first speaks for all
+            if query is not None:
+                self._tell(query, batch[0])
+            if not self._attribution:
+                self._put_uniform(batch, size, query)
+                return
+        self._put_each(batch, size, query)
+
+    def _put_uniform(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
+        if query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
             query.put(batch, size)
             return
-        query.put([message for message in batch if message.__class__ is not CommandLifecycleMessage], size)
         for message in batch:
-            self._route(message)
+            self._subscriptions.on_unattributed(message)
 
-    def _put_each(
-        self, batch: list[Message], size: int, query: ChildQuery | None, subscriptions: Subscriptions
-    ) -> None:
-        mine: list[Message] = []
+    def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
+        own: list[Message] = []
         for message in batch:
             is_earlier = self._attribution.belongs_to_earlier(message)
             if query is not None and not is_earlier:
                 self._tell(query, message)
             if is_earlier:
-                subscriptions.on_earlier(message)
+                self._subscriptions.on_earlier(message)
             elif query is not None and self._belongs_to(query, message):
-                mine.append(message)
-                if isinstance(message, ResultMessage):
-                    query.put(mine, size)
+                own.append(message)
+                if isinstance(message, ResultMessage) and self._answers(query, message):
+                    query.put(own, size)
                     query.add_result(message)
-                    mine = []
+                    own = []
             else:
                 if isinstance(message, InitMessage):  # the CLI begins a turn on its own
                     self._attribution.start_query()
-                subscriptions.on_unattributed(message)
+                self._subscriptions.on_unattributed(message)
             self._route(message)
-        if mine and query is not None:
-            query.put(mine, size)
+        if own and query is not None:
+            query.put(own, size)
 
-    def _tell(self, query: ChildQuery, message: Message) -> None:
+    def _tell(self, query: QueryRun, message: Message) -> None:
         """Tell the active query what a message says about its prompts. Before asking whether the message is its own."""
         turn = query.turn
         had_begun, had_background = turn.has_begun, turn.owns_background
@@ -680,39 +626,31 @@ class ChildRun(OwnedTask):
         elif not isinstance(message, ResultMessage):
             turn.hear(names_prompts=self.reports_lifecycle)
         query.follow()
-        if turn.has_begun and not had_begun and self._subscriptions is not None:
+        if turn.has_begun and not had_begun and not self._serves_one:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
 
-    def _tell_state(self, query: ChildQuery, message: CommandLifecycleMessage) -> None:
+    def _tell_state(self, query: QueryRun, message: CommandLifecycleMessage) -> None:
         if message.command_uuid is not None and message.state == "started":
             query.turn.begin(message.command_uuid)
         elif message.command_uuid is not None and message.state == "cancelled":
             query.turn.cancel(message.command_uuid)
 
-    def _belongs_to(self, query: ChildQuery, message: Message) -> bool:
-        if isinstance(message, ResultMessage):
-            return self._owns_result(query, message)
+    def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
+        if isinstance(message, ResultMessage) and not self._serves_one:
+            return self._answers(query, message)
         return query.turn.owns_message(names_prompts=self.reports_lifecycle)
 
-    def _owns_result(self, query: ChildQuery, result: ResultMessage) -> bool:
+    def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
         names = find_named_prompts(result)
         return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.reports_lifecycle)
 
-    def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Give notes about unreadable lines to the subscriptions and the active query."""
-        if self._subscriptions is not None:
-            self._subscriptions.put([*notes], 0)
-        if self._query is not None:
-            self._query.add_skipped(notes)
-
     def add_note(self, note: SystemMessage) -> None:
         """Give a message of our own to the subscriptions."""
-        if self._subscriptions is not None:
-            self._subscriptions.put([note], len(note.raw_line))
+        self._subscriptions.put([note], len(note.raw_line))
 
     def report_permission(self, subtype: str, fields: dict[str, Any]) -> None:
         """Give a note about a request, or its decision, to the active query, even before its turn, and to listeners."""
@@ -724,7 +662,7 @@ class ChildRun(OwnedTask):
             if query is not None:
                 query.put_note(note)
 
-    def show_open_asks(self, query: ChildQuery) -> None:
+    def show_open_asks(self, query: QueryRun) -> None:
         """Give the active query the notes about the requests that wait."""
         if query is self._query:
             for note in self._open_asks.make_notes(self.session_id):
@@ -738,16 +676,13 @@ class ChildRun(OwnedTask):
             route(self, message)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        if self._only_query is not None:
-            if message.command_uuid not in self._only_query.turn.open:
-                return  # a recording names the prompts of its own time
-            self._tell_state(self._only_query, message)
-            self._only_query.follow()
-        else:
-            if not self.reports_lifecycle and self._query is not None:
-                self._query.turn.take_back_begin()
-                self._query.follow()
-            self.is_in_turn = self.is_in_turn or message.state == "started"
+        query = self._query
+        if self._serves_one and (query is None or message.command_uuid not in query.turn.prompts):
+            return  # a recording names the prompts of its own time
+        if not self.reports_lifecycle and query is not None:
+            query.turn.take_back_begin()
+            query.follow()
+        self.is_in_turn = self.is_in_turn or message.state == "started"
         self.reports_lifecycle = True
 
     def _on_task(self, message: Message) -> None:
@@ -781,15 +716,12 @@ class ChildRun(OwnedTask):
         if refuse is not None and not self.has_started and is_refusal(message):
             self.failure = self.failure or refuse(message)
             return
-        only = self._only_query
-        if only is not None and self._owns_result(only, message):
-            only.add_result(message)
         self._notify_state_changed()
 
     def _on_done(self, _: DoneMessage) -> None:
-        if self._only_query is not None:
-            self._only_query.turn.end_stream()
-            self._only_query.follow()
+        if self._serves_one and self._query is not None:
+            self._query.turn.end_stream()
+            self._query.follow()
 
     def _notify_state_changed(self) -> None:
         self._woken_until = anyio.current_time() + WAKE_SECONDS

@@ -3,26 +3,21 @@
 It does not decide about prompts, results or deadlines.
 """
 
-# ruff: noqa: D102 - `QueryRun` says what each member of `ChildQuery` does
-
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.driver.failures import oversize_error
-from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask
-from pilothouse.driver.tasks import SingleWaiterEvent, find_asyncio_loop
-from pilothouse.driver.turn import QueryTurn
+from pilothouse.driver.incoming_requests import IncomingRequests
 from pilothouse.errors import (
     ControlError,
     ControlTimeout,
@@ -31,7 +26,7 @@ from pilothouse.errors import (
     PilothouseError,
     SessionClosedError,
 )
-from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, SystemMessage
+from pilothouse.messages import LineSkippedMessage, Message
 from pilothouse.protocol import (
     Connection,
     ErrorReceived,
@@ -59,74 +54,39 @@ PIECE_BYTES = 4096  # read at a time after lines that are not messages; each may
 CANCEL_SEND_SECONDS = 1.0  # for sending a cancel request to the CLI, which is a courtesy
 
 
-class MessageSink(Protocol):
-    """Takes messages from the reader, and tells the reader when to wait."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the reader should call `wait_for_space`."""
-        ...
-
-    def put(self, batch: list[Message], size: int) -> None:
-        """Take a batch that was `size` bytes on the wire."""
-        ...
-
-    def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Take notes about lines that could not be read; called before the messages that came with them."""
-        ...
-
-    async def wait_for_space(self) -> None:
-        """Wait until there is space, or `release_reader` was called."""
-        ...
-
-    def release_reader(self) -> None:
-        """Release a waiting reader."""
-        ...
-
-
-class ChildQuery(MessageSink, Protocol):
-    """The query that uses a child: the child tells `turn` what happens, calls `follow`, and then asks `turn`."""
-
-    turn: QueryTurn
-    keeps_input_open: bool
-    wants_permission_events: bool
-
-    def follow(self) -> None: ...
-    def mark_cancelled(self, uuid: str) -> None: ...
-    def put_note(self, note: SystemMessage) -> None: ...
-    def add_result(self, result: ResultMessage) -> None: ...
-    def accept_exit(self, exit_code: int | None = None) -> bool: ...
-    def abandon(self) -> None: ...
-    def fail(self, error: BaseException) -> None: ...
-    async def wait_decided(self) -> None: ...
-
-
-class PendingRequest(SingleWaiterEvent, kw_only=True):
-    """A control request that was sent. After `wait`, `response` returns the response.
+class Received(Struct, frozen=True):
+    """What came in one piece, besides the control protocol.
 
     Attributes:
-        deadline: when the response must have arrived; set when a task starts to wait.
-        send_scope: cancel scope around the sending of the request.
-        on_error: called with an error that comes in place of the response, if no task waits.
+        messages: in order.
+        skipped: lines that are neither a message nor part of the control protocol; one of them may have been part of
+            a message.
+        size: bytes on the wire, since the last complete message.
     """
 
-    request_id: str
-    subtype: str
-    deadline: float = inf
-    send_scope: anyio.CancelScope | None = None
-    on_error: Callable[[BaseException], object] | None = None
-    _payload: Mapping[str, Any] = EMPTY
-    _error: BaseException | None = None
+    messages: list[Message]
+    skipped: list[SkippedLine]
+    size: int
+
+
+class PendingRequest:
+    """A control request that was sent; `wait` returns the response."""
+
+    def __init__(self, request_id: str, subtype: str) -> None:
+        self.request_id = request_id
+        self.subtype = subtype
+        self._payload: Mapping[str, Any] = EMPTY
+        self._error: BaseException | None = None
+        self._has_response = anyio.Event()
 
     def resolve(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
         """Set the response, or the error that takes its place."""
         self._payload, self._error = payload or EMPTY, error
-        self.set()
-        if error is not None and self.on_error is not None:
-            self.on_error(error)
+        self._has_response.set()
 
-    def response(self) -> Mapping[str, Any]:
-        """The response; raises the error that came in its place."""
+    async def wait(self) -> Mapping[str, Any]:
+        """Wait for the response; raises the error that came in its place."""
+        await self._has_response.wait()
         if self._error is not None:
             raise self._error
         return self._payload
@@ -137,8 +97,7 @@ class ControlChannel:
 
     Args:
         transport: started.
-        sink: takes the messages.
-        start_task: runs work beside `run`, until the connection ends.
+        start_task: runs work beside the reader, until the connection ends.
         handlers: handle the requests of the CLI; a request without a handler is refused.
         redact: removes keys from output that is not a message.
         max_line_bytes: longest line of output.
@@ -149,13 +108,11 @@ class ControlChannel:
         last_problem: the last line of output that could not be read, as an error.
         incoming: the open requests of the CLI.
         is_preparing: whether `before_first_prompt` of the handlers still runs.
-        on_skipped: called with every line of output that is neither a message nor part of the control protocol.
     """
 
     def __init__(
         self,
         transport: Transport,
-        sink: MessageSink,
         *,
         start_task: Callable[[Callable[[], Awaitable[None]]], object],
         handlers: HandlerSet | None = None,
@@ -165,115 +122,45 @@ class ControlChannel:
     ) -> None:
         self._transport = transport
         self._redact = redact
-        self._sink = sink
         self._control_timeout = control_timeout
         self._handlers = handlers
+        self._start_task = start_task
         self._pending: dict[str, PendingRequest] = {}
         self._close_error: BaseException | None = None
-        self._start_task = start_task
-        self.is_preparing = self._is_reader_waiting = False
-        self.on_skipped: Callable[[SkippedLine], object] | None = None
-        self._skipped: list[SkippedLine] = []
+        self.is_preparing = False
         self.last_problem: PeerError | None = None
         # A transport that takes over a running CLI has its own prefix: responses to earlier requests must not
         # match ours.
         self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=transport.facts.request_prefix)
         self.connection.has_odd_lines = True  # the first chunk is read with care
         self.incoming = IncomingRequests(
-            self.connection, {} if handlers is None else handlers.handlers, transport.try_send, self._send_quietly
+            self.connection, {} if handlers is None else handlers.handlers, self._send_quietly, start_task
         )
+        self._skipped: list[SkippedLine] = []
         self._size = 0  # bytes received since the last complete message
         self._unread = b""  # bytes received that were not read yet
-        self._has_output_ended = False
-        self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
-        self._wait_scope: anyio.CancelScope | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # known while `run` runs; None on trio
-        self._clock = anyio.current_time
 
-    async def run(self, check: Callable[[], float] = lambda: inf) -> None:
-        """Read until the output of the CLI ends, and fail requests whose response is late.
-
-        Runs once, in the task that owns the connection.
-
-        Args:
-            check: called at each wake-up; returns when to call it again. `check_at` makes that sooner.
-        """
-        self._loop = find_asyncio_loop()
-        if self._loop is not None:
-            self._clock = self._loop.time
-        self._start_task(self._read)
-        while not self._has_output_ended:
-            with anyio.CancelScope(deadline=min(self._expire_requests(), check())) as self._wait_scope:
-                await self._wakeup.wait()
-
-    def check_at(self, when: float) -> None:
-        """Wake the task that owns the connection at `when`, or earlier."""
-        if self._wait_scope is not None and when < self._wait_scope.deadline:
-            self._wait_scope.deadline = when
-
-    def _expire_requests(self) -> float:
-        """Fail the requests whose deadline has passed; returns the next deadline."""
-        now = self._clock()
-        for pending in self._pending.values():
-            if pending.deadline <= now:
-                pending.deadline = inf
-                problem = (
-                    f"no response to the control request {pending.subtype!r} within {self._control_timeout:g} s "
-                    "(option control_timeout)"
-                )
-                pending.resolve(error=ControlTimeout(problem, subtype=pending.subtype))
-                if pending.send_scope is not None:
-                    pending.send_scope.cancel()
-        return min((pending.deadline for pending in self._pending.values()), default=inf)
-
-    async def _read(self) -> None:
-        """Read until the output ends, or until a handler has to wait; then a new task reads on."""
-        reader = ReaderTask()
-        try:
-            with reader.scope:
-                if await self._read_and_handle(reader):
-                    self._has_output_ended = True
-                    self._wakeup.set()
-        except anyio.get_cancelled_exc_class():
-            if reader.request is not None or not reader.has_run_handlers:
-                raise
-            self._start_task(self._read)  # a handler may have started one; if not, the next reader ends at once
-            return
-        await self.incoming.finish(reader)
-
-    async def _read_and_handle(self, reader: ReaderTask) -> bool:
-        """Read and run handlers. Returns whether the output has ended."""
-        receive, connection, sink, questions = self._transport.receive, self.connection, self._sink, self.incoming
-        feed, events, new = connection.feed, connection.events, questions.unhandled
-        may_be_full = True  # the reader before this one may have filled the sink
-        while True:
-            if new and (rest := questions.handle_new(reader)) is not None:
-                self._start_task(self._read)
-                await rest
-                return False
-            # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
-            while may_be_full and sink.is_full and not self._pending:
-                self._is_reader_waiting = True
-                await sink.wait_for_space()
-                self._is_reader_waiting = False
-            chunk = await (self._receive_piece() if connection.has_odd_lines else receive())
-            if not chunk:
-                break
-            self._size += len(chunk)
-            messages = feed(chunk)
-            if events:
-                self._route()
-            may_be_full = bool(messages or self._skipped)
-            if may_be_full:
-                self._dispatch(messages)
-        end = connection.end_output()
-        if events:
+    async def receive(self) -> Received | None:
+        """Read until something came that is not control protocol, which is worked on here; None at the end."""
+        while not self.connection.is_output_ended:
+            chunk = await self._receive_piece()
+            if chunk:
+                self._size += len(chunk)
+                messages = self.connection.feed(chunk)
+            else:
+                messages = self.connection.end_output().messages
             self._route()
-        self._dispatch(end.messages)
-        return True
+            if messages or self._skipped:
+                skipped, self._skipped = self._skipped, []
+                size = self._size if messages else 0
+                self._size -= size
+                return Received(messages, skipped, size)
+        return None
 
     async def _receive_piece(self) -> bytes:
-        """Return a small part of what came: a whole chunk of lines that are not JSON would keep other tasks waiting."""
+        """Return what came; after lines that are not JSON, a part of it: a whole chunk would keep others waiting."""
+        if not self.connection.has_odd_lines:
+            return await self._transport.receive()
         if self._unread:
             await checkpoint()
         else:
@@ -282,20 +169,8 @@ class ControlChannel:
         self.connection.has_odd_lines = bool(self._unread)
         return piece
 
-    def _dispatch(self, messages: list[Message]) -> None:
-        skipped = self._skipped
-        if skipped:
-            self._skipped = []
-            self._sink.add_skipped(self._make_notes(skipped))
-        if messages:
-            self._sink.put(messages, self._size)
-            self._size = 0
-        if skipped and self.on_skipped is not None:
-            for event in skipped:  # after the messages: the lost line may belong to one of them
-                self.on_skipped(event)
-
-    def _make_notes(self, skipped: list[SkippedLine]) -> list[LineSkippedMessage]:
-        """One note for each reason, so that a CLI that prints nothing else cannot fill the memory."""
+    def make_notes(self, skipped: list[SkippedLine]) -> list[LineSkippedMessage]:
+        """Make one note for each reason, so that a CLI that prints nothing else cannot fill the memory."""
         notes: dict[str, LineSkippedMessage] = {}
         for event in skipped:
             reason, size, line = _describe_skipped(event)
@@ -315,9 +190,7 @@ class ControlChannel:
         if self._close_error is not None:
             raise self._close_error
         request_id, data = self.connection.request(subtype, body)
-        pending = self._pending[request_id] = PendingRequest(request_id=request_id, subtype=subtype, loop=self._loop)
-        if self._is_reader_waiting:
-            self._sink.release_reader()
+        pending = self._pending[request_id] = PendingRequest(request_id, subtype)
         return pending, data
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -333,26 +206,21 @@ class ControlChannel:
 
     async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
-        self.start_timeout(pending)
         try:
-            if unsent and not self._transport.try_send(unsent):
-                # If the CLI has exited, the reader sees how and resolves the request with that error.
-                with (
-                    anyio.CancelScope() as pending.send_scope,
-                    suppress(anyio.BrokenResourceError, anyio.ClosedResourceError),
-                ):
-                    await self._transport.send(unsent)
-            await pending.wait()
-            return pending.response()
+            with anyio.move_on_after(self._control_timeout):
+                if unsent:
+                    # If the CLI has exited, the reader sees how and resolves the request with that error.
+                    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        await self._transport.send(unsent)
+                return await pending.wait()
+            raise ControlTimeout(
+                f"no response to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                "(option control_timeout)",
+                subtype=pending.subtype,
+            )
         finally:
             if self._pending.pop(pending.request_id, None) is not None:
                 await self._cancel_request(pending)
-
-    def start_timeout(self, pending: PendingRequest) -> None:
-        """Let a request that was sent fail if its response does not come in time."""
-        # One timer for all requests, instead of one for each.
-        pending.deadline = self._clock() + self._control_timeout
-        self.check_at(pending.deadline)
 
     def start_handlers(self) -> None:
         """Start the background work of the handlers, and let them send control requests."""
@@ -379,7 +247,6 @@ class ControlChannel:
         info = await self.wait_response(pending, unsent)
         if self._handlers is not None:
             self._handlers.on_initialize(info)
-            self.check_at(self._clock())  # a timer that is not needed slows each cycle of the loop
             if self._handlers.before_first_prompt is not None:
                 self.is_preparing = True
                 await self._handlers.before_first_prompt(self.request)

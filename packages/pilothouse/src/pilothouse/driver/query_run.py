@@ -1,7 +1,7 @@
 """`QueryRun`: one query on a child, as its consumer sees it: its messages, its end, its limits.
 
-A query of a session waits for its turn on the child of the session. A one-shot query brings a child of its own, and
-ends it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows.
+A query of a session waits for its turn on the child of the session; a one-shot query has a child of its own, which ends
+with it. `QueryTurn` decides which messages belong to the query and when it is over; this module does what follows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from pilothouse.driver.buffer import MessageBuffer
 from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
 from pilothouse.driver.deadline import Deadline
 from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
 from pilothouse.driver.init_first import InitFirst
 from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_prompts
-from pilothouse.driver.tasks import MessageBuffer, OwnedTask, current_owners
+from pilothouse.driver.tasks import OwnedTask, current_owners
 from pilothouse.driver.turn import InterruptStep, Phase, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
 from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
@@ -44,7 +45,7 @@ class QueryRun(OwnedTask):
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
-        child: the child that `enter` gives, if it serves no other query.
+        is_alone: whether the child that `enter` gives serves no other query. Default False.
         wants_partial: whether `StreamEvent`s are for this query; the child of a session always sends them.
 
     Attributes:
@@ -69,13 +70,13 @@ class QueryRun(OwnedTask):
         limits: QueryLimits,
         middlewares: Sequence[QueryMiddleware] = (),
         *,
-        child: ChildRun | None = None,
+        is_alone: bool = False,
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
         self._enter = enter
-        self._child = child
-        self._owns_child = child is not None
+        self._child: ChildRun | None = None
+        self._consequence = "the child was ended" if is_alone else "the turn was stopped"  # of a timeout
         self._prompts = prompts
         self._limits = limits
         self._middleware = _make_runner(middlewares) if middlewares else None
@@ -91,7 +92,7 @@ class QueryRun(OwnedTask):
         self.turn = QueryTurn(
             ([prompt.uuid for prompt in prompts] or [ARGV_PROMPT]) if isinstance(prompts, Sequence) else (),
             all_given=isinstance(prompts, Sequence),
-            is_alone=child is not None,
+            is_alone=is_alone,
             until_idle=limits.until_idle,
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
@@ -167,10 +168,11 @@ class QueryRun(OwnedTask):
 
     def check_caller(self) -> None:
         """Raise if a callback that the query or its session waits for is about to wait for the query."""
+        if self.is_finished:
+            return
         if self.check_session is not None:
-            if not self.is_finished:
-                self.check_session()
-        elif self.is_in_own_callback and not self.is_finished:
+            self.check_session()
+        if self.is_in_own_callback or (self._child is not None and self._child.is_in_own_callback):
             raise self_wait_error()
 
     async def interrupt(self, *, stop_background: bool = False) -> None:
@@ -244,14 +246,12 @@ class QueryRun(OwnedTask):
 
     async def _carry_out(self, step: InterruptStep, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
         """Do what an interrupt has to do; `body` says what else is to be stopped, `has_ended` whether the turn has."""
-        self.release_reader()
         if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
             assert self._middleware is not None
             self._middleware.cancel()
         if step is InterruptStep.CANCEL_DECISION:
             return
         assert self._child is not None
-        self._child.release_reader()
         if step is not InterruptStep.WITHDRAW:
             await self._child.request("interrupt", body)
             return
@@ -286,7 +286,7 @@ class QueryRun(OwnedTask):
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add messages that belong to this query."""
-        if self.turn.is_abandoned and not self._owns_child:
+        if self.turn.is_abandoned and not self.turn.is_alone:
             return
         if not self._init_first.is_over:
             batch = self._init_first.order(batch, size)
@@ -307,11 +307,6 @@ class QueryRun(OwnedTask):
         if self._child is not None:
             self._child.add_note(note)
 
-    def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
-        """Take a note about a permission request, or its decision, in a one-shot query."""
-        if self._child is not None:
-            self._child.report_permission(subtype, facts)
-
     def request_permission_events(self) -> None:
         """Give the consumer notes about permissions from now on, at first about the requests that wait."""
         if not self.wants_permission_events:
@@ -321,7 +316,7 @@ class QueryRun(OwnedTask):
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
-        if not self._owns_child and (self.turn.is_abandoned or not self.turn.at_cli):
+        if not self.turn.is_alone and (self.turn.is_abandoned or not self.turn.at_cli):
             return
         self.put([*notes], sum(len(note.text) for note in notes))
 
@@ -330,7 +325,7 @@ class QueryRun(OwnedTask):
         names = find_named_prompts(result)
         answered = len(names.intersection(self.turn.open))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        is_refusal = self._owns_child and result.is_error and not result.num_turns
+        is_refusal = self.turn.is_alone and result.is_error and not result.num_turns
         if self.turn.add_result(names, is_woken=result.is_woken, is_refusal=is_refusal):
             self.result = result
         if answered > 1 and self.on_joined is not None:
@@ -348,23 +343,14 @@ class QueryRun(OwnedTask):
         self.follow()
         return is_over
 
-    def abandon(self) -> None:
-        """Drop further messages, so that the CLI can finish: nothing reads them any more."""
-        self.turn.abandon()
-        self._buffer.release_reader()
-
     @property
-    def is_full(self) -> bool:
-        """Whether the reader should wait for the consumer. Never while an interrupt waits for the end of the turn."""
-        return self._buffer.is_full and not self.turn.is_stopping
+    def is_behind(self) -> bool:
+        """Whether the consumer is so far behind that messages wait on disk."""
+        return self._buffer.is_behind
 
-    async def wait_for_space(self) -> None:
-        """Wait for the consumer."""
-        await self._buffer.wait_for_space()
-
-    def release_reader(self) -> None:
-        """Let the reader continue although the consumer is behind."""
-        self._buffer.release_reader()
+    async def store_excess(self) -> None:
+        """Move unread messages to disk that are too much for the memory. Called after `put`."""
+        await self._buffer.store_excess()
 
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
@@ -430,26 +416,13 @@ class QueryRun(OwnedTask):
             around.cancel_scope.cancel()
 
     async def _run_owned(self) -> None:
-        if self._owns_child:
-            try:
-                if self.admission is not None:
-                    await self.wait_admitted()
-                self.turn.enter()
-                self.follow()
-                await self._run_with_timeout(self._run_entered, "the child was ended")
-            finally:
-                await self._cancel_middleware()
-        else:
-            await self._run_entered()
-
-    async def _run_entered(self) -> None:
         async with self._enter(self) as self._child:
-            if self._owns_child:
-                await self._run_turn(self._child)
-                return  # `OwnedTask` keeps the failure; inside of the child's task group it must not be raised
             self.turn.enter()
             self.follow()
-            await self._run_with_timeout(self._run_turns, "the turn was stopped")
+            try:
+                await self._run_with_timeout(self._run_turns)
+            finally:
+                await self._cancel_middleware()
             if self.failure is not None:
                 raise self.failure
 
@@ -461,14 +434,11 @@ class QueryRun(OwnedTask):
         if scope.cancelled_caught:
             raise self._timeout_error("nothing was sent")
 
-    async def _run_with_timeout(self, work: Callable[[], Awaitable[None]], consequence: str) -> None:
-        if self._limits.timeout is None:
-            await work()
-            return
+    async def _run_with_timeout(self, work: Callable[[], Awaitable[None]]) -> None:
         with self._deadline.open_scope() as scope:
             await work()
         if scope.cancelled_caught and not self.turn.is_complete:
-            raise self._timeout_error(consequence)
+            raise self._timeout_error(self._consequence)
 
     def _timeout_error(self, consequence: str) -> QueryTimeout:
         return self._explain_timeout(timeout_error(self._limits.timeout or 0.0, consequence))
@@ -477,37 +447,27 @@ class QueryRun(OwnedTask):
         return error if self._child is None else self._child.diagnostics.explain_timeout(error)
 
     async def _run_turns(self) -> None:
-        """Run the turn in a session, on another child if this one certainly received nothing."""
-        try:
+        """Run the turn, in a session on another child if this one certainly received nothing."""
+        await self._run_turn(self._child)
+        while self._is_undelivered():
+            await self._change_child()
             await self._run_turn(self._child)
-            while self._is_undelivered():
-                await self._change_child()
-                await self._run_turn(self._child)
-        finally:
-            await self._cancel_middleware()
 
     async def _run_turn(self, child: ChildRun | None) -> None:
         assert child is not None
         async with child.active_query(self):
-            self._started.set()
-            if self._owns_child:
-                await self._run_own_child(child)
+            await child.wait_running()
+            if self.failure is not None:
                 return
+            self._started.set()
             async with anyio.create_task_group() as self._tasks:
                 await self._run_until_ended(child)
                 self._tasks.cancel_scope.cancel()
-
-    async def _run_own_child(self, child: ChildRun) -> None:
-        # In the place of the scope around: now that a child runs, its turn may be saved before the end.
-        with self._deadline.open_scope() as scope:
-            await self._run_until_ended(child)
-            if self.failure is None:
+            if self.turn.is_alone and self.failure is None:
                 await child.finish()
-        if scope.cancelled_caught and not self.turn.is_complete:
-            self.fail(self._timeout_error("the child was ended"))
 
     async def _run_until_ended(self, child: ChildRun) -> None:
-        self._start_sending(child)
+        self._start_task(self._write_prompts)
         if self._idle_timer.is_limited:
             self._start_task(self._watch_idle)
         try:
@@ -563,18 +523,9 @@ class QueryRun(OwnedTask):
 
     # The prompts.
 
-    def _start_sending(self, child: ChildRun) -> None:
-        prompts = self._prompts if self._owns_child and isinstance(self._prompts, Sequence) else None
-        if prompts is not None and child.try_open(b"".join(prompt.data for prompt in prompts)):
-            self.turn.send(*self.turn.open)
-            self.turn.mark_written()
-            self.follow()
-        else:  # rare: a task costs more than all the work above
-            self._start_task(self._write_prompts)
-
     async def _write_prompts(self) -> None:
         assert self._child is not None
-        opening = await self._child.prepare()
+        opening = await self._child.open()
         if isinstance(self._prompts, Sequence):
             for prompt in self._prompts:
                 await self._send_prompt(prompt, opening)
@@ -624,13 +575,11 @@ class QueryRun(OwnedTask):
                 self.add_note(check.note)
             if check.limit is not None:
                 self._abandon_at_limit()
-                consequence = "the child was ended" if self._owns_child else "the turn was stopped"
-                self.fail(self._explain_timeout(check.make_error(consequence, has_received=any_received)))
+                self.fail(self._explain_timeout(check.make_error(self._consequence, has_received=any_received)))
                 return
             await anyio.sleep_until(check.next_check_at)
 
     def _on_end(self) -> None:
-        self.failure = self.failure or (self._child.failure if self._owns_child and self._child else None)
         self.turn.fail(StopReason.CLOSED)
         if self.failure is None and not self.turn.is_complete and not self.interrupted:
             cause = "the query was closed" if self._stopped else "the event loop shut down"

@@ -1,6 +1,6 @@
 """Subscriptions to every message of a child, independent of queries.
 
-A dropped subscription is forgotten; an unread one makes the reader wait, as a query does.
+A dropped subscription is forgotten. What an unread one does not take waits on disk, as for a query.
 """
 
 from __future__ import annotations
@@ -8,17 +8,12 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable
-from math import inf
 from typing import Self
 
-import anyio
-
-from pilothouse.driver.tasks import MessageBuffer
+from pilothouse.driver.buffer import MEMORY_BYTES, MessageBuffer
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
 from pilothouse.transports.concurrency import running_loop
-
-UNREAD_SECONDS = 10.0  # that the child has waited for an unread subscription, when a warning says so
 
 log = logging.getLogger("pilothouse.driver")
 
@@ -72,7 +67,7 @@ class MessageSubscription:
 
     def __del__(self) -> None:
         if (inbox := getattr(self, "_buffer", None)) is not None:  # missing if `__init__` failed
-            inbox.end()  # a reader may wait for it
+            inbox.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,11 +104,6 @@ class Subscriptions:
     def __bool__(self) -> bool:
         return bool(self._all)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether one of them is full."""
-        return bool(self._all) and any(inbox.is_full for inbox in self._buffers())
-
     def put(self, batch: list[Message], size: int) -> None:
         """Give a batch to each."""
         for listener in self._alive():
@@ -133,32 +123,28 @@ class Subscriptions:
     def on_child_ended(self, error: BaseException) -> None:
         """Called when the child has ended, maybe twice. Subscriptions wait for the next child."""
 
-    async def wait_for_space(self) -> None:
-        """Wait for those that are full. Returns early, once, with a warning about one that is not read."""
-        for inbox in self._buffers():
-            if not inbox.is_full:
-                continue
-            with anyio.move_on_after(inf if self._has_warned else UNREAD_SECONDS) as limit:
-                await inbox.wait_for_space()
-            if limit.cancelled_caught:
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on disk for one of them."""
+        return any(buffer.is_behind for buffer in self._buffers())
+
+    async def store_excess(self) -> None:
+        """Move to disk what is too much for the memory. The first time, a warning tells of a subscription not read."""
+        for buffer in self._buffers():
+            await buffer.store_excess()
+            if buffer.is_behind and not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "the session waits, because its messages() are not read: %d MiB wait; read the iterator in a task "
-                    "of its own, or close it with aclose()",
-                    inbox.high_water >> 20,
+                    "messages() of the session are not read: %d MiB wait, and what follows waits on disk; read the "
+                    "iterator in a task of its own, or close it with aclose()",
+                    MEMORY_BYTES >> 20,
                 )
-                return
-
-    def release_reader(self) -> None:
-        """Let the reader continue although they are full."""
-        for inbox in self._buffers():
-            inbox.release_reader()
 
     def end(self) -> None:
         """End all of them."""
         self._is_ended = True
-        for inbox in self._buffers():
-            inbox.end()
+        for buffer in self._buffers():
+            buffer.end()
 
     def _buffers(self) -> list[MessageBuffer]:
         return [listener.buffer for listener in self._alive()]

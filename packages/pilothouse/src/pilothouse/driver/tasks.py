@@ -1,27 +1,20 @@
-"""Detached tasks, cheap events and a buffer of messages on the running event loop, asyncio or trio.
+"""Detached tasks on the running event loop, asyncio or trio.
 
 `OwnedTask` is work that lives in one task from start to end, while any other task may stop it or wait for it.
-`MessageBuffer` lies between the reader and the consumers; it hands messages over in batches, bounded by bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
-from msgspec import Struct, field
 
 from pilothouse.callbacks import is_in_callback
-from pilothouse.messages import Message
 from pilothouse.transports.concurrency import running_trio
-from pilothouse.transports.pipes import wake_waiter
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
 
@@ -38,68 +31,6 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     task = asyncio.get_running_loop().create_task(work(), name=name)
     _running.add(task)
     task.add_done_callback(_running.discard)
-
-
-class LazyEvent(Struct, eq=False):
-    """An `anyio.Event` that can be made outside of a loop; set and waited for on one event loop."""
-
-    _is_set: bool = False
-    _event: anyio.Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether the event is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set the event."""
-        self._is_set = True
-        if self._event is not None:
-            self._event.set()
-
-    async def wait(self) -> None:
-        """Wait until the event is set."""
-        if self._is_set:
-            await checkpoint()
-            return
-        if self._event is None:
-            self._event = anyio.Event()
-        await self._event.wait()
-
-
-class SingleWaiterEvent(Struct, eq=False, kw_only=True):
-    """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop.
-
-    Attributes:
-        loop: the event loop, if it is known to be of asyncio.
-    """
-
-    loop: asyncio.AbstractEventLoop | None = None
-    _is_set: bool = False
-    _wake: Callable[[], None] | None = None
-
-    def set(self) -> None:
-        """Set the event."""
-        self._is_set = True
-        if self._wake is not None:
-            self._wake()
-
-    async def wait(self) -> None:
-        """Wait until the event is set; returns at once if it is."""
-        if self._is_set:
-            return
-        if self.loop is None and running_trio():
-            event = anyio.Event()
-            self._wake = event.set
-            await event.wait()
-        else:
-            waiter = (self.loop or asyncio.get_running_loop()).create_future()
-            self._wake = partial(wake_waiter, waiter)
-            await waiter
-
-
-def find_asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the running loop; None on trio."""
-    return None if running_trio() else asyncio.get_running_loop()
 
 
 current_owners: ContextVar[tuple[object, ...]] = ContextVar("current_owners", default=())
@@ -120,8 +51,8 @@ class OwnedTask(ABC):
         self._mark = object()
         self._stopped = False
         self.failure: BaseException | None = None
-        self._started = LazyEvent()  # or failed to start
-        self._finished = LazyEvent()
+        self._started = anyio.Event()  # or failed to start
+        self._finished = anyio.Event()
 
     async def start(self) -> None:
         """Wait until it has started.
@@ -172,74 +103,3 @@ class OwnedTask(ABC):
     def _on_end(self) -> None:
         for event in (self._finished, self._started):
             event.set()
-
-
-# Unread bytes at which the reader pauses. Large enough for any burst of one turn, small enough for hundreds of
-# sessions in one process whose consumers have all stalled.
-HIGH_WATER_BYTES = 8 * 1024 * 1024
-
-
-class MessageBuffer(Struct, eq=False):
-    """A buffer with one producer; several consumers on its event loop share the messages."""
-
-    high_water: int = HIGH_WATER_BYTES
-    _batches: deque[tuple[list[Message], int]] = field(default_factory=deque[tuple[list[Message], int]])
-    _size: int = 0
-    _ended: bool = False
-    _error: BaseException | None = None
-    _arrived: anyio.Event | None = None
-    _drained: anyio.Event | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the producer should call `wait_for_space`. Never after `end`."""
-        return self._size >= self.high_water and not self._ended
-
-    def put(self, batch: list[Message], size: int) -> None:
-        """Add a batch that took `size` bytes on the wire. Dropped after `end`."""
-        if self._ended:
-            return
-        self._batches.append((batch, size))
-        self._size += size
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the stream: the consumer gets what is left and then `error`, if any. Only the first call counts."""
-        if self._ended:
-            return
-        self._ended, self._error = True, error
-        for event in (self._arrived, self._drained):
-            if event is not None:
-                event.set()
-
-    async def get(self) -> tuple[list[Message], int]:
-        """Wait for the next batch; returns it with its size in bytes, and an empty batch at the end.
-
-        Raises:
-            BaseException: the error given to `end`, after all batches, at every call.
-        """
-        while not self._batches:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
-                return [], 0
-            if self._arrived is None:  # tasks that read together share the event
-                self._arrived = anyio.Event()
-            await self._arrived.wait()
-        batch, size = self._batches.popleft()
-        self._size -= size
-        if self._drained is not None and not self.is_full:
-            self._drained.set()
-        return batch, size
-
-    async def wait_for_space(self) -> None:
-        """Wait until the consumer has caught up, the buffer has ended, or `release_reader` was called."""
-        self._drained = anyio.Event()
-        await self._drained.wait()
-
-    def release_reader(self) -> None:
-        """Release a waiting producer although the buffer is full: it must reach something that cannot wait."""
-        if self._drained is not None:
-            self._drained.set()

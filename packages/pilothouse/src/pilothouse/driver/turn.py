@@ -173,6 +173,7 @@ class QueryTurn:
         was_heard: whether the CLI has said anything that may belong to the query.
         ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
         ended_in: the phase in which it ended early; None if it did not.
+        is_alone: whether the child serves this query only.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class QueryTurn:
         self.was_heard = False
         self.ended_turns = 0
         self.ended_in: Phase | None = None
-        self._is_alone = is_alone
+        self.is_alone = is_alone
         self._until_idle = until_idle
         self._has_middleware = has_middleware
         self._has_result = False
@@ -260,7 +261,7 @@ class QueryTurn:
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self._is_alone or self.owns_background:
+        if self.is_alone or self.owns_background:
             return True
         return self.phase is Phase.ANSWERING or (not names_prompts and bool(self.at_cli))
 
@@ -272,7 +273,7 @@ class QueryTurn:
             is_woken: whether the CLI says that background work woke it.
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self._is_alone:
+        if self.is_alone:
             # After resuming an interrupted tool call, the CLI first sends a result of its own (2.1.330).
             has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
             return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open)
@@ -423,9 +424,9 @@ class QueryTurn:
         Args:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
-        if self._is_alone:
+        if self.is_alone:
             self.was_heard = True
-        if self._is_alone or not names_prompts:
+        if not names_prompts:
             self._begin()
 
     def begin(self, uuid: str) -> None:

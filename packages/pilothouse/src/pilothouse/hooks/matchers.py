@@ -10,12 +10,12 @@ import logging
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
+import anyio
 from msgspec import Struct, structs
 
-from pilothouse.callbacks import TimeLimited, UserCallback, accepts_arguments
+from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import ControlError, UsageError
 from pilothouse.hooks.events import (
     EVENT_NAME_KEY,
@@ -323,7 +323,7 @@ class HookDispatcher:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def handle(self, body: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    async def handle(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Handle one request of the CLI: call the hook that the request names.
 
         A hook that fails refuses, or has no opinion; see `HookMatcher.on_failure`. Its error is logged.
@@ -341,11 +341,11 @@ class HookDispatcher:
         key = body.get("callback_id")
         hook = self._hooks.get(key) if isinstance(key, str) else None
         if hook is not None:
-            return _call_hook(hook, body.get("input"))
+            return await _call_hook(hook, body.get("input"))
         data = body.get("input")
         given: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPING_TYPES) else {}
         if not key and isinstance(given.get(EVENT_NAME_KEY), str):
-            return self._call_matching(given)
+            return await self._call_matching(given)
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")
 
     def check_initialize_response(self, info: Mapping[str, Any]) -> None:
@@ -415,15 +415,15 @@ class HookDispatcher:
                 yield hook
 
 
-def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
+async def _call_hook(hook: _RegisteredHook, data: Any) -> dict[str, Any]:
     """Call a hook within its time limit; a hook that takes too long has failed."""
     given: Any = data if isinstance(data, _MAPPING_TYPES) else None
     name: Any = None if given is None else given.get(EVENT_NAME_KEY)
     if name != hook.event_name and (not isinstance(name, str) or name not in HOOK_EVENTS):
         name = hook.event_name
-    return TimeLimited(
-        _run_hook(hook, name, given), hook.timeout, partial(_handle_failure, hook, name, _TIMED_OUT, None)
-    )
+    with anyio.move_on_after(hook.timeout):
+        return await _run_hook(hook, name, given)
+    return _handle_failure(hook, name, _TIMED_OUT, None)
 
 
 async def _run_hook(hook: _RegisteredHook, name: str, data: Any) -> dict[str, Any]:

@@ -96,7 +96,6 @@ STARTED_BEFORE = (
     "a transport serves one connection, and this one was started before: "
     "give `transport` a callable that makes one for each query or session"
 )
-_NON_WAITING = {"send": "try_send", "end_input": "try_end_input"}
 
 
 class Transport(ABC):
@@ -133,23 +132,6 @@ class Transport(ABC):
     async def send(self, data: bytes) -> None:
         """Send all of `data`, in order with other calls. Concurrent calls never interleave their bytes."""
 
-    def try_send(self, data: bytes) -> bool:
-        """Send all of `data` if that needs no waiting and everything before it is sent. Optional.
-
-        If a class overrides `send` but not this method, everything goes through `send`, whatever its base class does.
-
-        Returns:
-            Whether `data` was sent. If False, none of it was: call `send`, which sends it or raises the reason.
-        """
-        return False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name, quick in _NON_WAITING.items():
-            nearest = next(base for base in cls.__mro__ if not vars(base).keys().isdisjoint((name, quick)))
-            if quick not in vars(nearest):  # the fast method must not bypass an overridden slow one
-                setattr(cls, quick, getattr(Transport, quick))
-
     @abstractmethod
     def receive(self) -> Awaitable[bytes]:
         """Return the next bytes, at most a few hundred KiB; b"" at the end of the output, and on every later call."""
@@ -157,10 +139,6 @@ class Transport(ABC):
     @abstractmethod
     async def end_input(self) -> None:
         """Signal the end of input: nothing more will be sent. Idempotent."""
-
-    def try_end_input(self) -> bool:
-        """Signal the end of input, as `end_input` does, if that needs no waiting; see `try_send`."""
-        return False
 
     async def exit_info(self) -> ExitInfo:
         """Return how the other side ended. Call it after `receive` returned b""; it waits at most about a second."""
@@ -240,10 +218,6 @@ class TransportWrapper(Transport):
     async def send(self, data: bytes) -> None:
         """See `Transport`."""
         await self.inner.send(data)
-
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport`."""
-        return self.inner.try_send(data)
 
     async def receive(self) -> bytes:
         """See `Transport`."""
@@ -359,9 +333,6 @@ class _AdaptedTransport(TransportWrapper):
     async def serve(self) -> None:
         if hasattr(self.inner, "serve"):
             await self.inner.serve()
-
-    def try_send(self, data: bytes) -> bool:
-        return False
 
     async def exit_info(self) -> ExitInfo:
         return await self.inner.exit_info() if hasattr(self.inner, "exit_info") else ExitInfo()

@@ -275,10 +275,6 @@ class CliTransport(Transport):
         finally:
             self._resume_partial_write(child)
 
-    def try_send(self, data: bytes) -> bool:
-        """See `Transport`."""
-        return self._child is not None and self._child.stdin.try_write(data)
-
     def _resume_partial_write(self, child: ChildProcess) -> None:
         if not child.stdin.has_partial_write:  # rare, so no permanent task waits for it
             return
@@ -296,10 +292,6 @@ class CliTransport(Transport):
     async def end_input(self) -> None:
         """Close the child's input once pending writes are complete."""
         await self._require_child().stdin.end()
-
-    def try_end_input(self) -> bool:
-        """See `Transport`."""
-        return self._child is not None and self._closed is None and self._child.stdin.try_end()
 
     async def exit_info(self) -> ExitInfo:
         """Return how the child ended: exit code or signal, the tail of standard error, a hint."""

@@ -3,10 +3,8 @@
 If a task still waits for a descriptor by `anyio`, that task closes it on waking. Closing it earlier would let a new
 descriptor take its number while the event loop still has the old registration.
 
-On asyncio, one registration serves many reads, and wakes the waiting tasks directly. `anyio.wait_readable` registers
-for each wait anew, which takes two system calls, and the loop cycles once more, with a third, before the task runs. A
-request of the CLI costs twice as much that way. What that task does may wake another one, such as the task that waits
-for the response that was read: it runs next, without a further cycle either.
+On asyncio, one registration serves many reads. `anyio.wait_readable` registers for each wait anew, which takes two
+system calls more, and another cycle of the loop: 30 µs for each chunk.
 """
 
 from __future__ import annotations
@@ -16,86 +14,42 @@ import contextlib
 import os
 import select
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-T = TypeVar("T")
-
-
-def resume_waiter(waiter: asyncio.Future[T], result: T) -> None:
-    """Set the result of a future, and resume its task now. Only from a callback of the loop, where no task runs."""
-    # `asyncio` has no public way. Without this attribute, the loop resumes the task in the next cycle.
-    callbacks: Any = getattr(waiter, "_callbacks", None)
-    try:
-        [(callback, context)] = callbacks
-    except (TypeError, ValueError):
-        waiter.set_result(result)
-        return
-    waiter.remove_done_callback(callback)
-    waiter.set_result(result)
-    context.run(callback, waiter)
-
-
-class _Running:
-    """Which watcher resumes a task now. Several threads may change it; each uses only a watcher of its own loop."""
-
-    watcher: ReadWatcher | None = None
-
-
-_running = _Running()
-
-
-def wake_waiter(waiter: asyncio.Future[None]) -> None:
-    """Resume the task of a future: right after the task that a `ReadWatcher` has resumed, or in the next cycle.
-
-    Does nothing if the task was cancelled, or resumed before.
-    """
-    watcher = _running.watcher
-    if watcher is not None and watcher.loop is waiter.get_loop():
-        watcher.woken.append(waiter)
-    elif not waiter.done():
-        waiter.set_result(None)
-
 
 class ReadWatcher:
-    """Waits until a descriptor is readable, and reads. One task waits at a time.
+    """Waits until something was read from a descriptor. One task waits at a time.
 
     Args:
         loop: the loop that runs this task.
         fd: the descriptor.
-        read: returns what can be read now; None if that is nothing.
-
-    Attributes:
-        loop: see above.
-        woken: what resumes after the task that this watcher runs.
+        read: reads for the task that waits; returns whether there was anything.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], bytes | None]) -> None:
-        self.loop = loop
-        self.woken: deque[asyncio.Future[None]] = deque()
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], bool]) -> None:
+        self._loop = loop
         self._fd = fd
         self._read = read
         self._registered = False
-        self._waiter: asyncio.Future[bytes] | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    def wait(self) -> Awaitable[bytes]:
-        """Return what to await, at once: it gives the next data."""
-        self._waiter = self.loop.create_future()
+    async def wait(self) -> None:
+        """Wait until something was read."""
+        self._waiter = self._loop.create_future()
         if not self._registered:
-            self.loop.add_reader(self._fd, self._on_ready)
+            self._loop.add_reader(self._fd, self._on_ready)
             self._registered = True
-        return self._waiter
+        await self._waiter
 
     def wake(self, error: Exception | None = None) -> None:
         """Raise `error` in the waiting task; without one, read again for it, in the next cycle of the loop."""
-        if self._waiter is None or self._waiter.done() or self.loop.is_closed():
+        if self._waiter is None or self._waiter.done() or self._loop.is_closed():
             return
         if error is None:
-            self.loop.call_soon(self._on_ready)
+            self._loop.call_soon(self._on_ready)
         else:
             self._waiter.set_exception(error)
 
@@ -105,36 +59,17 @@ class ReadWatcher:
         self.wake(anyio.ClosedResourceError())
 
     def _unregister(self) -> None:
-        if self._registered and not self.loop.is_closed():
-            self.loop.remove_reader(self._fd)
+        if self._registered and not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
         self._registered = False
 
     def _on_ready(self) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():  # no reader now, and the loop would call this again and again
             self._unregister()
-            return
-        data = self._read()
-        if data is None:
-            return
-        self._waiter = None
-        _running.watcher = self
-        try:
-            resume_waiter(waiter, data)
-        finally:
-            _running.watcher = None
-            if self.woken:
-                self._resume_woken()
-
-    def _resume_woken(self) -> None:
-        try:
-            while self.woken:
-                waiter = self.woken.popleft()
-                if not waiter.done():
-                    resume_waiter(waiter, None)
-        finally:  # an exception that ends the loop leaves tasks to resume
-            while self.woken:
-                wake_waiter(self.woken.popleft())
+        elif self._read():
+            self._waiter = None
+            waiter.set_result(None)
 
 
 class ReadCallbacks:
@@ -262,27 +197,24 @@ class PipeReader(PipeEnd):
     _remaining: int | None = None
     _watcher: ReadWatcher | None = None
 
-    def read(self) -> Awaitable[bytes]:
+    async def read(self) -> bytes:
         """Return the next bytes; b"" at the end, and on every later call.
 
         Raises:
             anyio.ClosedResourceError: after `close` or `stop`.
         """
-        # Reading a pipe that the last read has emptied would cost a system call per message.
-        must_wait = self._is_empty and self._held is None and not self._is_stopped and not self.is_closed
-        if must_wait and self._watcher is not None:
-            return self._watcher.wait()  # without a coroutine, which each request of the CLI would pay for
-        return self._read()
-
-    async def _read(self) -> bytes:
-        if not self._is_empty or self._held is not None:
+        if not self._is_empty or self._held is not None:  # else the pipe was empty a moment ago: that saves a call
             await checkpoint_if_cancelled()
             data = self._read_open()
             if data is not None:
                 return data and await self._pause(data)
-        if self._is_stopped or self.is_closed:
-            raise anyio.ClosedResourceError
-        return await (self._wait_for_data() if self._watcher is None else self._watcher.wait())
+        data = None
+        while data is None:
+            if self._is_stopped or self.is_closed:
+                raise anyio.ClosedResourceError
+            await self._wait_readable()
+            data = self._read_open()
+        return data
 
     async def _pause(self, data: bytes) -> bytes:
         # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
@@ -300,19 +232,19 @@ class PipeReader(PipeEnd):
             raise anyio.ClosedResourceError
         return self.read_available()
 
-    def _wait_for_data(self) -> Awaitable[bytes]:
+    async def _wait_readable(self) -> None:
         loop = find_selector_loop()
         if loop is None:
-            return self._wait_and_read()
-        self._watcher = ReadWatcher(loop, self._fd, self._read_pipe)
-        return self._watcher.wait()
-
-    async def _wait_and_read(self) -> bytes:
-        data = None
-        while data is None:
             await self._wait(anyio.wait_readable(self._fd))
-            data = self._read_open()
-        return data
+            return
+        if self._watcher is None:
+            self._watcher = ReadWatcher(loop, self._fd, self._read_ahead)
+        await self._watcher.wait()
+
+    def _read_ahead(self) -> bool:
+        """Read for the task that waits. It may be cancelled before it runs again; then the next call gets the data."""
+        self._held = self._read_pipe()
+        return self._held is not None
 
     def wake(self) -> None:
         """See `PipeEnd`."""
