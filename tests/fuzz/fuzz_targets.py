@@ -371,17 +371,17 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
     "query_run.INTERRUPT_SECONDS",
-    "child_run.WAKE_SECONDS",
+    "activity.WAKE_SECONDS",
     "child_run.CLOSE_SECONDS",
     "child_run.INTERRUPT_SECONDS",
     "child_run.EXIT_NOTICE_SECONDS",
     "child_run.SEND_SECONDS",
-    "child_run.WAKE_SECONDS",
+    "activity.WAKE_SECONDS",
     "query_run.DECISION_SECONDS",
     "child_run.EXIT_SECONDS",
     "child_run.INTERRUPT_RESPONSE_SECONDS",
     "child_run.SAVE_SECONDS",
-    "child_run.WAKE_SECONDS",
+    "activity.WAKE_SECONDS",
     "connection.CANCEL_SEND_SECONDS",
 )
 

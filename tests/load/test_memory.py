@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from load_measurements import MIB
 
-from pilothouse.driver.tasks import HIGH_WATER_BYTES
+from pilothouse.driver.buffer import MEMORY_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -37,7 +37,7 @@ def run(workload: str, backend: str, size: int, *, within: float) -> dict[str, A
 @pytest.mark.requirement("E79")
 def test_a_slow_consumer_bounds_the_memory(anyio_backend: str, size: int) -> None:
     reported = run("flood", anyio_backend, size, within=300)
-    assert reported["more"] < OBJECTS * HIGH_WATER_BYTES
+    assert reported["more"] < OBJECTS * MEMORY_BYTES
 
 
 @pytest.mark.parametrize("size", [4, pytest.param(50, marks=slow)])

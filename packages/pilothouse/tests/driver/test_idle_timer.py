@@ -5,11 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from pilothouse.driver.child_run import ChildRun
+from pilothouse.driver.activity import ChildActivity
 from pilothouse.driver.failures import IdleTimer, QueryLimits
 from pilothouse.messages import ApiRetryMessage
-from pilothouse.options import Invocation
-from pilothouse.transports import MemoryTransport
 
 
 def silence(idle: float | None = None, startup: float | None = None) -> IdleTimer:
@@ -95,13 +93,12 @@ def test_nothing_is_cut_unsaid() -> None:
 
 @pytest.mark.anyio
 async def test_a_wait_that_was_announced_is_no_silence() -> None:
-    invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
-    child = ChildRun(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 1000))
     now = anyio.current_time()
-    child.last_activity = now
-    child._on_retry(ApiRetryMessage(retry_delay_ms=30_000))
-    assert now + 30 <= child._note_idle(is_busy=False) <= anyio.current_time() + 30
-    assert child._note_idle(is_busy=True) >= now + 30  # a tool that runs beside it shortens nothing
-    child._on_retry(ApiRetryMessage(retry_delay_ms=-5))
-    child._on_retry(ApiRetryMessage(retry_delay_ms=100))
-    assert child._note_idle(is_busy=False) >= now + 30
+    activity = ChildActivity()
+    activity.touch()
+    activity.note_retry(ApiRetryMessage(retry_delay_ms=30_000))
+    assert now + 30 <= activity.last_activity <= anyio.current_time() + 30
+    activity.touch()  # a tool that runs beside it shortens nothing
+    activity.note_retry(ApiRetryMessage(retry_delay_ms=-5))
+    activity.note_retry(ApiRetryMessage(retry_delay_ms=100))
+    assert activity.last_activity >= now + 30

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from pilothouse.driver import child_run as child_module
+from pilothouse.driver import activity
 from pilothouse.driver.child_run import ChildRun
 from pilothouse.driver.connection import Received
 from pilothouse.driver.failures import QueryLimits
@@ -176,13 +176,13 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         "no message": b"[1, 2]\n",
     }
     for number, (what, data) in enumerate(pieces.items()):
-        add(child.running_tools, use(f"a{number}", message_id="m1"))
+        add(child.activity.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
         feed(child, data)
         assert child.is_busy, what
-        now[0] += child_module.LOST_RESULT_SECONDS - 1
+        now[0] += activity.LOST_RESULT_SECONDS - 1
         assert child.is_busy, what
         now[0] += 2
         assert not child.is_busy, what
         feed(child, b'{"type":"keep_alive"}\n')
-        add(child.running_tools, result(f"a{number}"))
+        add(child.activity.running_tools, result(f"a{number}"))

@@ -187,7 +187,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         "child_run.EXIT_SECONDS",
         "child_run.INTERRUPT_RESPONSE_SECONDS",
         "child_run.SAVE_SECONDS",
-        "child_run.WAKE_SECONDS",
+        "activity.WAKE_SECONDS",
         "child_run.FOREIGN_TURN_SECONDS",
         "connection.CANCEL_SEND_SECONDS",
     ):

@@ -11,7 +11,7 @@ from failing_api import DEADLINE, Api, asking
 from session_cli import Cli, Say, hang
 
 import pilothouse as ph
-from pilothouse.driver import child_run
+from pilothouse.driver import activity
 from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
@@ -36,7 +36,7 @@ LOST: dict[str, list[Any]] = {
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("how", LOST)
 async def test_silence_counts_again(kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_run, "LOST_RESULT_SECONDS", 0.1)
+    monkeypatch.setattr(activity, "LOST_RESULT_SECONDS", 0.1)
 
     async def loses(cli: Cli, say: Any, text: str) -> str:
         for frame in ([USE] if how != "in one piece with the call" else []) + LOST[how]:

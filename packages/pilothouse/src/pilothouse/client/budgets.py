@@ -262,7 +262,7 @@ class SessionBudget:
 
     async def _stop(self) -> None:
         try:
-            if self._child.background or self._child.is_in_turn:
+            if self._child.activity.background or self._child.activity.is_in_turn:
                 log.warning("the background work of a session was stopped: %s", _budget_error(self._costs, self._limit))
                 await self._child.request("interrupt", {"cancel_queued": True})
         except PilothouseError as error:

@@ -118,7 +118,7 @@ class Session:
             return "starting" if self._supervisor.is_starting else "broken"
         if not child.has_started:
             return "starting"
-        return "running" if self._turn is not None or child.is_in_turn else "idle"
+        return "running" if self._turn is not None or child.activity.is_in_turn else "idle"
 
     def health(self) -> Health:
         """Whether the session can take a query, and if not, why."""
@@ -379,7 +379,7 @@ class Session:
     def _check_caller(self) -> None:
         """Raise if the turn that runs waits for the callback that calls this."""
         turn, child = self._turn, self._child
-        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.is_in_turn)
+        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.activity.is_in_turn)
         if by_child or (turn is not None and turn.is_in_own_callback):  # a turn runs some tools without the CLI
             raise self_wait_error()
 
@@ -484,7 +484,7 @@ class Session:
             await run.interrupt()
         if child is None or child.is_finished:
             return InterruptResult()
-        if not (child.is_in_turn if run is None else cancel_queued):
+        if not (child.activity.is_in_turn if run is None else cancel_queued):
             return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
         done = to_result(InterruptResult, await child.request("interrupt", body))

@@ -468,7 +468,7 @@ class ChildSupervisor:
                 "started; use a session of your own, with resume= or fork",
                 option=name,
             )
-        if previous.background:
+        if previous.activity.background:
             log.warning("background tasks of the session %s end with their child: a query needs a new child", self.id)
         mode = previous.permission_mode
         await previous.close()

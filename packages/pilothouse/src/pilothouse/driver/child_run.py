@@ -1,4 +1,4 @@
-"""`ChildRun`: one child from start to exit, and which of its messages belongs to which query.
+"""`ChildRun`: one child from start to exit, and the prompts and requests that it gets.
 
 The child of a session serves many queries, one at a time; a query that is abandoned leaves it usable. A one-shot query
 has a child of its own: then every message belongs to that query, and the child exits after it.
@@ -13,26 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
-from pilothouse.driver.connection import ControlChannel, PendingRequest, Received, SkippedLine
+from pilothouse.driver.activity import ChildActivity
+from pilothouse.driver.connection import ControlChannel, PendingRequest, Received
 from pilothouse.driver.diagnostics import Diagnostics
 from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
-from pilothouse.driver.pending_work import (
-    BackgroundAttribution,
-    OpenAsks,
-    RunningTasks,
-    RunningTools,
-    find_named_prompts,
-    make_ask_note,
-)
+from pilothouse.driver.pending_work import RunningTasks
+from pilothouse.driver.routing import MessageRouter
 from pilothouse.driver.subscriptions import Subscriptions
 from pilothouse.driver.tasks import OwnedTask, spawn
 from pilothouse.driver.turn import Phase
-from pilothouse.errors import CLIExitedError, ControlError, LineDecodeError, PilothouseError, SessionClosedError
+from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
     ApiRetryMessage,
     CommandLifecycleMessage,
     ConversationResetMessage,
-    DoneMessage,
     InitMessage,
     Message,
     ResultMessage,
@@ -41,9 +35,7 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
-from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.concurrency import LoopCondition
 from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
@@ -51,13 +43,9 @@ if TYPE_CHECKING:
     from pilothouse.driver.query_run import QueryRun
     from pilothouse.options.secrets import Redactor
 
-WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
-# From an unreadable line until a tool whose result may have been in it counts as ended: no command runs longer.
-LOST_RESULT_SECONDS = 600.0
 SEND_SECONDS = 10.0  # until a child that does not read its input is ended
 EXIT_NOTICE_SECONDS = 1.0  # from the exit of a child until its output must have ended
 FOREIGN_TURN_SECONDS = 30.0  # of silence after which a turn that was under way is taken to have ended unnoticed
-WORKING_STATES = ("running", "requires_action")  # `session_state` of a CLI that was already running (2.1.330)
 CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not exit is ended; it saves the session first
 EXIT_SECONDS = 5.0  # of silence after the last result; then a child of one query that does not exit is ended
 INTERRUPT_SECONDS = 5.0  # from the confirmation of an interrupt until the turn must have ended
@@ -82,19 +70,14 @@ class ChildRun(OwnedTask):
         make_refusal_error: makes the error for a result in place of an initialize response (`resume` of an unknown id).
 
     Attributes:
-        background: the background tasks that run.
+        activity: what the CLI is doing.
         close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
-        last_activity: when the CLI last sent something or was busy; in the future while it waits for a known time.
-        is_in_turn: whether the CLI works on a turn, for a prompt or on its own.
-        may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
         has_started: whether the CLI has responded to the initialize request.
         server_info: the initialize response.
         session_id: id of the conversation, as the CLI last named it.
         permission_mode: as the CLI last named it; the CLI may change it by itself.
         last_init: the init message of the last turn: tools, servers, agents.
-        running_tools: the tools that run.
         diagnostics: warns of what the CLI reports in passing.
-        reports_lifecycle: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
     """
 
     def __init__(
@@ -111,33 +94,35 @@ class ChildRun(OwnedTask):
         super().__init__()
         self.transport = transport
         self.invocation = invocation
-        self.background = RunningTasks()
+        self.activity = ChildActivity()
         self.close_failure: PilothouseError | None = None
-        self.last_activity = 0.0
-        self.is_in_turn = self.may_be_woken = False
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
         self.last_init: InitMessage | None = None
-        self.has_started = self.reports_lifecycle = False
+        self.has_started = False
         self._handlers = handlers
         self._limits = limits
-        self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
         self._serves_one = serves_one
         self._make_refusal_error = make_refusal_error
-        self._attribution = BackgroundAttribution()
-        self._open_asks = OpenAsks()
-        self._query: QueryRun | None = None  # the active one
-        self._is_in_foreign_turn = self._has_seen_turns = False
-        self._woken_until = self._uncertain_until = 0.0
-        self._state_changes = LoopCondition()  # a turn or a background task has ended
+        self._router = MessageRouter(
+            Subscriptions() if subscriptions is None else subscriptions, self._note, serves_one=serves_one
+        )
         self._running = anyio.Event()  # or failed to start
         self._ended = anyio.Event()  # its output has ended
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._redactor: Redactor | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self.running_tools = RunningTools()
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
+
+    @property
+    def reports_lifecycle(self) -> bool:
+        """Whether the CLI reports when it starts a prompt. A child that takes over the same CLI may be told so."""
+        return self._router.reports_lifecycle
+
+    @reports_lifecycle.setter
+    def reports_lifecycle(self, value: bool) -> None:
+        self._router.reports_lifecycle = value
 
     @cached_property
     def channel(self) -> ControlChannel:
@@ -186,7 +171,7 @@ class ChildRun(OwnedTask):
         """
         if query.admission is not None:
             await query.wait_admitted()
-        self._query = query  # before the first message
+        self._router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
             yield self
@@ -204,7 +189,7 @@ class ChildRun(OwnedTask):
     async def _run_owned(self) -> None:
         await self.transport.start(self.invocation)
         try:
-            self.last_activity = anyio.current_time()
+            self.activity.touch()
             async with anyio.create_task_group() as self._tasks:
                 self.start_task(self.transport.serve)
                 if self._handlers is not None:
@@ -236,7 +221,7 @@ class ChildRun(OwnedTask):
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
-        if self._tasks is not None:
+        if self._tasks is not None and not self._ended.is_set():
             self._tasks.start_soon(self._run_recording_failure, work)
 
     async def _run_recording_failure(self, work: Work) -> None:
@@ -260,16 +245,14 @@ class ChildRun(OwnedTask):
         try:
             self.server_info = info = await self.channel.initialize(pending, unsent)
         except PilothouseError:
-            has_answer = self._serves_one and self._query is not None and self._query.turn.has_answer
+            query = self._router.query
+            has_answer = self._serves_one and query is not None and query.turn.has_answer
             if has_answer or self.is_finished:  # `--resume` of an unknown id leads to a result instead
                 return
             raise
         mode = info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
-        if info.get("session_state") in WORKING_STATES:
-            # Otherwise its messages have already reported its state.
-            self.is_in_turn |= not self._has_seen_turns
-            self._is_in_foreign_turn = self.is_in_turn
+        self.activity.start_connection(info)
         self.has_started = True
         self._started.set()
 
@@ -296,14 +279,12 @@ class ChildRun(OwnedTask):
     async def _read_until_end(self) -> None:
         while (received := await self.channel.receive()) is not None:
             self._take(received)
-            if self._query is not None:
-                await self._query.store_excess()
-            await self._subscriptions.store_excess()
-        own = self._query if self._serves_one else None
+            await self._router.store_excess()
+        query = self._router.query
+        own = query if self._serves_one else None
         if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
             return
         ending = await self.transport.exit_info()
-        query = self._query
         if query is not None:
             await query.wait_decided()
         if own is not None and own.accept_exit(ending.exit_code):
@@ -320,10 +301,8 @@ class ChildRun(OwnedTask):
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self.channel.close(error)
-        self._subscriptions.on_child_ended(error)
-        if self._query is not None and (self.failure is not None or not self._serves_one):
-            self._query.fail(error)
-        self._notify_state_changed()
+        self._router.fail(error, is_failure=self.failure is not None)
+        self.activity.notify_changed()
 
     def _on_end(self) -> None:
         if not (self._serves_one or self.has_started):
@@ -358,7 +337,7 @@ class ChildRun(OwnedTask):
 
     async def _end_gracefully(self) -> None:
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
-            if self.is_in_turn:
+            if self.activity.is_in_turn:
                 await self.request("interrupt", {"cancel_queued": True})
             await self.transport.end_input()
             await self._ended.wait()
@@ -379,7 +358,7 @@ class ChildRun(OwnedTask):
 
     async def finish(self) -> None:
         """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
-        query = self._query
+        query = self._router.query
         answers = self._handlers is not None and bool(self._handlers.handlers)
         is_needed = answers or (query is not None and query.keeps_input_open)
         # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
@@ -388,7 +367,9 @@ class ChildRun(OwnedTask):
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has exited, or is being ended
             await self.transport.end_input()
         while not self._ended.is_set():
-            left = self._note_idle(is_busy=bool(self.background)) + EXIT_SECONDS - anyio.current_time()
+            if self.activity.background:
+                self.activity.touch()
+            left = self.activity.last_activity + EXIT_SECONDS - anyio.current_time()
             if left <= 0:
                 return  # it does not exit by itself
             with anyio.move_on_after(left):
@@ -450,15 +431,11 @@ class ChildRun(OwnedTask):
         Raises:
             SessionClosedError: the session is over.
         """
-        if not self._serves_one:
-            if self.is_finished:
-                raise self.failure or SessionClosedError("the session is closed")
-            self._attribution.start_query()
-        self.last_activity = anyio.current_time()
+        if self.is_finished and not self._serves_one:
+            raise self.failure or SessionClosedError("the session is closed")
+        self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
-        self._query = query
-        if query.wants_permission_events:  # nobody may have seen what was asked before
-            self.show_open_asks(query)
+        self._router.start_query(query, self.session_id)
         try:
             yield
         finally:
@@ -467,7 +444,7 @@ class ChildRun(OwnedTask):
                     with anyio.CancelScope(shield=True):
                         await self._stop_turn(query)
             finally:
-                self._query = None
+                self._router.query = None
 
     async def _stop_turn(self, query: QueryRun) -> None:
         """Stop the turn of an abandoned query, so that nothing of it is left for the next one.
@@ -488,7 +465,7 @@ class ChildRun(OwnedTask):
                 for uuid in receipt.get("cancelled") or ():
                     query.mark_cancelled(uuid)
             limit.deadline = anyio.current_time() + end_seconds
-            await self._state_changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
+            await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
             return
         if not self._serves_one:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
@@ -498,7 +475,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self.reports_lifecycle:
+        if query.turn.has_begun or not self._router.reports_lifecycle:
             return
         for uuid in query.turn.at_cli:
             with suppress(ControlError):  # the CLI does not know the request
@@ -511,247 +488,123 @@ class ChildRun(OwnedTask):
     @property
     def is_behind(self) -> bool:
         """Whether a consumer is so far behind that messages wait on disk."""
-        return self._subscriptions.is_behind or (self._query is not None and self._query.is_behind)
+        return self._router.is_behind
 
     @property
     def is_busy(self) -> bool:
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
-        return self._is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
-
-    @property
-    def _is_tool_running(self) -> bool:
         if fragment := self.channel.connection.fragment:
-            self._note_skipped(fragment)
-        tools = self.running_tools
-        return tools.has_open or (tools.has_uncertain and anyio.current_time() < self._uncertain_until)
+            self.activity.note_lost(fragment)
+        return self.activity.is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
     def idle_since(self, *, in_background: bool = False) -> float:
         """When the CLI fell silent; now, while it is busy."""
-        return self._note_idle(is_busy=self.is_busy or (in_background and bool(self.background)))
-
-    def _note_idle(self, *, is_busy: bool) -> float:
-        if is_busy:
-            self.last_activity = max(self.last_activity, anyio.current_time())
-        return self.last_activity
+        if self.is_busy or (in_background and self.activity.background):
+            self.activity.touch()
+        return self.activity.last_activity
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs: no turn, no background task, no turn that starts when one ends, no open request."""
         while not self.is_finished:
-            if self.is_in_turn or self.background:
-                await self._state_changes.wait()
+            if self.activity.has_work:
+                await self.activity.changes.wait()
             elif self.channel.incoming:
                 await anyio.sleep(OPEN_REQUEST_SECONDS)
-            elif self.may_be_woken and self._woken_until > anyio.current_time():
-                await anyio.sleep_until(self._woken_until)
+            elif (moment := self.activity.may_be_woken_at) is not None:
+                await anyio.sleep_until(moment)
             else:
-                self.may_be_woken = False
+                self.activity.may_be_woken = False
                 return
 
     async def wait_foreign_turn(self) -> None:
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
-        while self._is_in_foreign_turn and self.is_in_turn and not self.is_finished:
+        activity = self.activity
+        while activity.is_in_foreign_turn and activity.is_in_turn and not self.is_finished:
             left = self.idle_since() + FOREIGN_TURN_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):
-                await self._state_changes.wait()
-        self._is_in_foreign_turn = False
+                await activity.changes.wait()
+        activity.is_in_foreign_turn = False
 
     # Called by the reader.
 
     def _take(self, received: Received) -> None:
-        """Give each message to the query that it belongs to, and all of them to the subscriptions."""
         if received.skipped:
-            notes = self.channel.make_notes(received.skipped)
-            self._subscriptions.put([*notes], 0)
-            if self._query is not None:
-                self._query.add_skipped(notes)
-        if received.messages:
-            self._put(received.messages, received.size)
+            self._router.put_skipped(self.channel.make_notes(received.skipped))
+        if batch := received.messages:
+            kinds = set(map(type, batch))
+            self.activity.track(batch, kinds)
+            self.diagnostics.observe(batch, kinds)
+            if self.session_id is None:
+                self.session_id = next((message.session_id for message in batch if message.session_id), None)
+            is_plain = self._NOTED.keys().isdisjoint(kinds) and MessageRouter.ROUTED.isdisjoint(kinds)
+            self._router.put(batch, received.size, is_plain=is_plain)
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
-            self._on_skipped(event)
-
-    def _put(self, batch: list[Message], size: int) -> None:
-        self.last_activity = anyio.current_time()
-        kinds = set(map(type, batch))
-        self.running_tools.track(batch, kinds)
-        self.diagnostics.observe(batch, kinds)
-        if self.session_id is None:
-            self.session_id = next((message.session_id for message in batch if message.session_id), None)
-        self._subscriptions.put(batch, size)
-        query = self._query
-        if not self._attribution and self._ROUTES.keys().isdisjoint(kinds):  # text: the first speaks for all
-            if query is not None:
-                self._tell(query, batch[0])
-            if not self._attribution:
-                self._put_uniform(batch, size, query)
-                return
-        self._put_each(batch, size, query)
-
-    def _put_uniform(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
-        if query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
-            query.put(batch, size)
-            return
-        for message in batch:
-            self._subscriptions.on_unattributed(message)
-
-    def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
-        own: list[Message] = []
-        for message in batch:
-            is_earlier = self._attribution.belongs_to_earlier(message)
-            if query is not None and not is_earlier:
-                self._tell(query, message)
-            if is_earlier:
-                self._subscriptions.on_earlier(message)
-            elif query is not None and self._belongs_to(query, message):
-                own.append(message)
-                if isinstance(message, ResultMessage) and self._answers(query, message):
-                    query.put(own, size)
-                    query.add_result(message)
-                    own = []
-            else:
-                if isinstance(message, InitMessage):  # the CLI begins a turn on its own
-                    self._attribution.start_query()
-                self._subscriptions.on_unattributed(message)
-            self._route(message)
-        if own and query is not None:
-            query.put(own, size)
-
-    def _tell(self, query: QueryRun, message: Message) -> None:
-        """Tell the active query what a message says about its prompts. Before asking whether the message is its own."""
-        turn = query.turn
-        had_begun, had_background = turn.has_begun, turn.owns_background
-        if isinstance(message, CommandLifecycleMessage):
-            self._tell_state(query, message)
-        elif not isinstance(message, ResultMessage):
-            turn.hear(names_prompts=self.reports_lifecycle)
-        query.follow()
-        if turn.has_begun and not had_begun and not self._serves_one:
-            if not had_background:  # else the tasks that its earlier prompts have started are its own
-                self._attribution.start_query()
-            self._subscriptions.on_prompt_accepted()
-
-    def _tell_state(self, query: QueryRun, message: CommandLifecycleMessage) -> None:
-        if message.command_uuid is not None and message.state == "started":
-            query.turn.begin(message.command_uuid)
-        elif message.command_uuid is not None and message.state == "cancelled":
-            query.turn.cancel(message.command_uuid)
-
-    def _belongs_to(self, query: QueryRun, message: Message) -> bool:
-        if isinstance(message, CommandLifecycleMessage):
-            return False
-        if isinstance(message, ResultMessage) and not self._serves_one:
-            return self._answers(query, message)
-        return query.turn.owns_message(names_prompts=self.reports_lifecycle)
-
-    def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
-        names = find_named_prompts(result)
-        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.reports_lifecycle)
+            self.activity.note_skipped(event)
 
     def add_note(self, note: SystemMessage) -> None:
         """Give a message of our own to the subscriptions."""
-        self._subscriptions.put([note], len(note.raw_line))
+        self._router.put_note(note)
 
-    def report_permission(self, subtype: str, fields: dict[str, Any]) -> None:
-        """Give a note about a request, or its decision, to the active query, even before its turn, and to listeners."""
-        self._open_asks.track(subtype, fields)
-        query = self._query if self._query is not None and self._query.wants_permission_events else None
-        if query is not None or self._subscriptions:
-            note = make_ask_note(subtype, self.session_id, fields)
-            self.add_note(note)
-            if query is not None:
-                query.put_note(note)
+    def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
+        """Tell the active query and the subscriptions of a permission request, or its decision."""
+        self._router.put_permission_note(subtype, facts, self.session_id)
 
     def show_open_asks(self, query: QueryRun) -> None:
-        """Give the active query the notes about the requests that wait."""
-        if query is self._query:
-            for note in self._open_asks.make_notes(self.session_id):
-                query.put_note(note)
+        """Give the active query the notes about the permission requests that wait."""
+        self._router.show_open_asks(query, self.session_id)
 
     # What single messages say about the child.
 
-    def _route(self, message: Message) -> None:
-        route = self._ROUTES.get(message.__class__)
-        if route is not None:
-            route(self, message)
+    def _note(self, message: Message) -> None:
+        note = self._NOTED.get(message.__class__)
+        if note is not None:
+            note(self, message)
 
-    def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        query = self._query
-        if self._serves_one and (query is None or message.command_uuid not in query.turn.prompts):
-            return  # a recording names the prompts of its own time
-        if not self.reports_lifecycle and query is not None:
-            query.turn.take_back_begin()
-            query.follow()
-        self.is_in_turn = self.is_in_turn or message.state == "started"
-        self.reports_lifecycle = True
+    def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        if message.state == "started":
+            self.activity.is_in_turn = True
 
-    def _on_task(self, message: Message) -> None:
-        self.background.track(message)
-        self.may_be_woken = True
-        self._notify_state_changed()
+    def _note_task(self, message: Message) -> None:
+        self.activity.note_task(message)
 
-    def _on_init(self, message: InitMessage) -> None:
-        self._has_seen_turns = self.is_in_turn = True
+    def _note_init(self, message: InitMessage) -> None:
+        self.activity.start_turn()
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
         warn_if_old(message.claude_code_version, self.transport.facts.executable)
 
-    def _on_status(self, message: StatusMessage) -> None:
+    def _note_status(self, message: StatusMessage) -> None:
         self.permission_mode = message.permission_mode or self.permission_mode
 
-    def _on_reset(self, message: ConversationResetMessage) -> None:
+    def _note_reset(self, message: ConversationResetMessage) -> None:
         self.session_id = message.new_conversation_id or self.session_id
 
-    def _on_retry(self, message: ApiRetryMessage) -> None:
-        # The announced wait for the API counts as activity.
-        self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
+    def _note_retry(self, message: ApiRetryMessage) -> None:
+        self.activity.note_retry(message)
 
-    def _on_result(self, message: ResultMessage) -> None:
-        self.is_in_turn, self._has_seen_turns = False, True
+    def _note_result(self, message: ResultMessage) -> None:
+        self.activity.end_turn()
         self.session_id = message.session_id or self.session_id
-        if self._query is None:  # a turn that no query of ours has asked for
+        if self._router.query is None:  # a turn that no query of ours has asked for
             self.diagnostics.start_query()
         refuse = self._make_refusal_error
         if refuse is not None and not self.has_started and is_refusal(message):
             self.failure = self.failure or refuse(message)
             return
-        self._notify_state_changed()
+        self.activity.notify_changed()
 
-    def _on_done(self, _: DoneMessage) -> None:
-        if self._serves_one and self._query is not None:
-            self._query.turn.end_stream()
-            self._query.follow()
-
-    def _notify_state_changed(self) -> None:
-        self._woken_until = anyio.current_time() + WAKE_SECONDS
-        self._state_changes.notify_all()
-
-    _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
-        ApiRetryMessage: _on_retry,
-        CommandLifecycleMessage: _on_lifecycle,
-        ConversationResetMessage: _on_reset,
-        DoneMessage: _on_done,
-        InitMessage: _on_init,
-        ResultMessage: _on_result,
-        StatusMessage: _on_status,
-        **dict.fromkeys(RunningTasks.TRACKED, _on_task),
+    _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
+        ApiRetryMessage: _note_retry,
+        CommandLifecycleMessage: _note_lifecycle,
+        ConversationResetMessage: _note_reset,
+        InitMessage: _note_init,
+        ResultMessage: _note_result,
+        StatusMessage: _note_status,
+        **dict.fromkeys(RunningTasks.TRACKED, _note_task),
     }
-
-    # Lines that could not be read.
-
-    def _on_skipped(self, event: SkippedLine) -> None:
-        match event:
-            case NonJsonLine(line=line):  # not a message, or a message whose first byte is wrong
-                self._note_skipped(line, is_frame=False)
-            case LineTooLong(head=head):
-                self._note_skipped(head)
-            case InvalidFrame(error=error):
-                self._note_skipped(error.line if isinstance(error, LineDecodeError) else b"")
-
-    def _note_skipped(self, line: bytes, *, is_frame: bool = True) -> None:
-        if self.running_tools.track_skipped(line, is_frame=is_frame):
-            self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS
 
     def _redact(self, text: str) -> str:
         if self._redactor is None:  # most children never need it

@@ -194,7 +194,7 @@ class QueryRun(OwnedTask):
             return
         body = {"cancel_queued": True} if stop_background else {}
         is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        works_alone = child is not None and (bool(child.background) or child.is_in_turn)
+        works_alone = child is not None and (bool(child.activity.background) or child.activity.is_in_turn)
         if stop_background and works_alone and (turn.phase is Phase.DECIDING or not is_running):
             await self.request("interrupt", body)  # otherwise it is the request that stops the turn
             is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
@@ -259,10 +259,10 @@ class QueryRun(OwnedTask):
         child = self._child  # another one may have taken over
         try:
             await child.cancel_prompts(self)
-            step = self.turn.after_withdrawal(child_in_turn=child.is_in_turn)
+            step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
             while step is InterruptStep.WAIT and not has_ended():
                 await self._changes.wait()
-                step = self.turn.after_withdrawal(child_in_turn=child.is_in_turn)
+                step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
             if step is InterruptStep.REQUEST and not has_ended():
                 await child.request("interrupt", body)
         finally:
@@ -271,7 +271,7 @@ class QueryRun(OwnedTask):
 
     @property
     def _is_child_in_turn(self) -> bool:
-        return self._child is not None and self._child.is_in_turn
+        return self._child is not None and self._child.activity.is_in_turn
 
     @property
     def _is_preparing(self) -> bool:

@@ -473,7 +473,7 @@ class Asks(AskView):
         super().__init__(None)
         self._timeout = _check_timeout(timeout)
         given = [("on_ask", on_ask), *(("notify", function) for function in ([notify] if callable(notify) else notify))]
-        self._callbacks = [made for name, function in given if (made := make_callback(function, name, "ask"))]
+        self._listeners = [made for name, function in given if (made := make_callback(function, name, "ask"))]
         self._waiting: dict[str, Ask] = {}
         self._grants: WeakKeyDictionary[Any, dict[str, tuple[float, str]]] = WeakKeyDictionary()
         self.condition = SharedCondition()
@@ -515,7 +515,7 @@ class Asks(AskView):
                 ask.settle_without_person("closed", "nobody decides here any more")
             self.condition.notify_all()
             async with anyio.create_task_group() as notifying:
-                for callback in self._callbacks:
+                for callback in self._listeners:
                     notifying.start_soon(_call_safely, callback, ask)
                 with anyio.move_on_after(self._timeout):
                     await ask.wait()

@@ -1,0 +1,118 @@
+"""`ChildActivity`: what the CLI is doing, and since when it has been silent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from pilothouse.driver.connection import SkippedLine
+from pilothouse.driver.pending_work import RunningTasks, RunningTools
+from pilothouse.errors import LineDecodeError
+from pilothouse.messages import ApiRetryMessage, Message
+from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
+from pilothouse.transports.concurrency import LoopCondition
+
+WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
+# From an unreadable line until a tool whose result may have been in it counts as ended: no command runs longer.
+LOST_RESULT_SECONDS = 600.0
+WORKING_STATES = ("running", "requires_action")  # `session_state` of a CLI that was already running (2.1.330)
+
+
+class ChildActivity:
+    """What the CLI of one child is doing.
+
+    Attributes:
+        background: the background tasks that run.
+        running_tools: the tools that run.
+        last_activity: when the CLI last sent something or was busy; in the future while it waits for a known time.
+        is_in_turn: whether it works on a turn, for a prompt or on its own.
+        is_in_foreign_turn: whether that turn was under way when this process attached.
+        may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
+        changes: notified when a turn or a background task has ended.
+    """
+
+    def __init__(self) -> None:
+        self.background = RunningTasks()
+        self.running_tools = RunningTools()
+        self.last_activity = 0.0
+        self.is_in_turn = self.is_in_foreign_turn = self._has_seen_turns = False
+        self.changes = LoopCondition()
+        self.may_be_woken = False
+        self._woken_until = self._uncertain_until = 0.0
+
+    def touch(self) -> None:
+        """Take note that the CLI is active now."""
+        self.last_activity = max(self.last_activity, anyio.current_time())
+
+    def notify_changed(self) -> None:
+        """Wake those who wait for the end of a turn, or of a background task."""
+        self._woken_until = anyio.current_time() + WAKE_SECONDS
+        self.changes.notify_all()
+
+    @property
+    def is_tool_running(self) -> bool:
+        """Whether a tool runs, as far as is known."""
+        tools = self.running_tools
+        return tools.has_open or (tools.has_uncertain and anyio.current_time() < self._uncertain_until)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn or a background task runs."""
+        return self.is_in_turn or bool(self.background)
+
+    @property
+    def may_be_woken_at(self) -> float | None:
+        """Until when a background task that has ended may start a turn; None: it will not."""
+        is_soon = self.may_be_woken and self._woken_until > anyio.current_time()
+        return self._woken_until if is_soon else None
+
+    # What messages say.
+
+    def track(self, batch: Sequence[Message], kinds: Collection[type[Message]]) -> None:
+        """Take the next messages, in order. `kinds` are their classes."""
+        self.last_activity = anyio.current_time()
+        self.running_tools.track(batch, kinds)
+
+    def start_connection(self, info: Mapping[str, Any]) -> None:
+        """Take the initialize response: the CLI may have been running before."""
+        if info.get("session_state") in WORKING_STATES:
+            # Otherwise its messages have already reported its state.
+            self.is_in_turn |= not self._has_seen_turns
+            self.is_in_foreign_turn = self.is_in_turn
+
+    def start_turn(self) -> None:
+        """A turn has begun."""
+        self._has_seen_turns = self.is_in_turn = True
+
+    def end_turn(self) -> None:
+        """A turn has ended."""
+        self.is_in_turn, self._has_seen_turns = False, True
+
+    def note_task(self, message: Message) -> None:
+        """A background task has started or ended."""
+        self.background.track(message)
+        self.may_be_woken = True
+        self.notify_changed()
+
+    def note_retry(self, message: ApiRetryMessage) -> None:
+        """The CLI waits for the API; the time that it announces counts as activity."""
+        self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
+
+    # Lines that could not be read.
+
+    def note_skipped(self, event: SkippedLine) -> None:
+        """Take a line of output that was not read."""
+        match event:
+            case NonJsonLine(line=line):  # not a message, or a message whose first byte is wrong
+                self.note_lost(line, is_frame=False)
+            case LineTooLong(head=head):
+                self.note_lost(head)
+            case InvalidFrame(error=error):
+                self.note_lost(error.line if isinstance(error, LineDecodeError) else b"")
+
+    def note_lost(self, line: bytes, *, is_frame: bool = True) -> None:
+        """Take the beginning of a line that may have held the result of a tool; `is_frame`: it was to be a message."""
+        if self.running_tools.track_skipped(line, is_frame=is_frame):
+            self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS

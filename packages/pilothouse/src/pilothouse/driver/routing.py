@@ -1,0 +1,189 @@
+"""`MessageRouter`: gives each message of a child to the query that it belongs to, and all of them to the subscriptions.
+
+*Tell, then ask*: the turn of the active query is told what a message says, and then asked whether the message is its
+own. The router keeps nothing of a query beside its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, find_named_prompts, make_ask_note
+from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.messages import (
+    CommandLifecycleMessage,
+    DoneMessage,
+    InitMessage,
+    LineSkippedMessage,
+    Message,
+    ResultMessage,
+    SystemMessage,
+)
+
+if TYPE_CHECKING:
+    from pilothouse.driver.query_run import QueryRun
+
+
+class MessageRouter:
+    """The way of the messages of one child to their readers.
+
+    Args:
+        subscriptions: get every message.
+        serves_one: whether the child serves one query only, so that every message belongs to that.
+        on_message: called with each message that may say more than text, when its query has it.
+
+    Attributes:
+        query: the active query.
+        reports_lifecycle: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
+    """
+
+    ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
+    """Classes of messages that are not plain: they say where a turn begins or ends."""
+
+    def __init__(
+        self, subscriptions: Subscriptions, on_message: Callable[[Message], object], *, serves_one: bool
+    ) -> None:
+        self.query: QueryRun | None = None
+        self.reports_lifecycle = False
+        self._subscriptions = subscriptions
+        self._on_message = on_message
+        self._serves_one = serves_one
+        self._attribution = BackgroundAttribution()
+        self._open_asks = OpenAsks()
+
+    def start_query(self, query: QueryRun, session_id: str | None) -> None:
+        """Make `query` the active one; what runs in the background now belongs to earlier ones."""
+        self._attribution.start_query()
+        self.query = query
+        if query.wants_permission_events:  # nobody may have seen what was asked before
+            self.show_open_asks(query, session_id)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a consumer is so far behind that messages wait on disk."""
+        return self._subscriptions.is_behind or (self.query is not None and self.query.is_behind)
+
+    async def store_excess(self) -> None:
+        """Move unread messages to disk that are too much for the memory."""
+        if self.query is not None:
+            await self.query.store_excess()
+        await self._subscriptions.store_excess()
+
+    def put_skipped(self, notes: list[LineSkippedMessage]) -> None:
+        """Give notes about lines that could not be read."""
+        self._subscriptions.put([*notes], 0)
+        if self.query is not None:
+            self.query.add_skipped(notes)
+
+    def put(self, batch: list[Message], size: int, *, is_plain: bool) -> None:
+        """Give a batch that was `size` bytes on the wire; `is_plain`: nothing of `ROUTED`, nothing about tasks."""
+        self._subscriptions.put(batch, size)
+        query = self.query
+        if is_plain and not self._attribution:  # the first message speaks for all
+            if query is not None:
+                self._tell(query, batch[0])
+            if not self._attribution:
+                self._put_plain(batch, size, query)
+                return
+        self._put_each(batch, size, query)
+
+    def _put_plain(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
+        if query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
+            query.put(batch, size)
+            return
+        for message in batch:
+            self._subscriptions.on_unattributed(message)
+
+    def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
+        own: list[Message] = []
+        for message in batch:
+            is_earlier = self._attribution.belongs_to_earlier(message)
+            if query is not None and not is_earlier:
+                self._tell(query, message)
+            if is_earlier:
+                self._subscriptions.on_earlier(message)
+            elif query is not None and self._belongs_to(query, message):
+                own.append(message)
+                if isinstance(message, ResultMessage) and self._answers(query, message):
+                    query.put(own, size)
+                    query.add_result(message)
+                    own = []
+            else:
+                if isinstance(message, InitMessage):  # the CLI begins a turn on its own
+                    self._attribution.start_query()
+                self._subscriptions.on_unattributed(message)
+            if isinstance(message, CommandLifecycleMessage):
+                self._note_lifecycle(message)
+            self._on_message(message)
+        if own and query is not None:
+            query.put(own, size)
+
+    def _tell(self, query: QueryRun, message: Message) -> None:
+        """Tell the active query what a message says about its prompts."""
+        turn = query.turn
+        had_begun, had_background = turn.has_begun, turn.owns_background
+        match message:
+            case CommandLifecycleMessage(command_uuid=str(uuid), state="started"):
+                turn.begin(uuid)
+            case CommandLifecycleMessage(command_uuid=str(uuid), state="cancelled"):
+                turn.cancel(uuid)
+            case DoneMessage() if self._serves_one:
+                turn.end_stream()
+            case CommandLifecycleMessage() | ResultMessage():
+                pass
+            case _:
+                turn.hear(names_prompts=self.reports_lifecycle)
+        query.follow()
+        if turn.has_begun and not had_begun and not self._serves_one:
+            if not had_background:  # else the tasks that its earlier prompts have started are its own
+                self._attribution.start_query()
+            self._subscriptions.on_prompt_accepted()
+
+    def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        query = self.query
+        if self._serves_one and (query is None or message.command_uuid not in query.turn.prompts):
+            return  # a recording names the prompts of its own time
+        if not self.reports_lifecycle and query is not None:
+            query.turn.take_back_begin()
+            query.follow()
+        self.reports_lifecycle = True
+
+    def _belongs_to(self, query: QueryRun, message: Message) -> bool:
+        if isinstance(message, CommandLifecycleMessage):
+            return False
+        if isinstance(message, ResultMessage) and not self._serves_one:
+            return self._answers(query, message)
+        return query.turn.owns_message(names_prompts=self.reports_lifecycle)
+
+    def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
+        names = find_named_prompts(result)
+        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.reports_lifecycle)
+
+    # Messages of our own.
+
+    def put_note(self, note: SystemMessage) -> None:
+        """Give a message of our own to the subscriptions."""
+        self._subscriptions.put([note], len(note.raw_line))
+
+    def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
+        """Give a note about a permission request, or its decision, to the active query, even before its turn."""
+        self._open_asks.track(subtype, facts)
+        query = self.query if self.query is not None and self.query.wants_permission_events else None
+        if query is not None or self._subscriptions:
+            note = make_ask_note(subtype, session_id, facts)
+            self.put_note(note)
+            if query is not None:
+                query.put_note(note)
+
+    def show_open_asks(self, query: QueryRun, session_id: str | None) -> None:
+        """Give the active query the notes about the permission requests that wait."""
+        if query is self.query:
+            for note in self._open_asks.make_notes(session_id):
+                query.put_note(note)
+
+    def fail(self, error: BaseException, *, is_failure: bool) -> None:
+        """Tell everybody that the child has ended; `is_failure`: also the query that it was started for."""
+        self._subscriptions.on_child_ended(error)
+        if self.query is not None and (is_failure or not self._serves_one):
+            self.query.fail(error)
