@@ -105,6 +105,10 @@ STEPS = [
     Step("end_output", 0, when=is_only_query),
     Step("enter", when=lambda turn: turn.phase is Phase.QUEUED),
     Step("give", "b", when=lambda turn: is_streaming(turn) and "b" not in turn.prompts),
+    *[
+        Step("give", "b", is_optional=is_optional, when=lambda turn: turn.can_steer and "b" not in turn.prompts)
+        for is_optional in (False, True)
+    ],
     Step("give_no_more", when=lambda turn: is_streaming(turn) and bool(turn.prompts)),
     *[Step("send", uuid, when=may_send(uuid)) for uuid in "ab"],
     Step("mark_written"),
@@ -128,7 +132,7 @@ def clone(turn: QueryTurn) -> QueryTurn:
 
 
 def state_of(turn: QueryTurn) -> tuple[object, ...]:
-    facts = {name: value for name, value in vars(turn).items() if name not in ("prompts", "ended_turns")}
+    facts = {name: value for name, value in vars(turn).items() if name not in ("prompts", "ended_turns", "taken_in")}
     return (*facts.values(), turn.ended_turns > 0, *turn.prompts.items())
 
 

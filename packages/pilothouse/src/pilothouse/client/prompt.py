@@ -143,6 +143,19 @@ def make_prompt(content: Any, *, verbatim: bool) -> PromptMessage:
     return _make_text_message(_check_content(content), verbatim)
 
 
+def make_steering_prompt(content: Any, when: str, *, verbatim: bool) -> PromptMessage:
+    """Check words for a turn that runs, text or blocks, and encode them.
+
+    Args:
+        content: as above.
+        when: the priority that the CLI is told: "next", or "now".
+        verbatim: as above.
+    """
+    key = str(uuid.uuid4())
+    line = user_message(_check_content(content), uuid=key, client_composed=verbatim, extra={"priority": when})
+    return PromptMessage(key, line)
+
+
 def _make_text_message(content: str | list[dict[str, Any]], verbatim: bool) -> PromptMessage:
     key = str(uuid.uuid4())
     return PromptMessage(key, user_message(content, uuid=key, client_composed=verbatim))

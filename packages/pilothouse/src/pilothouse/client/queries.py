@@ -11,16 +11,17 @@ import logging
 import sys
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
 from pilothouse.callbacks import check_signature
 from pilothouse.client.event_reader import TextReader
-from pilothouse.client.prompt import Prompt
+from pilothouse.client.prompt import Prompt, make_steering_prompt
 from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
+from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.tool_bridge import ToolBridge
 from pilothouse.driver import QueryRun, call_in_loop, running_loop
 from pilothouse.driver.query_run import RunState
@@ -349,6 +350,43 @@ class Query(Generic[OutputT]):
     def _check_loop(self, run: QueryRun) -> None:
         if not run.is_finished and self._loop != running_loop():  # it would wait for ever
             raise UsageError("a query belongs to the event loop that started it; use it there, or make another")
+
+    async def steer(
+        self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask"
+    ) -> Steering:
+        """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
+
+        The model reads them with the results of the tools that run now, before its next step; the answer is part of
+        this query. Seen on Claude Code 2.1.332.
+
+        Args:
+            content: text, or content blocks.
+            when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
+                goes on with the words in another, so that the query has two results.
+            if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
+                on with them, in another turn. "return": take them back.
+
+        Returns:
+            A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for
+            something else than the model, that is "returned", and nothing was sent.
+
+        Raises:
+            UsageError: the query was not started, or cannot be steered; or words that cannot be a prompt.
+
+        Example::
+
+            async with ph.query("Mend the tests") as query:
+                async for message in query:
+                    if is_in_wrong_folder(message):
+                        await query.steer("Only in tests/unit, please")
+        """
+        check_choices(when=when, if_late=if_late)
+        prompt = make_steering_prompt(content, when, verbatim=self._plan.options.verbatim_prompts)
+        if self._run is None:
+            raise UsageError("the query has not started: read it, or `await query.start()`, before you steer it")
+        self._check_loop(self._run)
+        before = await self._run.steer(prompt, returns_late=if_late == "return")
+        return Steering(self, self._run, prompt.uuid, before)
 
     async def __aenter__(self) -> Self:
         self._is_managed = True

@@ -31,6 +31,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.query_plan import QueryPlan, make_limits
 from pilothouse.client.result import OutputT
+from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
 from pilothouse.driver import Prompts
@@ -308,6 +309,34 @@ class Session:
         query: Query[Any] = Query(prompt, settings, make_run=make_run, **shared, **how)
         found.append(weakref.ref(query))
         return query
+
+    async def steer(
+        self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask"
+    ) -> Steering:
+        """Give words to the turn that runs; see `Query.steer`. Without one, they are a query of their own.
+
+        Args:
+            content: as for `Query.steer`.
+            when: as for `Query.steer`.
+            if_late: as for `Query.steer`; "return" also when no turn runs.
+
+        Returns:
+            A `Steering`. If no turn ran, its `query` was started with the words: await or read it.
+
+        Raises:
+            SessionClosedError: the session was closed.
+            UsageError: words that cannot be a prompt.
+        """
+        self._supervisor.check_open()
+        query = None if self._turn is None else self._turn.get_query()
+        if query is not None:
+            steering = await query.steer(content, when=when, if_late=if_late)
+            if steering.was_sent:
+                return steering
+        check_choices(when=when, if_late=if_late)
+        if if_late == "return":
+            return Steering(None)
+        return Steering(await self.query(content).start())
 
     @asynccontextmanager
     async def _take_turn(

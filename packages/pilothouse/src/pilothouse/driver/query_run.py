@@ -20,7 +20,7 @@ from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, 
 from pilothouse.driver.init_first import InitFirst
 from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.driver.tasks import OwnedTask, current_owners
-from pilothouse.driver.turn import InterruptStep, Phase, QueryTurn, StopReason
+from pilothouse.driver.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
 from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
 from pilothouse.transports.concurrency import LoopCondition
@@ -96,8 +96,9 @@ class QueryRun(OwnedTask):
             until_idle=limits.until_idle,
             has_middleware=self._middleware is not None and not self._middleware.is_passive,
         )
-        self._followed = (self.turn.phase, self.turn.ended_turns)
-        self._changes = LoopCondition()  # of those two
+        self._followed = self.turn.phase, self.turn.ended_turns, tuple(self.turn.prompts.values())
+        self._changes = LoopCondition()  # of those
+        self._steering: list[PromptMessage] = []
         self.result: ResultMessage | None = None
         self.wants_permission_events = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
@@ -111,7 +112,7 @@ class QueryRun(OwnedTask):
     def follow(self) -> None:
         """Act on what an event has made of the turn. Call it after each event."""
         turn, before = self.turn, self._followed
-        self._followed = (turn.phase, turn.ended_turns)
+        self._followed = turn.phase, turn.ended_turns, tuple(turn.prompts.values())
         if self._followed == before:
             return
         self._changes.notify_all()
@@ -233,6 +234,56 @@ class QueryRun(OwnedTask):
             return
         self.stop()
 
+    async def steer(self, prompt: PromptMessage, *, returns_late: bool) -> int | None:
+        """Give another prompt to the turn that runs, or that is about to.
+
+        Args:
+            prompt: what to send.
+            returns_late: whether the prompt is taken back when the turn ends without it.
+
+        Returns:
+            How many turns had ended before, for `wait_taken`; None: there was no turn, and nothing was sent.
+
+        Raises:
+            UsageError: the argv form takes one prompt.
+        """
+        turn = self.turn
+        await self._changes.wait_until(lambda: not (turn.phase is Phase.QUEUED or (turn.can_steer and turn.is_sending)))
+        if not turn.can_steer or self._child is None:
+            return None
+        if self._child.invocation.initialize is None:
+            raise UsageError("steer needs the control protocol: use prompt_via='stdin'")
+        number = turn.ended_turns
+        self._steering.append(prompt)
+        turn.give(prompt.uuid, is_optional=returns_late)
+        self._start_task(partial(self._send_prompt, prompt))
+        if returns_late:
+            self._start_task(partial(self._return_late, prompt.uuid, number))
+        return number
+
+    async def _return_late(self, uuid: str, number: int) -> None:
+        turn = self.turn
+        await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
+        if turn.prompts.get(uuid) is PromptState.PENDING and self._child is not None:
+            answer = await self._child.request("cancel_async_message", {"message_uuid": uuid})
+            if answer.get("cancelled") is True:
+                self.mark_cancelled(uuid)
+
+    async def wait_taken(self, uuid: str) -> int | None:
+        """Wait until it is known what became of a prompt of `steer`.
+
+        Returns:
+            How many turns had ended when the CLI took it; None: it did not.
+        """
+        turn = self.turn
+
+        def is_known() -> bool:
+            is_open = turn.prompts.get(uuid) in (PromptState.GIVEN, PromptState.PENDING)
+            return uuid in turn.taken_in or not is_open or turn.phase is Phase.ENDED
+
+        await self._changes.wait_until(is_known)
+        return turn.taken_in.get(uuid)
+
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Send a control request to the child that works for the query.
 
@@ -323,7 +374,7 @@ class QueryRun(OwnedTask):
     def add_result(self, result: ResultMessage) -> None:
         """Add a result that belongs to this query."""
         names = find_named_prompts(result)
-        answered = len(names.intersection(self.turn.open))
+        answered = len(names.intersection(self.turn.open).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
         is_refusal = self.turn.is_alone and result.is_error and not result.num_turns
         if self.turn.add_result(names, is_woken=result.is_woken, is_refusal=is_refusal):
@@ -527,7 +578,7 @@ class QueryRun(OwnedTask):
         assert self._child is not None
         opening = await self._child.open()
         if isinstance(self._prompts, Sequence):
-            for prompt in self._prompts:
+            for prompt in (*self._prompts, *self._steering):
                 await self._send_prompt(prompt, opening)
                 opening = b""
         else:

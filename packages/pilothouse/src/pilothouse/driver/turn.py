@@ -174,6 +174,7 @@ class QueryTurn:
         ended_turns: how many turns of this query have ended. Who interrupts one waits until this grows.
         ended_in: the phase in which it ended early; None if it did not.
         is_alone: whether the child serves this query only.
+        taken_in: how many turns had ended when the CLI took each prompt, for those that it has taken.
     """
 
     def __init__(
@@ -193,12 +194,14 @@ class QueryTurn:
         self.was_heard = False
         self.ended_turns = 0
         self.ended_in: Phase | None = None
+        self.taken_in: Mapping[str, int] = {}
         self.is_alone = is_alone
         self._until_idle = until_idle
         self._has_middleware = has_middleware
         self._has_result = False
         self._is_undecided = False  # the middlewares have not been asked about the last result yet
         self._is_refused = False  # the last result says that the CLI has not even begun
+        self._optional: frozenset[str] = frozenset()
 
     # What is the case.
 
@@ -255,6 +258,11 @@ class QueryTurn:
         """Whether what background work says belongs to this query."""
         return self._until_idle and self._has_result and self.phase is not Phase.ENDED
 
+    @property
+    def can_steer(self) -> bool:
+        """Whether another prompt reaches the turn that runs, or the one that is about to."""
+        return self.phase in (Phase.READY, Phase.SENDING, Phase.SENT, Phase.ANSWERING) and not self.is_stopping
+
     def owns_message(self, *, names_prompts: bool) -> bool:
         """Whether a message other than a result belongs to this query.
 
@@ -302,9 +310,11 @@ class QueryTurn:
         """The query has the child, and may send."""
         self._move(TurnEvent.ENTER)
 
-    def give(self, uuid: str) -> None:
-        """The program gives another prompt."""
+    def give(self, uuid: str, *, is_optional: bool = False) -> None:
+        """The program gives another prompt; `is_optional`: if the CLI drops it, the query is complete without it."""
         self.prompts[uuid] = PromptState.GIVEN
+        if is_optional:
+            self._optional |= {uuid}
 
     def give_no_more(self) -> None:
         """The program has given its last prompt."""
@@ -433,6 +443,7 @@ class QueryTurn:
         """The CLI names a prompt that it begins with."""
         if self.prompts.get(uuid) in _AT_CLI:
             self.prompts[uuid] = PromptState.ACCEPTED
+            self._mark_taken([uuid])
             self._begin()
 
     def take_back_begin(self) -> None:
@@ -446,7 +457,9 @@ class QueryTurn:
             return
         self.prompts[uuid] = PromptState.CANCELLED
         self._leave_cli()
-        if not self.open and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
+        if uuid in self._optional:
+            self._settle()
+        elif not self.open and self.stop is StopReason.NONE and self.phase is not Phase.ENDED:
             self.stop = StopReason.INTERRUPTED
             self._end_turn()
 
@@ -470,7 +483,9 @@ class QueryTurn:
         had_accepted = PromptState.ACCEPTED in self.prompts.values()
         if is_answer:
             self._is_undecided = True
-            self.prompts.update(dict.fromkeys(named or waiting[:1], PromptState.ANSWERED))
+            answered = named or waiting[:1]
+            self.prompts.update(dict.fromkeys(answered, PromptState.ANSWERED))
+            self._mark_taken(answered)
         self._end_turn(had_accepted=had_accepted)
         return is_kept
 
@@ -503,6 +518,9 @@ class QueryTurn:
     def _stop_for(self, reason: StopReason) -> None:
         if self.stop is StopReason.NONE:
             self.stop = reason
+
+    def _mark_taken(self, uuids: Iterable[str]) -> None:
+        self.taken_in = {**dict.fromkeys(uuids, self.ended_turns), **self.taken_in}
 
     def _begin(self) -> None:
         if self.phase in (Phase.SENDING, Phase.SENT):

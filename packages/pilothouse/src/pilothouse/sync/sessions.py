@@ -310,7 +310,7 @@ class Session:
         """Subscribe to all messages of the process, across queries, including turns that it starts by itself.
 
         Iterate over the result, for example in its own thread; `close` ends the subscription, and so does the end of
-        the session. A subscription that is not read blocks the process once 8 MiB are unread. After a restart because
+        the session. Once 8 MiB are unread, the rest waits in a temporary file. After a restart because
         of a crash, there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
         """
         return MessageSubscription(self._call(partial(_call_on_loop, self._inner.messages)), self._portal)

@@ -1,0 +1,165 @@
+"""Words for a turn that runs: late ones, those that nobody takes, and mistakes of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse_testing import FakeCLI, frames
+
+pytestmark = pytest.mark.anyio
+
+Script = Callable[["Cli"], Awaitable[None]]
+
+
+class Cli:
+    """A CLI that names the prompts that it begins with, and is told what to do step by step."""
+
+    def __init__(self, peer: MemoryPeer) -> None:
+        self.peer = peer
+        self.frames: list[Any] = []
+
+    async def prompt(self) -> Any:
+        """The next prompt; requests before it get an empty response."""
+        while frame := await self.peer.read_frame():
+            self.frames.append(frame)
+            if frame["type"] == "user":
+                await self.say(frame, "queued")
+                return frame
+            if frame["type"] == "control_request":
+                await self.peer.write(frames.control_response(frame["request_id"], {}))
+        raise EOFError
+
+    async def request(self, **response: Any) -> Any:
+        """The next request, and the response to it."""
+        frame = await self.peer.read_frame()
+        assert frame is not None
+        self.frames.append(frame)
+        await self.peer.write(frames.control_response(frame["request_id"], response))
+        return frame["request"]
+
+    async def say(self, prompt: Any, state: str) -> None:
+        facts = {"subtype": "command_lifecycle", "command_uuid": prompt["uuid"], "state": state}
+        await self.peer.write({"type": "system", **facts, "session_id": frames.SESSION_ID})
+
+    async def result(self, text: str, *prompts: Any) -> None:
+        uuids = [prompt["uuid"] for prompt in prompts]
+        await self.peer.write(frames.result(text, user_message_uuids=uuids, user_message_uuid=uuids[0]))
+
+
+def ask(script: Script, **settings: Any) -> ph.Query[Any]:
+    async def play(peer: MemoryPeer) -> None:
+        await script(Cli(peer))
+        while await peer.read_frame():
+            pass
+
+    return ph.query("go", transport=MemoryTransport(play), **settings)
+
+
+async def begun(query: ph.Query[Any]) -> None:
+    await anext(aiter(query))
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+async def test_late_words_are_returned_unless_the_cli_has_begun(is_dropped: bool) -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        assert words["priority"] == "next"
+        await cli.result("one", first)
+        request = await cli.request(cancelled=is_dropped)
+        assert request == {"subtype": "cancel_async_message", "message_uuid": words["uuid"]}
+        if is_dropped:
+            await cli.say(words, "cancelled")
+            return
+        await cli.say(words, "started")
+        await cli.result("two", words)
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            assert await steering.outcome() == ("returned" if is_dropped else "next_turn")
+            result = await query.result()
+    assert result.outcome == "success"
+    assert result.text == ("one" if is_dropped else "two")
+
+
+async def test_late_words_become_the_next_turn() -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        await cli.result("one", first)
+        await cli.say(words, "started")
+        await cli.result("two", words)
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words")
+            assert (await query.result()).text == "two"
+            assert await steering.outcome() == "next_turn"
+
+
+async def test_a_cli_that_names_no_prompts_takes_them_with_its_result() -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.peer.read_frame()
+        while first is not None and first["type"] != "user":
+            await cli.peer.write(frames.control_response(first["request_id"], {}))
+            first = await cli.peer.read_frame()
+        await cli.peer.write(frames.init())
+        words = await cli.peer.read_frame()
+        await cli.result("both", first, words)
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words")
+            assert await steering.outcome() == "taken"
+            assert (await query.result()).text == "both"
+
+
+async def test_words_before_the_first_prompt_come_after_it() -> None:
+    async def script(cli: Cli) -> None:
+        first, words = await cli.prompt(), await cli.prompt()
+        got.extend(prompt["message"]["content"] for prompt in (first, words))
+        await cli.say(first, "started")
+        await cli.say(words, "started")
+        await cli.peer.write(frames.init())
+        await cli.result("both", first, words)
+
+    got: list[Any] = []
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await query.steer("words")
+            assert (await query.result()).text == "both"
+    assert got == ["go", "words"]
+
+
+async def test_mistakes_are_named(fake: FakeCLI) -> None:
+    fake.turn(frames.init(), frames.result("done"))
+    query = ph.query("go", cli=fake.path)
+    with pytest.raises(ph.UsageError, match="has not started"):
+        await query.steer("words")
+    with pytest.raises(ph.UsageError, match="when: expected 'next' or 'now', got 'later'"):
+        await query.steer("words", when="later")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ph.UsageError, match="the prompt is empty"):
+        await query.steer(" ")
+    await query
+
+
+async def test_the_argv_form_cannot_be_steered(fake: FakeCLI) -> None:
+    fake.emit(frames.init()).hang()
+    async with ph.query("go", cli=fake.path, prompt_via="argv") as query:
+        await begun(query)
+        with pytest.raises(ph.UsageError, match="prompt_via='stdin'"):
+            await query.steer("words")
