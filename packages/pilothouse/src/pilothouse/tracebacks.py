@@ -88,15 +88,15 @@ def user_class(cls: C) -> C:
             setattr(cls, name, user_function(value))
     for name, other, use in _SYNC_FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
         if name not in names and (other in names or not other):
-            setattr(cls, name, _make_refusal(f"{cls.__name__}: {use}"))
+            setattr(cls, name, _make_refusal(use))
     if "__getattr__" not in names:
         setattr(cls, "__getattr__", explain_missing_attribute)  # noqa: B010 - type checkers should not know it
     return cls
 
 
-def _make_refusal(text: str) -> Callable[..., Any]:
-    def refuse(*args: Any) -> Any:
-        raise TypeError(text)
+def _make_refusal(use: str) -> Callable[..., Any]:
+    def refuse(self: object, *_: Any) -> Any:
+        raise TypeError(f"{type(self).__name__}: {use}")
 
     refuse.is_hint = True  # type: ignore[attr-defined]
     return refuse
