@@ -142,7 +142,7 @@ from pilothouse.sync.wrappers import (
 
 ITEM = re.compile(r"    (\*\*)?\w+(, \w+)*: ")
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Example):+")
-KEPT_DECORATORS = frozenset({"overload", "property", "show_options", "user_class", "user_function"})
+KEPT_DECORATORS = frozenset({"hide_arguments", "overload", "property", "show_options", "user_class"})
 OWN_NAMES = frozenset({*CLASSES, *FUNCTIONS, "MessageIterator", "MessageSubscription"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -17,7 +17,7 @@ import pilothouse as ph
 from pilothouse import hints, sync
 from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.options import TABLE
-from pilothouse.tracebacks import user_function
+from pilothouse.tracebacks import hide_arguments
 from pilothouse_fleet import Fleet
 from pilothouse_fleet import sync as blocking
 from pilothouse_models import LanguageModel
@@ -43,7 +43,6 @@ SLIPS = {
     "ph.session().receive_response": (AttributeError, r"a loop over query\(…\)"),
     "Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
     "blocking.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
-    'Fleet().map(["x"], kye="id")': (TypeError, "did you mean 'key'?"),
     "ph.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "ph.ClaudeSDKClient": (AttributeError, r"here it is pilothouse.session\(\)"),
     "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse_otel import OpenTelemetry`"),
@@ -112,7 +111,7 @@ def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
     def inner(value: int) -> int:
         return value
 
-    @user_function
+    @hide_arguments
     def ask(*, item: int) -> int:
         return inner(itm=item)  # pyright: ignore[reportCallIssue]
 

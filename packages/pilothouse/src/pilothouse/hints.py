@@ -266,12 +266,12 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=owner)  # Python suggests a similar name
 
 
-def make_argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    """Make the error for arguments that do not fit, with the likely name."""
+def explain_arguments(error: TypeError, function: Callable[..., Any]) -> None:
+    """Add the likely name to an error about arguments that do not fit."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None:
-        return error.with_traceback(None)
+        return
     name, names = found[1], list(inspect.signature(function).parameters)
     near = ARGUMENTS[name] if ARGUMENTS.get(name) in names else find_similar_name(name, names)
-    text = str(error).partition(". Did you mean")[0]
-    return TypeError(f"{text}; did you mean {near!r}?" if near else text)
+    if near:
+        error.args = (f"{str(error).partition('. Did you mean')[0]}; did you mean {near!r}?",)

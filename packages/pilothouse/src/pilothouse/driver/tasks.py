@@ -19,7 +19,9 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct, field
 
 from pilothouse.callbacks import is_in_callback
+from pilothouse.errors import PilothouseError
 from pilothouse.messages import Message
+from pilothouse.tracebacks import drop_frames
 from pilothouse.transports.concurrency import running_trio
 from pilothouse.transports.pipes import wake_waiter
 
@@ -161,6 +163,8 @@ class OwnedTask(ABC):
             with anyio.CancelScope() as self._scope:
                 if not self._stopped:
                     await self._run_owned()
+        except PilothouseError as error:  # the frames of this task say nothing to those who wait, and may hold keys
+            self.failure = self.failure or drop_frames(error)
         except Exception as error:  # noqa: BLE001 - for the tasks that wait for the end, not for the loop
             self.failure = self.failure or error
         finally:
@@ -223,7 +227,7 @@ class MessageBuffer(Struct, eq=False):
         while not self._batches:
             if self._ended:
                 if self._error is not None:
-                    raise self._error
+                    raise drop_frames(self._error)
                 return [], 0
             if self._arrived is None:  # tasks that read together share the event
                 self._arrived = anyio.Event()

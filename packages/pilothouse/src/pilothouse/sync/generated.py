@@ -53,7 +53,7 @@ from pilothouse.sync.wrappers import (
     replace_default,
     wrap_default,
 )
-from pilothouse.tracebacks import user_class, user_function
+from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
@@ -499,6 +499,7 @@ class Session(SessionWrapper):
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @hide_arguments
     @show_options
     def query(
         self,
@@ -629,6 +630,7 @@ class Session(SessionWrapper):
         """Change the thinking budget, on models that have one; None: the default."""
         self._call(partial(self._inner.set_max_thinking_tokens, tokens))
 
+    @hide_arguments
     def update(self, **handlers: Unpack[Settings]) -> None:
         """Replace handlers from now on, in the running child; the conversation goes on.
 
@@ -665,6 +667,7 @@ class Session(SessionWrapper):
         """Begin a new conversation in the same child, without the old one as context. Returns the new id."""
         return self._call(self._inner.clear)
 
+    @hide_arguments
     def fork(self, **overrides: Unpack[Settings]) -> Session:
         """Make a new session that begins as a copy of this conversation, which stays as it is.
 
@@ -712,6 +715,7 @@ class Agent(AgentWrapper):
         """
         return self._inner.options
 
+    @hide_arguments
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """Return a new agent with changed settings; this agent stays as it is."""
         return self.wrap(self._inner.with_options(options, **changes))
@@ -738,6 +742,7 @@ class Agent(AgentWrapper):
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @hide_arguments
     @show_options
     def query(
         self,
@@ -781,6 +786,7 @@ class Agent(AgentWrapper):
             on_message,
         )
 
+    @hide_arguments
     @show_options
     def session(
         self,
@@ -805,6 +811,7 @@ class Agent(AgentWrapper):
         """
         return Session(partial(self._inner.session, options, continue_latest=continue_latest, fork=fork, **overrides))
 
+    @hide_arguments
     def prewarm(
         self,
         count: int = 1,
@@ -836,7 +843,7 @@ class Agent(AgentWrapper):
         )
 
 
-@user_function
+@hide_arguments
 @show_options
 def configure(
     options: Options | OptionsBuilder | None = None,
@@ -872,7 +879,6 @@ def default_agent() -> Agent:
     return wrap_default(Agent)
 
 
-@user_function
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, here and in `pilothouse`.
 
@@ -907,7 +913,7 @@ def query(
 ) -> Query[Any]: ...
 
 
-@user_function
+@hide_arguments
 @show_options
 def query(
     prompt: Prompt,
@@ -950,7 +956,7 @@ def query(
     return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
-@user_function
+@hide_arguments
 @show_options
 def session(
     options: Options | OptionsBuilder | None = None,

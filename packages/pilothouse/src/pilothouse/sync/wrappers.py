@@ -40,7 +40,7 @@ from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import LoopCaller, Portal, get_portal, send_to_caller
-from pilothouse.tracebacks import make_exc_info, user_class
+from pilothouse.tracebacks import hide_arguments, make_exc_info, user_class
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
@@ -116,6 +116,7 @@ class AgentWrapper:
 
     __slots__ = ("_inner",)
 
+    @hide_arguments
     def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
         self._inner = client.Agent(options, **settings)
 
