@@ -24,10 +24,10 @@ from types import ModuleType
 from typing import Any, get_args
 
 from blocking_classes import GENERATED, blocking_classes
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 from pilothouse import errors
-from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message

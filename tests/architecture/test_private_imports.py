@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 from places import CORE, SOURCES, source_files, source_of
+from public_names import PUBLIC_MODULES, list_names
 
 from pilothouse import support
-from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.sync import BLOCKING_NAMES
 
 LIST = Path(__file__).with_name("private_imports.txt")

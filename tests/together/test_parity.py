@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, assert_type
 
 import pytest
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 import pilothouse_fleet.sync
@@ -24,7 +25,6 @@ from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
-from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.sync import BLOCKING_NAMES, generated
 from pilothouse.sync.wrappers import MessageIterator, MessageSubscription
 from pilothouse_fleet import Fleet as AsyncFleet

@@ -31,7 +31,9 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         value = getattr(_ROOT, name)
     else:
-        raise _ROOT._make_error(__name__, name)  # noqa: SLF001
+        from pilothouse.hints import make_name_error  # only on the way to an error
+
+        raise make_name_error(__name__, name, __all__)
     globals()[name] = value
     return value
 
