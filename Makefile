@@ -95,6 +95,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
+	@$(SKIP) generated packages docs -- $(BIN)/python docs/reference.py --check
 	@$(SKIP) types packages tests docs benchmarks conftest.py pyproject.toml -- $(BIN)/pyright
 	@$(SKIP) site packages docs '*.md' pyproject.toml -- $(BIN)/python docs/build_site.py
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from api_text import make_api_text
 from error_texts import make_page
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
-from pilothouse.hints import PUBLIC_MODULES, list_names
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

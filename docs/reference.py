@@ -1,4 +1,5 @@
-"""Writes what is made from the code: parts of the pages beside it, and the static types of the options.
+"""Writes what is made from the code: parts of the pages beside it, the static types of the options, and the blocking
+form of the classes (`blocking_classes.py`).
 
 The parts of pages stand between `<!-- generated: name -->` and `<!-- end -->`, the programs of `docs/programs` between
 `<!-- program: path -->` and `<!-- end -->`.
@@ -22,9 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
+from blocking_classes import GENERATED, blocking_classes
+from public_names import PUBLIC_MODULES, list_names
+
 import pilothouse
 from pilothouse import errors
-from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
@@ -340,9 +343,10 @@ def program(path: str) -> str:
 
 def main(check: bool) -> int:
     stale = 0
-    for path in (*sorted(HERE.rglob("*.md")), OPTION_TYPES):
+    modules = {OPTION_TYPES: option_types, GENERATED: blocking_classes}
+    for path in (*sorted(HERE.rglob("*.md")), *modules):
         page = path.read_text("utf-8") if path.exists() else ""
-        new = option_types() if path == OPTION_TYPES else fresh(page)
+        new = modules[path]() if path in modules else fresh(page)
         if new != page:
             stale += 1
             print(f"{path.name}: {'stale; run python docs/reference.py' if check else 'written'}")

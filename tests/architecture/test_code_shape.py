@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 from places import CORE, SOURCES, TEST_FOLDERS, module_name, source_files
-
-from pilothouse.hints import PUBLIC_MODULES, list_names
+from public_names import PUBLIC_MODULES, list_names
 
 FILES = source_files()
 

@@ -1,34 +1,37 @@
-"""Names that a package loads late: from its source, and without it."""
+"""Names that a package loads late: those that type checkers read, and each is there."""
 
 from __future__ import annotations
 
-import sys
+import ast
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from places import module_name, source_files
+from public_names import find_names
 
-import pilothouse.messages
-from pilothouse.lazy_exports import load_name, read_lazy_names
-
-
-@pytest.fixture
-def _without_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a frozen program."""
-    package = sys.modules["pilothouse.messages"]
-    monkeypatch.setattr(package, "__file__", None)
-    monkeypatch.setattr(package, "__loader__", None)
+FILES = [path for path in source_files() if path.name == "__init__.py" and "= make_lazy_exports(" in path.read_text()]
 
 
-def test_names_are_those_of_the_source() -> None:
-    names = read_lazy_names("pilothouse.messages")
-    assert names is not None
-    assert names["CompactBoundaryMessage"].startswith("pilothouse.messages.")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_type_checkers_read_the_same_names(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    read = {
+        f"{each.module}: {name}"
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for each in node.body
+        if isinstance(each, ast.ImportFrom)
+        for name in find_names(each)
+    }
+    [listed] = [node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2]
+    package = module_name(path)
+    table: dict[str, str] = ast.literal_eval(listed)
+    assert {f"{package}.{module}: {name}" for module, names in table.items() for name in names.split()} == read
+    assert {name.partition(": ")[2] for name in read} <= set(dir(import_module(package)))
 
 
-@pytest.mark.usefixtures("_without_source")
-def test_a_program_without_sources_finds_names_too() -> None:
-    assert read_lazy_names("pilothouse.messages") is None
-    found = load_name("pilothouse.messages", None, "CompactBoundaryMessage")
-    assert found is pilothouse.messages.CompactBoundaryMessage
-    for name in ("nonsense", "__nonsense__"):
-        with pytest.raises(AttributeError, match=f"'pilothouse.messages' has no attribute '{name}'"):
-            load_name("pilothouse.messages", None, name)
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    assert len(FILES) > 5
+    with pytest.raises(AttributeError, match=r"'pilothouse\.messages' has no attribute 'nonsense'"):
+        import_module("pilothouse.messages").nonsense  # noqa: B018

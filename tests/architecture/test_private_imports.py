@@ -6,9 +6,10 @@ import ast
 from pathlib import Path
 
 from places import CORE, SOURCES, source_files, source_of
+from public_names import PUBLIC_MODULES, list_names
 
 from pilothouse import support
-from pilothouse.hints import PUBLIC_MODULES, list_names
+from pilothouse.sync import BLOCKING_NAMES
 
 LIST = Path(__file__).with_name("private_imports.txt")
 
@@ -19,6 +20,7 @@ def find_private_imports() -> list[str]:
         (module, name) for module in PUBLIC_MODULES if module.startswith("pilothouse.") for name in list_names(module)
     }
     public |= {("pilothouse", name) for name in (*list_names("pilothouse"), "sync", "errors", "options", "__version__")}
+    public |= {("pilothouse.sync", name) for name in BLOCKING_NAMES}
     found: set[str] = set()
     for source in SOURCES:
         if source == CORE:

@@ -23,10 +23,9 @@ import anyio.to_thread
 import msgspec
 import pytest
 from markdown_pages import DOCS, PAGES, ROOT, Block, blocks, name_page, prose
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse as ph
-from pilothouse.hints import find_homes
-from pilothouse.lazy_exports import read_lazy_names
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import model_path
 from pilothouse_cli.arguments import parse
@@ -259,8 +258,8 @@ def test_every_public_name_is_documented() -> None:
     listed = set(re.findall(r"`(\w+)`", text.pop("names.md")))
     words = set(re.findall(r"\w+", "\n".join(text.values())))
     assert not set(ph.__all__) - words
-    assert not set(read_lazy_names("pilothouse_testing") or ()) - words
-    public = {name for name, home in find_homes("pilothouse").items() if home != "pilothouse.instrumentation"}
+    assert not set(list_names("pilothouse_testing")) - words
+    public = {name for home in PUBLIC_MODULES if home != "pilothouse.instrumentation" for name in list_names(home)}
     assert not public - listed
     assert len(public - words) <= NAMES_ONLY_LISTED, sorted(public - words)
 

@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse as ph
 from pilothouse import hints, sync
-from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.options import TABLE
-from pilothouse.tracebacks import user_function
+from pilothouse.tracebacks import hide_arguments
 from pilothouse_fleet import Fleet
 from pilothouse_fleet import sync as blocking
 from pilothouse_models import LanguageModel
@@ -43,14 +43,16 @@ SLIPS = {
     "ph.session().receive_response": (AttributeError, r"a loop over query\(…\)"),
     "Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
     "blocking.Fleet(max_concurrency=4)": (TypeError, "did you mean 'concurrency'?"),
-    'Fleet().map(["x"], kye="id")': (TypeError, "did you mean 'key'?"),
     "ph.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "ph.ClaudeSDKClient": (AttributeError, r"here it is pilothouse.session\(\)"),
     "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse_otel import OpenTelemetry`"),
     "sync.Pool": (AttributeError, "here it is `from pilothouse_pool import Pool`"),
     "ph.Agent().aclose": (AttributeError, "here it is not needed; what `prewarm` started ends with its Pool"),
     "ph.HookEvent": (AttributeError, "here it is `from pilothouse.hooks import HookEvent`"),
-    "sync.StoredSessions": (AttributeError, "here it is `from pilothouse_transcripts.sync import StoredSessions`$"),
+    "sync.StoredSessions": (
+        AttributeError,
+        "here it is `from pilothouse_transcripts.sync import StoredSessions`, with:",
+    ),
     "from pilothouse import HookEvent": (ImportError, "here it is `from pilothouse.hooks import HookEvent`"),
     "ph.HookEvnt": (AttributeError, "did you mean 'HookEvent' of pilothouse.hooks?"),
     "wait(LanguageModel().stream('Hi'))": (TypeError, r"use `async for`, or await its result\(\)"),
@@ -59,6 +61,13 @@ SLIPS = {
     "ph.Sesion": (AttributeError, "did you mean 'Session'?"),
     "sync.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "from pilothouse import ClaudeAgentOptions": (ImportError, "here it is pilothouse.Options"),
+    "from pilothouse import Fleet": (
+        ImportError,
+        r"`from pilothouse_fleet import Fleet`, with: pip .*\[fleet\]",
+    ),
+    "from pilothouse import testing": (ImportError, r"`pilothouse_testing`, with: pip install 'pilothouse\[testing\]'"),
+    "from pilothouse.sync import Fleet": (ImportError, "`from pilothouse_fleet.sync import Fleet`, with: pip"),
+    "from pilothouse import no_such_name": (ImportError, "cannot import name 'no_such_name' from 'pilothouse'"),
 }
 
 
@@ -112,7 +121,7 @@ def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
     def inner(value: int) -> int:
         return value
 
-    @user_function
+    @hide_arguments
     def ask(*, item: int) -> int:
         return inner(itm=item)  # pyright: ignore[reportCallIssue]
 
@@ -123,8 +132,7 @@ def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("name", [*hints.MOVED, *hints.MOVED_MODULES])
-def test_a_name_of_a_package_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "find_homes", lambda module: {})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+def test_a_name_of_another_package_has_its_place_and_what_to_install(name: str) -> None:
     home, extra = (hints.MOVED | hints.MOVED_MODULES)[name]
     with pytest.raises(AttributeError, match=rf"here it is `.*{home}.*: pip install 'pilothouse\[{extra}\]'"):
         getattr(ph, name)
@@ -147,7 +155,9 @@ def test_hints_name_what_is_there() -> None:
         first = named.split()[0].rstrip(",;").partition("(")[0]
         if first.startswith("pilothouse."):
             assert eval(first, {"pilothouse": ph}) is not None, first
-    for name, home in hints.find_homes("pilothouse").items():
+    for home in PUBLIC_MODULES:
+        assert [name for name in list_names(home) if not hasattr(import_module(home), name)] == []
+    for name, (home, _) in (*hints.MOVED.items(), *hints.SYNC_MOVED.items()):
         assert hasattr(import_module(home), name), name
     for (_, name), (call, _) in hints.MOVED_METHODS.items():
         home, _, function = call.partition("(")[0].rpartition(".")

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, assert_type
 
 import pytest
+from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 import pilothouse_fleet.sync
@@ -24,10 +25,8 @@ from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
-from pilothouse.hints import PUBLIC_MODULES, list_names
-from pilothouse.sync import BLOCKING_NAMES, sessions
-from pilothouse.sync.queries import MessageIterator
-from pilothouse.sync.sessions import MessageSubscription
+from pilothouse.sync import BLOCKING_NAMES, generated
+from pilothouse.sync.wrappers import MessageIterator, MessageSubscription
 from pilothouse_fleet import Fleet as AsyncFleet
 from pilothouse_fleet import Runs as AsyncRuns
 from pilothouse_fleet.sync import Runs
@@ -126,7 +125,7 @@ CLASSES: dict[str, tuple[type, type]] = {
     "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
     "StoredSessions": (AsyncStoredSessions, sync_stores.StoredSessions),
-    **{name: (getattr(async_controls, name), getattr(sessions, name)) for name in GROUPS},
+    **{name: (getattr(async_controls, name), getattr(generated, name)) for name in GROUPS},
 }
 FUNCTIONS = {
     **{name: (getattr(pilothouse, name), getattr(ph, name)) for name in sorted(set(BLOCKING_NAMES) - set(CLASSES))},

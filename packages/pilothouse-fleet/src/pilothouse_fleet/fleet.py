@@ -20,7 +20,7 @@ from pilothouse.client import Agent, default_agent
 from pilothouse.client.result import OutputT
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.options import RetryPolicy
-from pilothouse.support import user_class
+from pilothouse.support import hide_arguments, user_class
 from pilothouse_fleet.journals.base import FleetJournalError, Journal
 from pilothouse_fleet.limits import (
     INTERRUPTION_POLICIES,
@@ -114,6 +114,7 @@ class Fleet:
         FleetJournalError: on entering: the journal cannot be used.
     """
 
+    @hide_arguments
     def __init__(
         self,
         agent: Agent | None = None,

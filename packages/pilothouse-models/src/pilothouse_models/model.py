@@ -20,7 +20,7 @@ from pilothouse.client.settings_check import is_on_this_machine
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
-from pilothouse.support import user_class
+from pilothouse.support import hide_arguments, user_class
 from pilothouse.tools.content import make_text_block
 from pilothouse_models.output import OUTPUT_DEMAND, AnswerOutput
 from pilothouse_models.request import CallWarning, MessageConverter, RequestTools, ToolSources
@@ -82,6 +82,7 @@ class LanguageModel:
 
     __slots__ = ("_agent", "_model")
 
+    @hide_arguments
     def __init__(
         self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
     ) -> None:
@@ -98,6 +99,7 @@ class LanguageModel:
         """The alias or id of the model."""
         return self._model
 
+    @hide_arguments
     async def generate(
         self,
         messages: str | Iterable[Any],
@@ -136,6 +138,7 @@ class LanguageModel:
         async with self._make_stream(*request, partial=False) as stream:
             return await stream.result()
 
+    @hide_arguments
     def stream(
         self,
         messages: str | Iterable[Any],

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pilothouse.options import Options
-from pilothouse.support import get_portal, user_class
+from pilothouse.support import get_portal, hide_arguments, user_class
 from pilothouse.sync.portal import Portal
 from pilothouse_models import GenerateResult, ModelEvent
 from pilothouse_models import LanguageModel as AsyncLanguageModel
@@ -34,6 +34,7 @@ class LanguageModel:
 
     __slots__ = ("_model",)
 
+    @hide_arguments
     def __init__(
         self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
     ) -> None:
@@ -47,6 +48,7 @@ class LanguageModel:
         """The alias or id of the model."""
         return self._model.model
 
+    @hide_arguments
     def generate(
         self,
         messages: str | Iterable[Any],
@@ -61,6 +63,7 @@ class LanguageModel:
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "output_type": output_type}
         return get_portal().call(partial(self._model.generate, messages, tools, **asked, **settings))
 
+    @hide_arguments
     def stream(
         self,
         messages: str | Iterable[Any],

@@ -26,7 +26,7 @@ from pilothouse.options.permission_facts import (
 )
 from pilothouse.options.permission_rules import MCP_PREFIX, TOOL_ALIASES, matches_wildcard, normalize_mcp_name
 from pilothouse.options.values import OptionValues
-from pilothouse.tracebacks import user_function
+from pilothouse.tracebacks import hide_arguments
 from pilothouse_policy.outcomes import (
     CALL_DESCRIPTIONS,
     MODE_DESCRIPTIONS,
@@ -254,7 +254,7 @@ class Policy(Struct, frozen=True):
                 yield f"  {', '.join(tools)}{calls}: {row.why}{origin}"
 
 
-@user_function
+@hide_arguments
 def effective_policy(source: Options | HasOptions, **overrides: Unpack[Settings]) -> Policy:
     """Compute what an agent, or options alone, let run without asking, what asks, and what is denied.
 

@@ -64,4 +64,12 @@ if TYPE_CHECKING:
     from pilothouse_remote.transport import on_host as on_host
 
 # Loaded late: the transport imports anyio and ssl; a host needs the link alone.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "client": "HostClient HostedAsk HostedResult HostedSession HostedState",
+        "command": "CommandTransport in_container in_pod over_ssh",
+        "link": "Backoff",
+        "transport": "WebSocketTransport on_host",
+    },
+)

@@ -41,4 +41,17 @@ if TYPE_CHECKING:
     from pilothouse_testing.scripted_model import hermetic_environment as hermetic_environment
 
 
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "cassettes": "Cassette Player Recorder RecordingTransport ReplayTransport",
+        "fake_cli": "FakeCall FakeCLI",
+        "frames": "sample_messages",
+        "mocks": "as_default mock_transport",
+        "script": (
+            "BrokenSse Gate Hang HttpError Pause RawBlock RecordedRequest RecordedToolResult Reply ScriptRule "
+            "Steps StreamError Text Thinking Times ToolUse"
+        ),
+        "scripted_model": "ScriptedModel hermetic_environment",
+    },
+)

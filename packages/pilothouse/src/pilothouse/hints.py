@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
-from functools import cache
+import sys
+from collections.abc import Callable, Collection
+from importlib import import_module
 from importlib.util import find_spec
-from opcode import opmap
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from pilothouse.lazy_exports import parse_exports
 from pilothouse.similar_names import find_similar_name
 
 ROOT_NAMES: dict[str, str] = {
@@ -47,7 +44,7 @@ ROOT_NAMES: dict[str, str] = {
 }
 """Names of other libraries and guesses, and what to use here."""
 
-PUBLIC_MODULES = (
+_CORE_MODULES = (
     "pilothouse.client",
     "pilothouse.events",
     "pilothouse.messages",
@@ -59,21 +56,8 @@ PUBLIC_MODULES = (
     "pilothouse.transports",
     "pilothouse.instrumentation",
     "pilothouse.provision",
-    "pilothouse_access",
-    "pilothouse_remote",
-    "pilothouse_transcripts",
-    "pilothouse_transcripts.stores",
-    "pilothouse_fleet",
-    "pilothouse_models",
-    "pilothouse_models.local",
-    "pilothouse_native",
-    "pilothouse_host",
-    "pilothouse_otel",
-    "pilothouse_policy",
-    "pilothouse_pool",
-    "pilothouse_testing",
 )
-"""Where the public names are that the root does not have; packages of their own count only where they are installed."""
+"""Where the public names of this package are that the root does not have."""
 
 MOVED: dict[str, tuple[str, str]] = {
     "Fleet": ("pilothouse_fleet", "fleet"),
@@ -84,6 +68,7 @@ MOVED: dict[str, tuple[str, str]] = {
     "Pool": ("pilothouse_pool", "pool"),
     "ReplayTransport": ("pilothouse_testing", "testing"),
     "ScriptedModel": ("pilothouse_testing", "testing"),
+    "StoredSessions": ("pilothouse_transcripts.stores", "transcripts"),
     "SessionStore": ("pilothouse_transcripts.stores", "transcripts"),
     "WebSocketTransport": ("pilothouse_remote", "remote"),
     "effective_policy": ("pilothouse_policy", "policy"),
@@ -98,6 +83,14 @@ MOVED: dict[str, tuple[str, str]] = {
     "webhook": ("pilothouse_doors.notify", "doors"),
 }
 """Names that people look for here: the package that has each, and the extra that installs it."""
+
+SYNC_MOVED: dict[str, tuple[str, str]] = {
+    "Fleet": ("pilothouse_fleet.sync", "fleet"),
+    "LanguageModel": ("pilothouse_models.sync", "models"),
+    "StoredSessions": ("pilothouse_transcripts.sync", "transcripts"),
+    "import_session_to_store": ("pilothouse_transcripts.sync", "transcripts"),
+}
+"""The same for `pilothouse.sync`, where they differ."""
 
 MOVED_MODULES: dict[str, tuple[str, str]] = {
     "access": ("pilothouse_access", "access"),
@@ -191,59 +184,42 @@ ARGUMENTS: dict[str, str] = {
 """Arguments of other libraries, and what they may be called here."""
 
 
-_DEFINITION = re.compile(r"^(?:class|def) ([A-Za-z]\w*)|^([A-Z]\w*): TypeAlias\b", re.MULTILINE)
-
-
-def list_names(module: str) -> list[str]:
-    """List the public names of a module from its source: what a package exports, what a single file defines.
-
-    The module is not imported. The list is empty without a source file, as in a frozen program.
-    """
-    try:
-        spec = find_spec(module)
-        source = Path((spec and spec.origin) or "").read_text("utf-8")
-    except (ImportError, OSError):  # no such package; no such file
-        return []
-    exported = parse_exports(source.splitlines())
-    names = [name for name, home in exported.items() if home != "pilothouse.lazy_exports"]
-    return [*names, *(match[1] or match[2] for match in _DEFINITION.finditer(source))]
-
-
-@cache
-def find_homes(module: str) -> dict[str, str]:
-    """Find the module of each public name; packages beside the core have blocking twins in a module `sync`."""
-    names = {name: home for home in PUBLIC_MODULES for name in list_names(home)}
-    if module == "pilothouse.sync":
-        products = dict.fromkeys(home.partition(".")[0] for home in PUBLIC_MODULES if home.startswith("pilothouse_"))
-        names |= {name: f"{product}.sync" for product in products for name in list_names(f"{product}.sync")}
-    return names
-
-
-def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
-    """Make the error for a name that a module of pilothouse does not have; `caller` is the frame that used it."""
+def make_name_error(module: str, name: str, known: Collection[str]) -> AttributeError | ImportError:
+    """Make the error for a name that a module of pilothouse does not have. Called by its `__getattr__`."""
     text = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("__"):
+    # `from … import` first asks here whether the name has to be imported; later it would replace the text of an
+    # AttributeError.
+    is_import = sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if name.startswith("_") or (is_import and find_spec(f"{module}.{name}") is not None):
         return AttributeError(text)
-    homes = find_homes(module)
-    place = ROOT_NAMES.get(name) or (f"`from {homes[name]} import {name}`" if name in homes else "")
-    if not place and name in MOVED:
-        home, extra = MOVED[name]
-        place = f"`from {home} import {name}`, with: pip install 'pilothouse[{extra}]'"
-    elif not place and name in MOVED_MODULES:
-        home, extra = MOVED_MODULES[name]
-        place = f"`{home}`, with: pip install 'pilothouse[{extra}]'"
+    place = _find_place(module, name)
     if place:
         text = f"{text}: here it is {place}"
-        # `from … import` replaces the text of an AttributeError.
-        is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
         return ImportError(text, name=module) if is_import else AttributeError(text)
-    names = list(known)
-    near = find_similar_name(name, [*names, *homes], 0.75)
+    homes = {each: home for home in _CORE_MODULES for each in dir(import_module(home)) if not each.startswith("_")}
+    near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
-        is_package = not name.startswith("_") and find_spec(f"{module}.{name}") is not None
+        is_package = find_spec(f"{module}.{name}") is not None
         return AttributeError(f"{text}: write `import {module}.{name}` first" if is_package else text)
-    home = "" if near in names else f" of {homes[near]}"
+    home = "" if near in known else f" of {homes[near]}"
     return AttributeError(f"{text}; did you mean {near!r}{home}?")
+
+
+def _find_place(module: str, name: str) -> str:
+    if name in ROOT_NAMES:
+        return ROOT_NAMES[name]
+    moved = MOVED | SYNC_MOVED if module == "pilothouse.sync" else MOVED
+    if name in moved:
+        home, extra = moved[name]
+        return f"`from {home} import {name}`, with: pip install 'pilothouse[{extra}]'"
+    if name in MOVED_MODULES:
+        home, extra = MOVED_MODULES[name]
+        return f"`{home}`, with: pip install 'pilothouse[{extra}]'"
+    for home in _CORE_MODULES:
+        value = getattr(import_module(home), name, None)
+        if str(getattr(value, "__module__", home if value is not None else "")).startswith("pilothouse"):
+            return f"`from {home} import {name}`"
+    return ""
 
 
 def make_attribute_error(owner: object, name: str) -> AttributeError:
@@ -266,12 +242,12 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=owner)  # Python suggests a similar name
 
 
-def make_argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    """Make the error for arguments that do not fit, with the likely name."""
+def explain_arguments(error: TypeError, function: Callable[..., Any]) -> None:
+    """Add the likely name to an error about arguments that do not fit."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None:
-        return error.with_traceback(None)
+        return
     name, names = found[1], list(inspect.signature(function).parameters)
     near = ARGUMENTS[name] if ARGUMENTS.get(name) in names else find_similar_name(name, names)
-    text = str(error).partition(". Did you mean")[0]
-    return TypeError(f"{text}; did you mean {near!r}?" if near else text)
+    if near:
+        error.args = (f"{str(error).partition('. Did you mean')[0]}; did you mean {near!r}?",)

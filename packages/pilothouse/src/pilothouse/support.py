@@ -9,7 +9,8 @@ pilothouse exactly, as the packages of this repository do.
 - secrets: `secret_values` of options, `invocation_secrets` of a child, `Redactor`, `mask`, `MASK`
 - files: `open_database` and `SqliteFileError` (a private SQLite file), `create_private_file`, `lock_file`, `cache_root`
 - programs: `find_program` (on PATH, never in the working directory)
-- packages: `copy_method_signature`, `user_class` (short tracebacks), `find_similar_name`
+- packages: `copy_method_signature`, `hide_arguments` (of functions that take keys), `user_class` (hints for mistakes),
+  `find_similar_name`
 """
 
 from pilothouse.messages.base import to_json_values as to_json_values
@@ -29,6 +30,7 @@ from pilothouse.sqlite_files import create_private_file as create_private_file
 from pilothouse.sqlite_files import open_database as open_database
 from pilothouse.sync.portal import get_portal as get_portal
 from pilothouse.sync.portal import make_blocking as make_blocking
+from pilothouse.tracebacks import hide_arguments as hide_arguments
 from pilothouse.tracebacks import user_class as user_class
 from pilothouse.transports.concurrency import LoopCondition as LoopCondition
 from pilothouse.transports.concurrency import run_blocking as run_blocking

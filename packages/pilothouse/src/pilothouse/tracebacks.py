@@ -1,8 +1,6 @@
-"""Errors as users see them: tracebacks that begin at their line, and hints for mistakes.
+"""Errors as users see them: no keys in their frames, hints for mistakes, and logs that show the frames of the user.
 
-Owns which frames are shown, and the wrappers of all classes and functions that users call. The traceback of an error
-of a public method starts there; its cause keeps the frames of the user's own functions. Errors of other packages pass
-unchanged. With `python -X dev` all frames are kept.
+Owns which functions hide their arguments. `hints` has the texts.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from pilothouse.errors import PilothouseError
@@ -22,8 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _INNER_MODULES = frozenset(
     {"anyio", "asyncio", "concurrent", "contextlib", "pilothouse", "queue", "sniffio", "threading"}
 )
-"""Packages whose frames are left out."""
-_ENTRY_METHODS = frozenset({"__init__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__anext__", "__next__"})
+"""Packages whose frames are left out of logs."""
 _ASYNC_FORMS = (
     ("__enter__", "__aenter__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
@@ -39,64 +36,68 @@ _SYNC_FORMS = (
 )
 
 
-def user_function(function: F) -> F:
-    """Wrap a function that users call, sync or async: tracebacks of our errors begin at the calling line.
+def hide_arguments(function: F) -> F:
+    """Keep the arguments of a function, sync or async, out of the tracebacks of our errors.
 
-    For a misspelt argument the error names the likely one.
+    For functions that take settings: a crash report shows the variables of each frame, and a setting may be a key. The
+    traceback of an error begins at the calling line. For a misspelt argument the error names the likely one.
     """
     if iscoroutinefunction(function):
 
         @wraps(function)
-        async def ask(*args: Any, **named: Any) -> Any:
+        async def wait(*args: Any, **named: Any) -> Any:
             try:
                 return await function(*args, **named)
-            except PilothouseError as error:
-                args, named = (), {}  # a crash report shows the variables of this frame, which may hold keys
-                raise shorten_traceback(error) from error.__cause__
-            except TypeError as error:
-                if named and _is_signature_error(error):
-                    args, named = (), {}
-                    raise _argument_error(error, function) from None
-                raise
+            except (PilothouseError, TypeError) as error:
+                args, named = (), {}
+                raise _clean(error, function) from error.__cause__
 
-        return cast("F", ask)
+        return cast("F", wait)
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
-        except PilothouseError as error:
-            args, named = (), {}  # as above
-            raise shorten_traceback(error) from error.__cause__
-        except TypeError as error:
-            if named and _is_signature_error(error):
-                args, named = (), {}
-                raise _argument_error(error, function) from None
-            raise
+        except (PilothouseError, TypeError) as error:
+            args, named = (), {}
+            raise _clean(error, function) from error.__cause__
 
     return cast("F", call)
 
 
-def user_class(cls: C) -> C:
-    """Wrap the public methods of a class as `user_function` does, and add hints for mistakes.
+def _clean(error: BaseException, function: Callable[..., Any]) -> BaseException:
+    if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+        from pilothouse.hints import explain_arguments  # the function was never entered: they do not fit
 
-    Such mistakes are attributes of other libraries, and the wrong kind of loop or block, sync in place of async.
+        explain_arguments(error, function)
+    return drop_frames(error)
+
+
+def drop_frames(error: BaseException) -> BaseException:
+    """Remove the frames of an error of ours, except the user's in its causes: they may hold keys. Raise it at once.
+
+    With `python -X dev` all frames are kept.
     """
+    if sys.flags.dev_mode or not isinstance(error, PilothouseError):
+        return error
+    _keep_user_frames(error, set())
+    return error
+
+
+def user_class(cls: C) -> C:
+    """Add hints for mistakes to a class: attributes of other libraries, and the wrong kind of loop or block."""
     names = vars(cls)
-    for name, value in list(names.items()):
-        if isinstance(value, FunctionType) and (name in _ENTRY_METHODS or not name.startswith("_")):
-            setattr(cls, name, user_function(value))
     for name, other, use in _SYNC_FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
         if name not in names and (other in names or not other):
-            setattr(cls, name, _make_refusal(f"{cls.__name__}: {use}"))
+            setattr(cls, name, _make_refusal(use))
     if "__getattr__" not in names:
         setattr(cls, "__getattr__", explain_missing_attribute)  # noqa: B010 - type checkers should not know it
     return cls
 
 
-def _make_refusal(text: str) -> Callable[..., Any]:
-    def refuse(*args: Any) -> Any:
-        raise TypeError(text)
+def _make_refusal(use: str) -> Callable[..., Any]:
+    def refuse(self: object, *_: Any) -> Any:
+        raise TypeError(f"{type(self).__name__}: {use}")
 
     refuse.is_hint = True  # type: ignore[attr-defined]
     return refuse
@@ -109,50 +110,23 @@ def explain_missing_attribute(self: object, name: str) -> Any:
     raise make_attribute_error(self, name)
 
 
-def _is_signature_error(error: TypeError) -> bool:
-    """Whether the arguments did not fit: then the function itself was never entered."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is None
-
-
-def _argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    from pilothouse.hints import make_argument_error  # only to make an error
-
-    return make_argument_error(error, function)
-
-
-def shorten_traceback(error: PilothouseError) -> PilothouseError:
-    """Remove the frames of an error, except the user's in its causes. Raise the result at once."""
-    if sys.flags.dev_mode:
-        return error
-    _shorten_causes(error, set())
-    return error.with_traceback(None)
-
-
 def make_exc_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return `exc_info` for a log about an error of a user's function, with the frames of the user only."""
+    """Return `exc_info` for a log about an error of a user's function, with the frames of the user only.
+
+    With `python -X dev` all frames are kept.
+    """
     if not sys.flags.dev_mode:
-        _shorten(error, set())
+        _keep_user_frames(error, set())
     return type(error), error, error.__traceback__
 
 
-def _shorten(error: BaseException, seen: set[int]) -> None:
-    if id(error) in seen:
-        return
+def _keep_user_frames(error: BaseException, seen: set[int]) -> None:
     seen.add(id(error))
     error.__traceback__ = _user_frames(error.__traceback__)
-    _shorten_causes(error, seen)
-    if isinstance(error, BaseExceptionGroup):
-        for one in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            _shorten(one, seen)
-
-
-def _shorten_causes(error: BaseException, seen: set[int]) -> None:
-    if error.__cause__ is not None:
-        _shorten(error.__cause__, seen)
-    elif error.__context__ is not None and not error.__suppress_context__:
-        _shorten(error.__context__, seen)
-        # An inner error that was being handled does not help the user.
-        error.__suppress_context__ = error.__context__.__traceback__ is None
+    members: tuple[BaseException, ...] = getattr(error, "exceptions", ())  # of a group
+    for other in (error.__cause__, error.__context__, *members):
+        if other is not None and id(other) not in seen:
+            _keep_user_frames(other, seen)
 
 
 def _user_frames(traceback: TracebackType | None) -> TracebackType | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
+from pilothouse import sync
+from pilothouse.client.settings_check import SentSettings
 from pilothouse.options import PolicyWarning, render, render_child_env
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
@@ -150,6 +153,7 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
         "a row of explain": list(agent.options.explain().values()),
         "to_cli_args": options.to_cli_args(),
         "servers": options.mcp_servers,
+        "SentSettings": SentSettings("settings", options.settings),
         "warnings": [str(warning.message) for warning in caught],
     }.items():
         clean(value, where)
@@ -160,14 +164,62 @@ def test_what_can_be_looked_at_shows_no_key() -> None:
     assert PLANTED.search(invocation.files[0].content.decode())
 
 
+TAKES_SETTINGS: dict[str, Any] = {
+    "query": lambda given: ph.query("x", **given),
+    "session": lambda given: ph.session(**given),
+    "configure": lambda given: ph.configure(**given),
+    "Agent": lambda given: ph.Agent(**given),
+    "Agent.query": lambda given: ph.Agent().query("x", **given),
+    "Agent.session": lambda given: ph.Agent().session(**given),
+    "Agent.with_options": lambda given: ph.Agent().with_options(**given),
+    "Agent.prewarm": lambda given: ph.Agent().prewarm(**given),
+    "Session.query": lambda given: ph.session().query("x", **given),
+    "Session.update": lambda given: ph.session().update(**given),
+    "Session.fork": lambda given: ph.session(resume="x").fork(**given),
+    "Options": lambda given: ph.Options(**given),
+    "Options.layer": lambda given: ph.Options.layer(**given),
+    "Options.with_": lambda given: ph.Options().with_(**given),
+    "Options.preset": lambda given: ph.Options.preset("edit", **given),
+    "sync.query": lambda given: sync.query("x", **given),
+    "sync.session": lambda given: sync.session(**given),
+    "sync.configure": lambda given: sync.configure(**given),
+    "sync.Agent": lambda given: sync.Agent(**given),
+    "sync.Agent.query": lambda given: sync.Agent().query("x", **given),
+    "sync.Agent.session": lambda given: sync.Agent().session(**given),
+    "sync.Agent.with_options": lambda given: sync.Agent().with_options(**given),
+    "sync.Agent.prewarm": lambda given: sync.Agent().prewarm(**given),
+    "sync.Session.query": lambda given: sync.session().query("x", **given),
+    "sync.Session.update": lambda given: sync.session().update(**given),
+    "sync.Session.fork": lambda given: sync.session(resume="x").fork(**given),
+}
+
+
 @pytest.mark.requirement("E76", "E45")
-@pytest.mark.parametrize("make", ["query", "Agent", "session", "configure", "Options"])
-def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames(make: str) -> None:
-    call: Any = getattr(ph, make)
-    given: Any = ("x",) if make == "query" else ()
+@pytest.mark.parametrize("made", TAKES_SETTINGS)
+def test_the_arguments_of_a_wrong_call_are_not_kept_in_our_frames(made: str) -> None:
     with pytest.raises((ph.OptionsError, TypeError)) as caught:
-        call(*given, api_key=KEYS["api"], unknown_setting=1)
-    clean(error_text(caught.value), make)
+        TAKES_SETTINGS[made]({"api_key": KEYS["api"], "unknown_setting": 1})
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    ours = [frame for frame in shown.stack if f"{os.sep}src{os.sep}pilothouse" in frame.filename]
+    assert ours
+    clean([frame.locals for frame in ours], made)
+    clean(str(caught.value), made)
+
+
+def test_every_function_that_takes_settings_is_in_the_list() -> None:
+    places: dict[str, dict[str, Any]] = {
+        "": {name: getattr(ph, name) for name in ph.__all__},
+        "sync.": {name: getattr(sync, name) for name in ph.__all__},
+    }
+    for prefix, module in list(places.items()):
+        places |= {f"{prefix}{name}.": dict(vars(module[name])) for name in ("Agent", "Session", "Options")}
+    found = {
+        f"{prefix}{name}".removesuffix(".__init__").replace("sync.Options", "Options")
+        for prefix, values in places.items()
+        for name, value in values.items()
+        if "Unpack[Settings]" in str(getattr(inspect.unwrap(getattr(value, "__func__", value)), "__annotations__", ""))
+    }
+    assert found | {"sync.Agent"} == TAKES_SETTINGS.keys()
 
 
 @pytest.mark.requirement("E76", "E45")

@@ -10,7 +10,7 @@ import pytest
 
 import pilothouse
 from pilothouse import sync as ph
-from pilothouse.sync import sessions
+from pilothouse.sync import generated
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
 
@@ -80,10 +80,10 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
 
 def test_the_table_of_requests_is_complete() -> None:
     groups = {
-        "mcp": sessions.McpControls,
-        "tasks": sessions.TaskControls,
-        "settings": sessions.SettingsControls,
-        "info": sessions.InfoControls,
+        "mcp": generated.McpControls,
+        "tasks": generated.TaskControls,
+        "settings": generated.SettingsControls,
+        "info": generated.InfoControls,
     }
     for group, cls in groups.items():
         names = {f"{group}.{name}" for name in vars(cls) if not name.startswith("_")}

@@ -27,4 +27,13 @@ if TYPE_CHECKING:
 
 
 # Loaded lazily: a program needs one of these at most.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "objects": "ObjectStore",
+        "postgres": "PostgresStore",
+        "redis": "RedisStore",
+        "sqlite": "SqliteStore",
+        "stored_sessions": "StoredSessions import_session_to_store",
+    },
+)

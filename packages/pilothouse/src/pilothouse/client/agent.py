@@ -37,7 +37,7 @@ from pilothouse.options.options import (
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.signatures import show_options
 from pilothouse.similar_names import find_similar_name
-from pilothouse.tracebacks import user_class, user_function
+from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports.base import CANNOT_PREWARM, TransportFactory
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Agent:
 
     __slots__ = ("_options", "_rate_limits")
 
+    @hide_arguments
     @show_options
     def __init__(
         self, options: Options | OptionsBuilder | Mapping[str, Any] | None = None, **settings: Unpack[Settings]
@@ -126,6 +127,7 @@ class Agent:
         variables, file = read_environ(found) if found else NO_OPTIONS, get_config_file()
         return variables, NO_OPTIONS if file is None else file.options, _configured, self._options
 
+    @hide_arguments
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """Return a new agent with changed settings; this agent stays as it is."""
         changed = type(self)(Options.stack(self._options, _make_layer(options, changes, "agent"), is_complete=False))
@@ -154,6 +156,7 @@ class Agent:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @hide_arguments
     @show_options
     def query(
         self,
@@ -189,6 +192,7 @@ class Agent:
         settings = self._settings(_make_layer(options, overrides, "call"))
         return Query(prompt, settings, on_message=on_message, output_type=output_type, rate_limits=self._rate_limits)
 
+    @hide_arguments
     @show_options
     def session(
         self,
@@ -215,6 +219,7 @@ class Agent:
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
         return Session(self._settings(_make_layer(options, call, "call")), rate_limits=self._rate_limits)
 
+    @hide_arguments
     def prewarm(
         self,
         count: int = 1,
@@ -296,7 +301,7 @@ _default = Agent()
 _context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
 
-@user_function
+@hide_arguments
 @show_options
 def configure(
     options: Options | OptionsBuilder | None = None,
@@ -343,7 +348,6 @@ def check_agent(agent: object) -> None:
         raise UsageError(f"expected an Agent, got {type(agent).__name__}{hint}")
 
 
-@user_function
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, for the whole process.
 
@@ -408,7 +412,7 @@ def query(
 ) -> Query[Any]: ...
 
 
-@user_function
+@hide_arguments
 @show_options
 def query(
     prompt: Prompt,
@@ -453,7 +457,7 @@ def query(
     return agent.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
-@user_function
+@hide_arguments
 @show_options
 def session(
     options: Options | OptionsBuilder | None = None,

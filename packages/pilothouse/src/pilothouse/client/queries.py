@@ -29,7 +29,7 @@ from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, 
 from pilothouse.messages import AssistantMessage, DoneMessage, LineSkippedMessage, Message, ResultMessage
 from pilothouse.messages.decoder import share_equal_values
 from pilothouse.options import Options
-from pilothouse.tracebacks import make_exc_info, user_class, user_function
+from pilothouse.tracebacks import make_exc_info, user_class
 
 if TYPE_CHECKING:
     from pilothouse.client.costs import CostTracker
@@ -108,7 +108,6 @@ class MessageIterator(Generic[T]):
             pass  # outside of this block, so that no error of the query has this one in its traceback
         return await self._next()
 
-    @user_function
     async def _next(self) -> T:
         while await self.fill():
             if self.read is not None:

@@ -51,7 +51,7 @@ from pilothouse.messages import (
     Usage,
 )
 from pilothouse.options.credentials import name_credential
-from pilothouse.tracebacks import explain_missing_attribute, shorten_traceback
+from pilothouse.tracebacks import explain_missing_attribute
 
 INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
 
@@ -343,7 +343,7 @@ class QueryResult(Generic[OutputT]):
         """
         error = self.error
         if error is not None:
-            raise shorten_traceback(error) from error.__cause__
+            raise error
         return self
 
     @property

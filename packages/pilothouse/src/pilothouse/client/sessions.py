@@ -45,7 +45,7 @@ from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.options import to_options
 from pilothouse.options.signatures import show_options
 from pilothouse.permissions.asks import AskView
-from pilothouse.tracebacks import user_class
+from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ class Session:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @hide_arguments
     @show_options
     def query(
         self,
@@ -546,6 +547,7 @@ class Session:
         self._supervisor.options = options
         return answer
 
+    @hide_arguments
     def update(self, **handlers: Unpack[Settings]) -> Coroutine[Any, Any, None]:
         """Replace handlers from now on, in the running child; the conversation goes on.
 
@@ -599,6 +601,7 @@ class Session:
         self._supervisor.resume_state.mark_cleared(self.id)
         return self.id
 
+    @hide_arguments
     def fork(self, **overrides: Unpack[Settings]) -> Session:
         """Make a new session that begins as a copy of this conversation, which stays as it is.
 

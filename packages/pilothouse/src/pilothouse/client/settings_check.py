@@ -92,6 +92,9 @@ class SentSettings(Struct, frozen=True):
     file: str | None = None
     outcome: str = "No prompt was sent; correct the settings, or leave this out"
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.option!r}, file={self.file!r})"  # the content may have keys
+
     @property
     def source(self) -> str:
         """What the CLI calls them."""

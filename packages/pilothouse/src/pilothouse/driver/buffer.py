@@ -14,6 +14,7 @@ from typing import IO, TypeAlias
 import anyio
 
 from pilothouse.messages import Message
+from pilothouse.tracebacks import drop_frames
 from pilothouse.transports.concurrency import run_blocking
 
 log = logging.getLogger("pilothouse.driver")
@@ -114,7 +115,7 @@ class MessageBuffer:
                 await self._refill()
             elif self._ended:
                 if self._error is not None:
-                    raise self._error
+                    raise drop_frames(self._error)
                 return [], 0
             else:
                 if self._arrived is None:  # tasks that read together share the event

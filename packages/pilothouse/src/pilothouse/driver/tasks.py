@@ -14,6 +14,8 @@ from typing import Any
 import anyio
 
 from pilothouse.callbacks import is_in_callback
+from pilothouse.errors import PilothouseError
+from pilothouse.tracebacks import drop_frames
 from pilothouse.transports.concurrency import running_trio
 
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
@@ -92,6 +94,8 @@ class OwnedTask(ABC):
             with anyio.CancelScope() as self._scope:
                 if not self._stopped:
                     await self._run_owned()
+        except PilothouseError as error:  # the frames of this task say nothing to those who wait, and may hold keys
+            self.failure = self.failure or drop_frames(error)
         except Exception as error:  # noqa: BLE001 - for the tasks that wait for the end, not for the loop
             self.failure = self.failure or error
         finally:

@@ -28,7 +28,7 @@ from pilothouse.hooks.events import (
 from pilothouse.hooks.outputs import HookOutput, encode_output, make_refusal
 from pilothouse.protocol.control_frames import merge_hook_outputs
 from pilothouse.similar_names import find_similar_name
-from pilothouse.tracebacks import make_exc_info, user_function
+from pilothouse.tracebacks import make_exc_info
 from pilothouse.transports.discovery import parse_version
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ class HookMatcher(Struct, Generic[E], frozen=True):
     on_failure: OnFailure | None = None
     is_unlisted: bool = False
 
-    @user_function
     def __post_init__(self) -> None:
         given: Any = self.hooks
         hooks = tuple(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else (given,)

@@ -140,4 +140,18 @@ if TYPE_CHECKING:
 
 
 # Most runs need none of these.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "system_subtypes": (
+            "SYSTEM_SUBTYPES CommandsChangedMessage CompactBoundaryMessage CompactMetadata "
+            "ControlRequestProgressMessage ElicitationCompleteMessage FilesPersistedMessage HookProgressMessage "
+            "HookResponseMessage HookStartedMessage InformationalMessage LocalCommandOutputMessage "
+            "MemoryRecallMessage MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage "
+            "ModelRefusalFallbackMessage ModelRefusalNoFallbackMessage NotificationMessage PluginInstallMessage "
+            "SessionStateChangedMessage SessionTitleChangedMessage StopHookSummaryMessage TaskProgressMessage "
+            "TaskSummaryMessage ThinkingTokensMessage TurnDurationMessage TurnPreemptedMessage "
+            "UiInvalidateMessage WorkerShuttingDownMessage"
+        ),
+    },
+)

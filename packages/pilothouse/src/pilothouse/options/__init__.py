@@ -8,6 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.options.cli_settings import CliHook as CliHook
+from pilothouse.options.cli_settings import CliHookMatcher as CliHookMatcher
+from pilothouse.options.cli_settings import CliPermissions as CliPermissions
+from pilothouse.options.cli_settings import CliSandbox as CliSandbox
+from pilothouse.options.cli_settings import CliSandboxFilesystem as CliSandboxFilesystem
+from pilothouse.options.cli_settings import CliSandboxNetwork as CliSandboxNetwork
+from pilothouse.options.cli_settings import CliSettings as CliSettings
+from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.options import Options as Options
@@ -18,36 +26,33 @@ from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 from pilothouse.options.table import Option as Option
+from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
+from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
+from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt
+from pilothouse.options.value_structs import DisabledThinking as DisabledThinking
+from pilothouse.options.value_structs import EnabledThinking as EnabledThinking
+from pilothouse.options.value_structs import HttpServer as HttpServer
+from pilothouse.options.value_structs import Plugin as Plugin
+from pilothouse.options.value_structs import QuestionConfig as QuestionConfig
+from pilothouse.options.value_structs import RetryPolicy as RetryPolicy
+from pilothouse.options.value_structs import Sandbox as Sandbox
+from pilothouse.options.value_structs import SandboxFilesystem as SandboxFilesystem
+from pilothouse.options.value_structs import SandboxNetwork as SandboxNetwork
+from pilothouse.options.value_structs import SseServer as SseServer
+from pilothouse.options.value_structs import StdioServer as StdioServer
+from pilothouse.options.value_structs import SystemPromptFile as SystemPromptFile
+from pilothouse.options.value_structs import SystemPromptPreset as SystemPromptPreset
+from pilothouse.options.value_structs import ToolConfig as ToolConfig
+from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
 
 if TYPE_CHECKING:
-    from pilothouse.options.cli_settings import CliHook as CliHook
-    from pilothouse.options.cli_settings import CliHookMatcher as CliHookMatcher
-    from pilothouse.options.cli_settings import CliPermissions as CliPermissions
-    from pilothouse.options.cli_settings import CliSandbox as CliSandbox
-    from pilothouse.options.cli_settings import CliSandboxFilesystem as CliSandboxFilesystem
-    from pilothouse.options.cli_settings import CliSandboxNetwork as CliSandboxNetwork
-    from pilothouse.options.cli_settings import CliSettings as CliSettings
-    from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
     from pilothouse.options.isolation import IsolationReport as IsolationReport
     from pilothouse.options.isolation import isolation_report as isolation_report
-    from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
-    from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
-    from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt
-    from pilothouse.options.value_structs import DisabledThinking as DisabledThinking
-    from pilothouse.options.value_structs import EnabledThinking as EnabledThinking
-    from pilothouse.options.value_structs import HttpServer as HttpServer
-    from pilothouse.options.value_structs import Plugin as Plugin
-    from pilothouse.options.value_structs import QuestionConfig as QuestionConfig
-    from pilothouse.options.value_structs import RetryPolicy as RetryPolicy
-    from pilothouse.options.value_structs import Sandbox as Sandbox
-    from pilothouse.options.value_structs import SandboxFilesystem as SandboxFilesystem
-    from pilothouse.options.value_structs import SandboxNetwork as SandboxNetwork
-    from pilothouse.options.value_structs import SseServer as SseServer
-    from pilothouse.options.value_structs import StdioServer as StdioServer
-    from pilothouse.options.value_structs import SystemPromptFile as SystemPromptFile
-    from pilothouse.options.value_structs import SystemPromptPreset as SystemPromptPreset
-    from pilothouse.options.value_structs import ToolConfig as ToolConfig
-    from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
 
-# These are slow to create, and few queries need them.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+# Few programs need these.
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "isolation": "IsolationReport isolation_report",
+    },
+)

@@ -18,7 +18,7 @@ from pilothouse.options.settings import OptionSetters, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE, Option
 from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
-from pilothouse.tracebacks import user_class
+from pilothouse.tracebacks import hide_arguments, user_class
 
 
 @user_class
@@ -35,6 +35,7 @@ class Options(OptionValues):
 
     __slots__ = ()
 
+    @hide_arguments
     @show_options
     def __init__(self, **settings: Unpack[Settings]) -> None:
         values = {name: validate_value(name, value) for name, value in settings.items()}
@@ -44,11 +45,13 @@ class Options(OptionValues):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self._values), dict(self._origins))
 
+    @hide_arguments
     def with_(self, **changes: Unpack[Settings]) -> Options:
         """Return a copy with `changes`; this object stays the same."""
         return self.merge(Options.layer(**changes)) if changes else self
 
     @staticmethod
+    @hide_arguments
     def layer(**settings: Unpack[Settings]) -> Options:
         """Make a layer to merge onto others: like `Options`, but an option may need what only a lower layer has.
 
@@ -103,6 +106,7 @@ class Options(OptionValues):
         return render_env(self)
 
     @staticmethod
+    @hide_arguments
     def preset(name: PresetName, **settings: Unpack[Settings]) -> Options:
         """Return ready-made settings to start from: `Agent(Options.preset("read_only"), model="opus")`.
 

@@ -32,6 +32,7 @@ from pilothouse.options.table import (
     Target,
     TextFlag,
 )
+from pilothouse.options.value_structs import encode_agents, encode_mcp_servers, encode_sandbox
 from pilothouse.options.value_types import copy_value
 from pilothouse.options.values import OptionValues
 
@@ -52,7 +53,8 @@ _TABLE_ORDER = {name: place for place, name in enumerate(TABLE)}
 
 # Set by a Claude Code that runs this process; with them, a child refuses to start or takes itself for a nested one.
 _NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
-_ENCODED = ("agents", "mcp_servers", "sandbox")  # options that are stored as given
+# Of options that are stored as given.
+_ENCODERS = {"agents": encode_agents, "mcp_servers": encode_mcp_servers, "sandbox": encode_sandbox}
 
 
 def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +64,9 @@ def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
         values["setting_sources"] = []
         values["strict_mcp_config"] = True
         values.setdefault("persist_session", "session_store" in values)  # else it is deleted with the home
-    for name in _ENCODED:
+    for name, encode in _ENCODERS.items():
         if name in values and not isinstance(values[name], str):
-            from pilothouse.options import value_structs  # nested values are rare
-
-            values[name] = getattr(value_structs, f"encode_{name}")(values[name])
+            values[name] = encode(values[name])
     if values.get("mcp_servers") == {} and given["mcp_servers"]:  # all servers run in this process
         del values["mcp_servers"]
     if "sandbox" in values:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from pilothouse.options.table import TABLE, Option
 from pilothouse.options.value_types import copy_value
-from pilothouse.tracebacks import user_function
+from pilothouse.tracebacks import hide_arguments
 
 
 class Settings(TypedDict, total=False):
@@ -48,4 +48,4 @@ def _make_setter(option: Option) -> Callable[[Any, Any], Any]:
 # Most options are plain attributes, because a query reads thirty of them; containers are copied when they are read.
 for _name, _option in TABLE.items():
     setattr(OptionAttributes, _name, _option.default if _option.value_type.is_plain else _make_property(_name))
-    setattr(OptionSetters, _name, user_function(_make_setter(_option)))
+    setattr(OptionSetters, _name, hide_arguments(_make_setter(_option)))

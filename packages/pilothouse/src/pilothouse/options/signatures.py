@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SettingsSignature(inspect.Signature):
     """A signature that lists the options instead of `**settings`. Computed on first access."""
 
-    __slots__ = ("_function", "_returns")
+    __slots__ = ("_function",)
 
     @classmethod
-    def make_lazy(cls, function: Any, returns: Any = None) -> SettingsSignature:
-        """Make the signature of a function; `returns` is the return annotation, None: that of the function."""
+    def make_lazy(cls, function: Any) -> SettingsSignature:
+        """Make the signature of a function."""
         made = cls.__new__(cls)
-        made._function, made._returns = function, returns  # noqa: SLF001 - of this very class
+        made._function = function  # noqa: SLF001 - of this very class
         return made
-
-    def with_return(self, annotation: Any) -> SettingsSignature:
-        """Return the same signature with another return annotation."""
-        return self.make_lazy(self._function, annotation)
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("_parameters", "_return_annotation"):
@@ -37,8 +34,7 @@ class SettingsSignature(inspect.Signature):
         plain = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
         plain.__kwdefaults__, plain.__annotations__ = given.__kwdefaults__, given.__annotations__
         found = inspect.signature(plain)
-        returns = found.return_annotation if self._returns is None else self._returns
-        inspect.Signature.__init__(self, list(_replace_settings(found)), return_annotation=returns)
+        inspect.Signature.__init__(self, list(_replace_settings(found)), return_annotation=found.return_annotation)
         return getattr(self, name)
 
 
@@ -60,27 +56,20 @@ def _replace_settings(signature: inspect.Signature) -> Iterator[inspect.Paramete
             yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
     """Give the decorated function the signature of `original`, which it must accept when called."""
-    return partial(_set_signature, original=original)
+
+    def copy(counterpart: Any) -> Any:
+        returns = inspect.signature(counterpart).return_annotation
+        counterpart.__signature__ = inspect.signature(original).replace(return_annotation=returns)
+        return counterpart
+
+    return copy
 
 
 def copy_method_signature(
     original: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
     """Do the same as `copy_signature` for methods; `self` stays that of the decorated method."""
-    return partial(_set_signature, original=original)
-
-
-def _set_signature(counterpart: Any, original: Callable[..., Any]) -> Any:
-    own = inspect.signature(counterpart)
-    given = getattr(original, "__signature__", None)
-    if isinstance(given, SettingsSignature):  # copied without computing it, which is slow
-        counterpart.__signature__ = given.with_return(own.return_annotation)
-    else:
-        counterpart.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)
-    return counterpart
+    copy: Any = copy_signature(original)
+    return copy

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pilothouse.options import value_structs as structs
 from pilothouse.options import value_types as types
 from pilothouse.options.secrets import MASK
 from pilothouse.options.value_types import ValueType, redacted_repr
@@ -243,55 +244,44 @@ def _split_provider(value: str) -> Pieces:
 # Values with an inner structure
 
 
-def _load_late(name: str) -> Callable[..., Any]:
-    """Return a function of `value_structs`, which few queries need."""
-
-    def call(*args: Any) -> Any:
-        from pilothouse.options import value_structs
-
-        return getattr(value_structs, name)(*args)
-
-    return call
-
-
 _JSON = "JSON|@FILE"
 # Each: what is expected, reader, parser of text, placeholder in the help, static types, paths.
 # fmt: off
-_MODELS = ValueType("a model, or a list of models in the order to try", _load_late("read_models"), metavar="NAME",
+_MODELS = ValueType("a model, or a list of models in the order to try", structs.read_models, metavar="NAME",
     takes="str | Sequence[str]", gives="str | list[str]")
-_TOOLS = ValueType("a list of tool names, or 'default'", _load_late("read_tools"),
+_TOOLS = ValueType("a list of tool names, or 'default'", structs.read_tools,
     types.word_or({"default": "default"}.get, types.parse_list), "A,B",
     'Sequence[str] | Literal["default"] | Mapping[str, str]', "list[str] | str")
-_SKILLS = ValueType("a list of skill names, or 'all'", _load_late("read_skills"),
+_SKILLS = ValueType("a list of skill names, or 'all'", structs.read_skills,
     types.word_or({"all": "all"}.get, types.parse_list), "A,B", 'Sequence[str] | Literal["all"]', "list[str] | str")
-_ALIASES = ValueType("a mapping of tool names to tool names", _load_late("read_aliases"), types.parse_mapping, _JSON,
+_ALIASES = ValueType("a mapping of tool names to tool names", structs.read_aliases, types.parse_mapping, _JSON,
     "Mapping[str, str]", "dict[str, str]")
-_MAPPING = ValueType("a mapping with text keys", _load_late("read_json_object"), types.parse_mapping, _JSON,
+_MAPPING = ValueType("a mapping with text keys", structs.read_json_object, types.parse_mapping, _JSON,
     "Mapping[str, Any]", "dict[str, Any]")
-_CONFIG = ValueType("a mapping, or a path or JSON text", _load_late("read_config"),
+_CONFIG = ValueType("a mapping, or a path or JSON text", structs.read_config,
     types.word_or(types.find_mapping, str), "PATH|JSON", "Mapping[str, Any] | StrPath", "dict[str, Any] | str",
     types.resolve_config)
-_MCP_SERVERS = ValueType("a mapping of names to servers, or a path or JSON text", _load_late("read_servers"),
+_MCP_SERVERS = ValueType("a mapping of names to servers, or a path or JSON text", structs.read_servers,
     _CONFIG.parse, "PATH|JSON", "Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath", "dict[str, Any] | str",
     types.resolve_config)
-_AGENTS = ValueType("a mapping of names to agents", _load_late("read_agents"), types.parse_mapping, _JSON,
+_AGENTS = ValueType("a mapping of names to agents", structs.read_agents, types.parse_mapping, _JSON,
     "Mapping[str, AgentDefinition | Mapping[str, Any]]", "dict[str, Any]")
-_SANDBOX = ValueType("a Sandbox, or a mapping", _load_late("read_sandbox"), types.parse_mapping, _JSON,
+_SANDBOX = ValueType("a Sandbox, or a mapping", structs.read_sandbox, types.parse_mapping, _JSON,
     "Sandbox | Mapping[str, Any]", "Any")
-_TOOL_CONFIG = ValueType("a ToolConfig, or a mapping", _load_late("read_tool_config"), types.parse_mapping, _JSON,
+_TOOL_CONFIG = ValueType("a ToolConfig, or a mapping", structs.read_tool_config, types.parse_mapping, _JSON,
     "ToolConfig | Mapping[str, Any]", "ToolConfig")
-_RETRY = ValueType("a whole number of at least 0, or a RetryPolicy", _load_late("read_retry_policy"),
+_RETRY = ValueType("a whole number of at least 0, or a RetryPolicy", structs.read_retry_policy,
     types.word_or(types.find_mapping, types.parse_whole_number), "N|JSON", "RetryPolicy | int | Mapping[str, Any]",
     "RetryPolicy")
-_TASK_BUDGET = ValueType("a whole number of tokens of at least 1", _load_late("read_task_budget"), types.parse_count,
+_TASK_BUDGET = ValueType("a whole number of tokens of at least 1", structs.read_task_budget, types.parse_count,
     "N", "int | Mapping[str, int]", "int")
 _THINKING_CHOICE = ValueType("'adaptive', 'disabled', or an AdaptiveThinking, EnabledThinking or DisabledThinking",
-    _load_late("read_thinking"), types.word_or(types.find_mapping, str), "NAME|JSON", "ThinkingChoice", "Thinking")
+    structs.read_thinking, types.word_or(types.find_mapping, str), "NAME|JSON", "ThinkingChoice", "Thinking")
 _SYSTEM_PROMPT = ValueType("text, or a SystemPromptPreset, SystemPromptFile or CustomSystemPrompt",
-    _load_late("read_system_prompt"), takes="SystemPromptChoice", gives="SystemPrompt",
-    resolve_paths=_load_late("resolve_system_prompt"))
-_PLUGINS = ValueType("a list of paths or Plugins", _load_late("read_plugins"), types.parse_list, "PATH",
-    "Sequence[Plugin | StrPath | Mapping[str, Any]]", "list[Plugin]", _load_late("resolve_plugins"))
+    structs.read_system_prompt, takes="SystemPromptChoice", gives="SystemPrompt",
+    resolve_paths=structs.resolve_system_prompt)
+_PLUGINS = ValueType("a list of paths or Plugins", structs.read_plugins, types.parse_list, "PATH",
+    "Sequence[Plugin | StrPath | Mapping[str, Any]]", "list[Plugin]", structs.resolve_plugins)
 # fmt: on
 
 

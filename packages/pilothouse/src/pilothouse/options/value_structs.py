@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, StructMeta, field, structs
@@ -387,26 +387,64 @@ Reader = Callable[[Any], Any]
 S = TypeVar("S", bound=Struct)
 
 
-def _read_text(value: Any) -> str:
-    if not is_text(value):
+def _read_as(value: Any, kind: Any) -> Any:
+    """Return the wire form of a value of a type, which is an annotation of a struct above."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return _read_json_value(value)
+    if origin in (list, tuple):
+        return _list_of(partial(_read_as, kind=args[0]))(value)
+    if origin is dict:
+        return _mapping_of(partial(_read_as, kind=args[1]))(value)
+    if origin in (Union, UnionType):
+        return _read_one_of(value, [one for one in args if one is not type(None)])
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _read_fields(value, kind)
+    if kind is str and not is_text(value):
         raise InvalidValueError(value, "text")
-    return value
+    try:
+        return msgspec.convert(value, cast("Any", kind))
+    except msgspec.ValidationError:
+        raise InvalidValueError(value, _describe(kind)) from None
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", bool: "True or False"}
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(kind)))
+    return _WORDS.get(kind) or kind.__metadata__[0].description
+
+
+def _read_one_of(value: Any, kinds: list[Any]) -> Any:
+    if len(kinds) > 1 and StdioServer in kinds:
+        return _read_server(value)
+    faults: list[InvalidValueError] = []
+    for kind in kinds:
+        try:
+            return _read_as(value, kind)
+        except InvalidValueError as fault:
+            faults.append(fault)
+    # The alternative that got furthest is the intended one; otherwise list all alternatives.
+    deepest = max(faults, key=lambda fault: len(fault.path))
+    if len(faults) == 1 or deepest.path or deepest.message:
+        raise deepest
+    raise InvalidValueError(value, ", or ".join(fault.expected for fault in faults))
 
 
 def _read_json_value(value: Any) -> Any:
     """Return a copy of any JSON value."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str):
-        return _read_text(value)
-    if isinstance(value, float):
-        if not isfinite(value):
-            raise InvalidValueError(value, "a number that JSON can represent")
-        return value
     if isinstance(value, Mapping):
         return _mapping_of(_read_json_value)(value)
     if isinstance(value, list | tuple):
         return _list_of(_read_json_value)(value)
+    if isinstance(value, str):
+        return _read_as(value, str)
+    if isinstance(value, int | float):
+        if isinstance(value, float) and not isfinite(value):
+            raise InvalidValueError(value, "a number that JSON can represent")
+        return value
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError):
@@ -448,100 +486,41 @@ def _list_of(item: Reader) -> Reader:
     return read
 
 
-def _make_reader(annotation: Any) -> Reader:
-    origin, args = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
-        return _read_json_value
-    if annotation is str:
-        return _read_text
-    if origin in (list, tuple):
-        return _list_of(_make_reader(args[0]))
-    if origin is dict:
-        return _mapping_of(_make_reader(args[1]))
-    if origin in (Union, UnionType):
-        return _make_union_reader([one for one in args if one is not type(None)])
-    if isinstance(annotation, type) and issubclass(annotation, Struct):
-        return _struct_of(annotation)
-    if origin is Literal:
-        expected = "one of " + ", ".join(map(repr, args))
-    elif origin is Annotated:
-        expected = cast("str", cast("Any", annotation).__metadata__[0].description)
-    else:
-        expected = {int: "a whole number", bool: "True or False"}[annotation]
-
-    def read(value: Any) -> Any:
-        try:
-            return msgspec.convert(value, cast("Any", annotation))
-        except msgspec.ValidationError:
-            raise InvalidValueError(value, expected) from None
-
-    return read
+_list_fields = cache(structs.fields)
+"""The fields of a class with their evaluated types."""
 
 
-def _make_union_reader(annotations: list[Any]) -> Reader:
-    if len(annotations) > 1 and StdioServer in annotations:
-        return _read_server
-    readers = [_make_reader(one) for one in annotations]
-
-    def read(value: Any) -> Any:
-        faults: list[InvalidValueError] = []
-        for read_one in readers:
-            try:
-                return read_one(value)
-            except InvalidValueError as fault:
-                faults.append(fault)
-        # The alternative that got furthest is the intended one; otherwise list all alternatives.
-        deepest = max(faults, key=lambda fault: len(fault.path))
-        if len(faults) == 1 or deepest.path or deepest.message:
-            raise deepest
-        raise InvalidValueError(value, ", or ".join(fault.expected for fault in faults))
-
-    return read
-
-
-@cache
-def _struct_of(cls: type[Struct], *, is_closed: bool = False) -> Reader:
-    """Make a reader of instances of `cls`, and of mappings with its fields in either spelling.
+def _read_fields(value: Any, cls: type[Struct], *, is_closed: bool = False) -> dict[str, Any]:
+    """Read an instance of `cls`, or a mapping with its fields in either spelling, as a mapping.
 
     If `is_closed`, keys that are not fields are rejected, because they have no target.
     """
-    fields = structs.fields(cls)
-    hints = get_type_hints(cls, include_extras=True)
-    by_key = {
-        key: (one.encode_name, _make_reader(hints[one.name])) for one in fields for key in (one.name, one.encode_name)
-    }
+    fields = {key: one for one in _list_fields(cls) for key in (one.name, one.encode_name)}
     tag = {str(cls.__struct_config__.tag_field): cls.__struct_config__.tag} if cls.__struct_config__.tag else {}
-    expected = f"{'an' if cls.__name__[0] in 'AEIO' else 'a'} {cls.__name__}, or a mapping"
-
-    def read_field(key: str, value: Any) -> tuple[str, Any]:
-        if key in tag:
-            return key, tag[key]  # the choice of this class already checked it
-        if key in by_key:
-            name, read_value = by_key[key]
-            return name, _read_at(_format_step(key), read_value, value)
-        if is_closed:
-            names = ", ".join(repr(one.name) for one in fields)
+    if isinstance(value, cls):
+        given = {**tag, **structs.asdict(value)}
+    else:
+        article = "an" if cls.__name__[0] in "AEIO" else "a"
+        given = _mapping_of(lambda item: item, f"{article} {cls.__name__}, or a mapping")(value)
+    found: dict[str, Any] = {}
+    for key, inner in given.items():
+        if is_closed and key not in fields and key not in tag:
+            names = ", ".join(repr(one.name) for one in _list_fields(cls))
             raise InvalidValueError(key, path=_format_step(key), message=f"unknown field; known are {names}")
-        return key, _read_at(_format_step(key), _read_json_value, value)
-
-    def read(value: Any) -> dict[str, Any]:
-        is_struct = isinstance(value, cls)
-        given = structs.asdict(value) if is_struct else _mapping_of(lambda item: item, expected)(value)
-        found: dict[str, Any] = dict(tag) if is_struct else {}
-        found.update(read_field(key, inner) for key, inner in given.items() if inner is not None)
-        for one in fields:
-            if one.required and one.encode_name not in found:
-                others = (key for key in given if key not in by_key and key not in tag)
-                near = next((key for key in others if suggest_name(key, [one.name])), None)
-                hint = "" if near is None else f", and there is no key {near!r}; did you mean {one.name!r}?"
-                raise InvalidValueError(value, message=f"{one.name!r} is missing{hint}")
-        return found
-
-    return read
+        if inner is not None:
+            name, kind = (fields[key].encode_name, fields[key].type) if key in fields else (key, Any)
+            found[name] = tag.get(key) or _read_at(_format_step(key), partial(_read_as, kind=kind), inner)
+    for one in _list_fields(cls):
+        if one.required and one.encode_name not in found:
+            others = (key for key in given if key not in fields and key not in tag)
+            near = next((key for key in others if suggest_name(key, [one.name])), None)
+            hint = "" if near is None else f", and there is no key {near!r}; did you mean {one.name!r}?"
+            raise InvalidValueError(value, message=f"{one.name!r} is missing{hint}")
+    return found
 
 
 def _convert_to(cls: type[S], value: Any) -> S:
-    return msgspec.convert(_struct_of(cls, is_closed=True)(value), cls)
+    return msgspec.convert(_read_fields(value, cls, is_closed=True), cls)
 
 
 def _convert_tagged(value: Any, classes: Mapping[str, type[Struct]]) -> Any:
@@ -565,7 +544,7 @@ _SDK_SERVER_HINT = (
 def _read_server(value: Any) -> dict[str, Any]:
     """Read one MCP server: a struct, or a mapping whose `type` names its kind."""
     if isinstance(value, StdioServer | HttpServer):
-        return _check_url(_struct_of(type(value))(value))
+        return _check_url(_read_fields(value, type(value)))
     if not isinstance(value, Mapping):
         raise InvalidValueError(value, "a StdioServer, HttpServer or SseServer, or a mapping")
     given = cast("Mapping[str, Any]", value)
@@ -575,7 +554,9 @@ def _read_server(value: Any) -> dict[str, Any]:
     if "type" not in given and "url" in given:
         raise InvalidValueError(value, message="'type' is missing: 'http' or 'sse'")
     # Any other kind may be one that a newer CLI knows.
-    return _check_url(_struct_of(_SERVER_STRUCTS[kind])(given)) if kind in _SERVER_STRUCTS else _read_json_value(given)
+    return (
+        _check_url(_read_fields(given, _SERVER_STRUCTS[kind])) if kind in _SERVER_STRUCTS else _read_json_value(given)
+    )
 
 
 def _check_url(server: dict[str, Any]) -> dict[str, Any]:
@@ -606,7 +587,7 @@ def read_retry_policy(value: Any) -> RetryPolicy:
 def read_system_prompt(value: Any) -> Any:
     """Read text, a list of blocks, one of the three structs, or a mapping with their fields."""
     if isinstance(value, str):
-        return _read_text(value)
+        return _read_as(value, str)
     if isinstance(value, list | tuple):
         value = {"type": "custom", "prompt": cast("Any", value)}
     found = _convert_tagged(value, _PROMPT_STRUCTS)
@@ -649,9 +630,11 @@ def resolve_system_prompt(value: Any, directory: str) -> Any:
 
 def read_tool_config(value: Any) -> ToolConfig:
     """Read a struct, or a mapping with its fields. Unknown keys are errors: the fields become variables."""
-    found = _struct_of(ToolConfig, is_closed=True)(value)
+    found = _read_fields(value, ToolConfig, is_closed=True)
     if (inner := found.get("askUserQuestion")) is not None:
-        found["askUserQuestion"] = _read_at("ask_user_question", _struct_of(QuestionConfig, is_closed=True), inner)
+        found["askUserQuestion"] = _read_at(
+            "ask_user_question", partial(_read_fields, cls=QuestionConfig, is_closed=True), inner
+        )
     return msgspec.convert(found, ToolConfig)
 
 
@@ -768,14 +751,14 @@ def encode_mcp_servers(value: Any) -> dict[str, Any]:
 
 def encode_agents(value: Any) -> dict[str, Any]:
     """Return the value for `--agents`."""
-    return _mapping_of(_struct_of(AgentDefinition))(value)
+    return _read_as(value, dict[str, AgentDefinition])
 
 
 def encode_sandbox(value: Any) -> dict[str, Any]:
     """Return the value of `sandbox` in the settings of the CLI."""
-    return _struct_of(Sandbox)(value)
+    return _read_fields(value, Sandbox)
 
 
-read_aliases = _mapping_of(_read_text)
+read_aliases = partial(_read_as, kind=dict[str, str])
 read_agents = _copy_if(encode_agents)
 read_sandbox = _copy_if(encode_sandbox)

@@ -1,6 +1,6 @@
 """Types of option values: what is valid, how text is parsed, which copy is stored, and the error for an invalid value.
 
-Pure. `value_structs`, loaded on demand, has the values with fields. This module must not know option names. Error texts
+Pure. `value_structs` has the values with fields. This module must not know option names. Error texts
 never show secrets.
 """
 

@@ -37,4 +37,9 @@ if TYPE_CHECKING:
 
 
 # Loaded lazily: a query does not check its stream.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "validator": "StreamFault StreamFaultKind StreamValidator ValidationReport",
+    },
+)

@@ -13,17 +13,10 @@ import sys
 from importlib import import_module
 from typing import Any
 
-BLOCKING_NAMES = {
-    "Agent": "agent",
-    "Query": "queries",
-    "Session": "sessions",
-    "configure": "agent",
-    "default_agent": "agent",
-    "query": "agent",
-    "session": "agent",
-    "set_default_agent": "agent",
-}
-"""Names that differ from those of `pilothouse`, with their modules."""
+BLOCKING_NAMES = frozenset(
+    {"Agent", "Query", "Session", "configure", "default_agent", "query", "session", "set_default_agent"}
+)
+"""Names that differ from those of `pilothouse`."""
 
 # Not imported: Python has already loaded it as the parent package. Its table of names is the only one, so no name can
 # be missing here. Type checkers read `__init__.pyi`.
@@ -34,11 +27,13 @@ __all__ = list(_ROOT.__all__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name in BLOCKING_NAMES:
-        value = getattr(import_module(f"{__name__}.{BLOCKING_NAMES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.generated"), name)
     elif name in __all__:
         value = getattr(_ROOT, name)
     else:
-        raise _ROOT._make_error(__name__, name)  # noqa: SLF001
+        from pilothouse.hints import make_name_error  # only on the way to an error
+
+        raise make_name_error(__name__, name, __all__)
     globals()[name] = value
     return value
 

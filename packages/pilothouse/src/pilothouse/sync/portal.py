@@ -26,7 +26,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from pilothouse.callbacks import is_in_callback, start_callback
 from pilothouse.errors import SessionClosedError, UsageError
-from pilothouse.tracebacks import user_function
+from pilothouse.tracebacks import hide_arguments
 
 INTERRUPT_WAIT = 7.0
 """Seconds an interrupted call waits for its work to end. A process that ignores SIGTERM takes 5.3."""
@@ -292,7 +292,7 @@ class Portal:
                 f"this was started before a fork, in process {self._pid}, and stays there; make a new one here"
             )
 
-    @user_function
+    @hide_arguments
     def call(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],

@@ -34,7 +34,6 @@ from pilothouse.tools.input_schema import (
     make_input,
     read_signature,
 )
-from pilothouse.tracebacks import user_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,7 +255,6 @@ def tool(
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-@user_function
 def tool(function: Callable[..., Any] | None = None, /, *_other: Any, **settings: Any) -> Any:
     """Make a function a tool.
 
@@ -301,7 +299,6 @@ def tool(function: Callable[..., Any] | None = None, /, *_other: Any, **settings
     return functools.partial(Tool[..., Any], namespace=names, **settings)
 
 
-@user_function
 def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R], **settings: Any) -> Tool[P, R]:
     """Make a tool from its parts.
 

@@ -10,20 +10,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.transports.base import Delivery as Delivery
 from pilothouse.transports.base import ExitInfo as ExitInfo
 from pilothouse.transports.base import Health as Health
 from pilothouse.transports.base import HealthState as HealthState
 from pilothouse.transports.base import Transport as Transport
+from pilothouse.transports.base import TransportFactory as TransportFactory
+from pilothouse.transports.base import TransportFacts as TransportFacts
+from pilothouse.transports.base import TransportWrapper as TransportWrapper
 from pilothouse.transports.cli import CliTransport as CliTransport
 
 if TYPE_CHECKING:
-    from pilothouse.transports.base import Delivery as Delivery
-    from pilothouse.transports.base import TransportFactory as TransportFactory
-    from pilothouse.transports.base import TransportFacts as TransportFacts
-    from pilothouse.transports.base import TransportWrapper as TransportWrapper
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
 
 
 # Loaded lazily: a query needs no transport in memory.
-__getattr__, __dir__ = make_lazy_exports(__name__)
+__getattr__, __dir__ = make_lazy_exports(
+    __name__,
+    {
+        "memory": "MemoryPeer MemoryTransport",
+    },
+)
