@@ -6,7 +6,7 @@ What differs from them is in `wrappers.py`, and in the tables of `docs/blocking_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -37,6 +37,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, QueryState
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.client.sessions import SessionState
+from pilothouse.client.steering import LateWords, Steering, SteerTime
 from pilothouse.options import Options, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.permissions.asks import AskView
@@ -341,6 +342,35 @@ class Query(QueryWrapper[OutputT]):
         self._call(self._inner.start)
         return self
 
+    def steer(self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask") -> Steering:
+        """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
+
+        The model reads them with the results of the tools that run now, before its next step; the answer is part of
+        this query. Seen on Claude Code 2.1.332.
+
+        Args:
+            content: text, or content blocks.
+            when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
+                goes on with the words in another, so that the query has two results.
+            if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
+                on with them, in another turn. "return": take them back.
+
+        Returns:
+            A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for something
+            else than the model, that is "returned", and nothing was sent.
+
+        Raises:
+            UsageError: the query was not started, or cannot be steered; or words that cannot be a prompt.
+
+        Example::
+
+            with ph.query("Mend the tests") as query:
+                for message in query:
+                    if is_in_wrong_folder(message):
+                        await query.steer("Only in tests/unit, please")
+        """
+        return self._call(partial(self._inner.steer, content, when=when, if_late=if_late))
+
     def result(self) -> QueryResult[OutputT]:
         """Read to the end and return the whole answer; the same object every time.
 
@@ -546,13 +576,30 @@ class Session(SessionWrapper):
             )
         )
 
+    def steer(self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask") -> Steering:
+        """Give words to the turn that runs; see `Query.steer`. Without one, they are a query of their own.
+
+        Args:
+            content: as for `Query.steer`.
+            when: as for `Query.steer`.
+            if_late: as for `Query.steer`; "return" also when no turn runs.
+
+        Returns:
+            A `Steering`. If no turn ran, its `query` was started with the words: await or read it.
+
+        Raises:
+            SessionClosedError: the session was closed.
+            UsageError: words that cannot be a prompt.
+        """
+        return self._call(partial(self._inner.steer, content, when=when, if_late=if_late))
+
     def messages(self) -> MessageSubscription:
         """Subscribe to every message of the child from now on, across queries.
 
         This includes turns that the CLI starts by itself, and `StreamEvent`s if the session was made with
-        `partial_messages=True`. Iterate over the subscription; `close` ends it, and so does the end of the session. An
-        unread subscription makes the child wait, once 8 MiB are unread. When a new child has taken over after a crash,
-        there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
+        `partial_messages=True`. Iterate over the subscription; `close` ends it, and so does the end of the session.
+        Once 8 MiB are unread, the rest waits in a temporary file. When a new child has taken over after a crash, there
+        is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
         """
         return MessageSubscription(self._call(partial(call_on_loop, self._inner.messages)), self._portal)
 
