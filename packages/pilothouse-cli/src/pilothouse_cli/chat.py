@@ -35,6 +35,7 @@ from pilothouse_cli.failures import (
 )
 from pilothouse_cli.flags import ChatRequest
 from pilothouse_cli.install import start_local_model
+from pilothouse_cli.markdown_view import MarkdownView
 from pilothouse_cli.progress import (
     TRUNCATED_NOTE,
     ChatCosts,
@@ -242,7 +243,7 @@ class Chat:
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
         self._input = self._open_input()
-        screen.enable_formatting()
+        screen.show_answers_by(MarkdownView)
         self._prompter = TerminalPrompter(screen, self._input, self._interrupt, self._wait_until_printed)
         self._options = Options()
         self._printer: ChatProgressPrinter | None = None
