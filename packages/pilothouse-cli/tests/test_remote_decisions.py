@@ -92,7 +92,7 @@ async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
 
     screen: Any = SimpleNamespace(note=lambda text, *_: shown.append(text), end_text=lambda: None, idle=lambda: None)
     request: Any = SimpleNamespace(thinking=False, settings={}, prompt=None)
-    settings = client_settings("http://host.example", "t") | {"transport": httpx2.MockTransport(answer)}
+    settings: dict[str, Any] = client_settings("http://host.example", "t") | {"transport": httpx2.MockTransport(answer)}
     with anyio.fail_after(LIMIT):
         async with httpx2.AsyncClient(**settings) as client:
             assert await Chat(client, request, screen).run() == 0

@@ -77,6 +77,16 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
             )
 
 
+def make_usage(kind: type[Any]) -> str:
+    """Return the first line of the help of a command: its positional arguments, and [options] for the rest."""
+    words = [
+        f"[{one.metadata['metavar'] or one.name}]" if one.metadata.get("nargs") else one.metadata["metavar"] or one.name
+        for one in fields(kind)
+        if one.metadata.get("names") == ()
+    ]
+    return " ".join(["%(prog)s", "[options]", *words])
+
+
 def _add_argument(place: Any, name: str, settings: dict[str, Any]) -> None:
     names = settings.pop("names", ("--" + name.replace("_", "-"),))
     if settings.get("action") == "store_true":

@@ -19,9 +19,9 @@ from pilothouse.options.options import get_variable_name
 from pilothouse.options.table import describe_target
 from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
 from pilothouse.support import find_similar_name
-from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
+from pilothouse_cli.help_texts import get_flag
 from pilothouse_cli.screen import Screen
 from pilothouse_policy import effective_policy
 
