@@ -249,7 +249,7 @@ def test_help_lists_every_command_in_its_group(capsys: pytest.CaptureFixture[str
     groups = dict.fromkeys(command.group for command in COMMANDS.values())
     assert [*groups] == ["start", "talk", "run many", "serve", "look up"]
     reported = read_help(capsys, "--help")
-    sections = dict(section.partition(":\n")[::2] for section in reported.split("\n\n"))
+    sections = {section.partition(":\n")[0]: section for section in reported.split("\n\n")}
     for name, command in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(command.help)}$", sections[command.group], re.MULTILINE)
     assert "Exit codes: 0 done" in reported

@@ -189,7 +189,7 @@ class AskRun:
         return error
 
     async def _print_failure(self, error: Exception) -> int:
-        failure = explain_failure(error, f"ask --local {quote_question(self._prompt)}", self._options.cli)
+        failure = explain_failure(error, f"ask --local {quote_question(self._prompt)}", self._options)
         if self._request.verbose and isinstance(error, CLINotFoundError):
             for line in str(error).splitlines():
                 self._screen.note(line, "quiet")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from pilothouse.errors import Interrupted, PilothouseError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.support import Redactor, encode_json, secret_values
 from pilothouse_cli.ask import write_line
-from pilothouse_cli.failures import FAILED, describe_failure, report_failure
+from pilothouse_cli.failures import FAILED, describe_failure, explain_failure, report_failure
 from pilothouse_cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest
 from pilothouse_cli.install import start_local_model
 from pilothouse_cli.screen import CONTROL_CHARACTERS, Screen, Style
@@ -129,6 +130,8 @@ def _format_flag(name: str) -> str:
 class _FleetCommand(Generic[RequestT]):
     """One run of a command with a fleet. The first signal interrupts the fleet, the second one cancels."""
 
+    _local_command = "worker --local"
+
     def __init__(self, request: RequestT, screen: Screen) -> None:
         there = os.environ.get(JOURNAL_VARIABLE)
         self._request = replace(request, journal=request.journal or there or None)
@@ -145,7 +148,9 @@ class _FleetCommand(Generic[RequestT]):
         except (PilothouseError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            code = report_failure(self._screen, error, self._redact)
+            options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
+            failure = explain_failure(error, self._local_command, options)
+            code = report_failure(self._screen, failure, self._redact)
             self._advise(error)
             return code
 
@@ -407,6 +412,10 @@ PAGE_SIZE = 200
 
 
 class _BatchCommand(_FleetCommand[BatchRequest]):
+    @property
+    def _local_command(self) -> str:
+        return f"batch --local {shlex.quote(self._request.source)}"
+
     async def _execute(self) -> int:
         request = self._request
         if request.action == "status":

@@ -288,9 +288,8 @@ class Chat:
             self._screen.busy("starting Claude Code")
             await self.session.start()
         self._is_started = True
-        session = self.session.id or "the latest one here"
-        ways = "; /help, Ctrl-D leaves" if self._interactive else ""
-        self.print_line(f"{self.model_name()}, session {session}, in {self.directory()}{ways}", "quiet")
+        ways = "; /help lists the commands, Ctrl-D leaves" if self._interactive else ""
+        self.print_line(f"{self.model_name()} in {self.directory()}{ways}", "quiet")
         if self._interactive and self._request.prompt is None and _has_no_key(self.session):
             report_failure(self._screen, explain_missing_key(LOCAL_CHAT, self._options.cli))
 
@@ -499,7 +498,7 @@ class Chat:
     def _print_failure(self, error: Exception) -> None:
         """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
-        failure = explain_failure(error, LOCAL_CHAT, self._options.cli)
+        failure = explain_failure(error, LOCAL_CHAT, default_agent().options.merge(self._options))
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
             failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
         report_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))

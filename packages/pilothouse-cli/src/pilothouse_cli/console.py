@@ -7,6 +7,7 @@ the flags of that call. The host itself is that of `pilothouse serve`.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 import webbrowser
@@ -28,8 +29,7 @@ from pilothouse.errors import UsageError
 from pilothouse.options import Options
 from pilothouse.support import run_blocking
 from pilothouse_cli import serve
-from pilothouse_cli.doctor import check_credentials
-from pilothouse_cli.failures import explain_missing_key, report_failure
+from pilothouse_cli.failures import explain_missing_key, find_key, report_failure
 from pilothouse_cli.flags import DEFAULT_PORT, ConsoleRequest, ServeRequest
 from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_cli.screen import Screen
@@ -115,7 +115,9 @@ async def console(request: ConsoleRequest, screen: Screen) -> int:
             link = _show_link(url, token)
             if request.open:
                 pages.enter_context(open_in_browser(link))
-            if check_credentials(os.environ, Options()).status == "failed":
+            if (
+                sys.platform != "darwin" and find_key(os.environ, Options()) is None
+            ):  # there, a login is in the keychain
                 report_failure(screen, explain_missing_key("chat --local", request.cli))
             screen.note("the console runs until Ctrl-C", "quiet")
 

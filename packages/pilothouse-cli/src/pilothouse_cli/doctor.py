@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +39,7 @@ from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_ve
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
-from pilothouse_cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
+from pilothouse_cli.failures import FAILED, describe_failure, explain_missing_key, find_key, get_claude_directory
 from pilothouse_cli.flags import DoctorRequest
 from pilothouse_cli.screen import Screen, Style
 from pilothouse_remote import CommandTransport
@@ -118,40 +117,6 @@ def _check_claude_settings(context: DoctorContext) -> Iterator[CheckResult]:
     yield CheckResult(
         "settings of the CLI", "ok" if not there else "note", ", ".join(there) or "none in its usual places"
     )
-
-
-def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResult:
-    """Check whether there is a key or a login, without showing its value."""
-    variable = find_credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
-    if variable is not None:
-        return CheckResult("key", "ok", f"{variable} is set")
-    for name in ("api_key", "auth_token", "oauth_token", "provider"):
-        if getattr(options, name) is not None:
-            return CheckResult("key", "ok", f"the option {name} is set")
-    home = get_claude_directory(environ)
-    if (home / ".credentials.json").exists():
-        return CheckResult("key", "ok", f"no key in the environment; a login is stored in {home}")
-    if _has_key(home / "settings.json"):
-        return CheckResult("key", "ok", f"no key in the environment; {home / 'settings.json'} says where to get one")
-    if sys.platform == "darwin":
-        return CheckResult("key", "note", "no key in the environment; a login, if any, is in the keychain")
-    extra = "" if find_spec("xllamacpp") else ", which needs: pip install 'pilothouse[local]'"
-    advice = f"set ANTHROPIC_API_KEY, or run `claude` once to log in, or use --local{extra}"
-    return CheckResult("key", "failed", "no key in the environment and no login", advice)
-
-
-def _has_key(settings: Path) -> bool:
-    """Whether settings of the CLI contain a key, or a program that returns one."""
-    try:
-        text = settings.read_text("utf-8", "replace")
-    except OSError:
-        return False
-    return any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES))
-
-
-def get_claude_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of Claude Code's own settings and login."""
-    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
 
 
 def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
@@ -261,8 +226,8 @@ async def doctor(request: DoctorRequest, screen: Screen) -> int:
 def _print_result(result: CheckResult, screen: Screen) -> None:
     mark, style = _STATUS_MARKS[result.status]
     screen.note(f"{mark}  {result.what}: {result.detail}", style)
-    if result.advice:
-        screen.note(f"      {result.advice}", "quiet" if result.status in ("ok", "note") else "")
+    for line in result.advice.splitlines():
+        screen.note(f"      {line.strip()}", "quiet" if result.status in ("ok", "note") else "")
 
 
 def _format_summary(failed: Sequence[str], warned: int) -> str:
@@ -338,11 +303,17 @@ def _make_managed_result(used: str) -> CheckResult:
 
 
 def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
+    """Check whether there is a key or a login, without showing its value."""
     try:
         options = context.options()
     except PilothouseError:
         options = Options()  # an earlier check has reported the error
-    return [check_credentials(os.environ, options)]
+    if (found := find_key(os.environ, options)) is not None:
+        return [CheckResult("key", "ok", found)]
+    if sys.platform == "darwin":
+        return [CheckResult("key", "note", "no key in the environment; a login, if any, is in the keychain")]
+    ways = explain_missing_key("chat --local", options.cli).advice
+    return [CheckResult("key", "failed", "no key in the environment and no login", "\n".join(ways))]
 
 
 async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]:
