@@ -330,15 +330,15 @@ def format_seconds(value: float) -> str:
 
 JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 STDIN = "-"
-PROMPT_FIELDS = ("prompt", "key", "options")
 
 
-class PromptLine(Struct, frozen=True):
-    """One prompt of the file, with the key of its run and the options of this run alone."""
+class PromptLine(Struct, forbid_unknown_fields=True):
+    """One prompt of the file, with the key of its run (or its id) and the options of this run alone."""
 
-    key: str
-    prompt: str | list[Any]
-    options: Mapping[str, Any]
+    prompt: Any
+    key: Any = msgspec.UNSET
+    id: Any = msgspec.UNSET
+    options: dict[str, Any] | None = None
 
 
 class PromptFile:
@@ -383,23 +383,19 @@ class PromptFile:
 
     def _parse_line(self, number: int, line: bytes) -> PromptLine:
         try:
-            value: Any = msgspec.json.decode(line) if self._is_json else line.decode().strip()
+            asked = msgspec.json.decode(line, type=PromptLine | str) if self._is_json else line.decode().strip()
         except (ValueError, UnicodeError) as error:
             raise self._make_error(number, f"it cannot be read: {error}") from error
-        given = cast("dict[str, Any]", value) if isinstance(value, dict) else {"prompt": value}
-        if unknown := sorted(set(given) - {*PROMPT_FIELDS, "id"}):
-            raise self._make_error(number, f"{unknown[0]!r} is none of {', '.join(map(repr, PROMPT_FIELDS))}")
+        asked = PromptLine(asked) if isinstance(asked, str) else asked
         try:
-            prompt = validate_prompt(given.get("prompt"))
-            options: Any = given.get("options") or {}
-            if not isinstance(options, dict):
-                raise self._make_error(number, '"options" is an object with options by name')
-            settings = validate_settings(cast("dict[str, Any]", options), is_persistent=self._is_persistent)
-            name = given.get("key", given.get("id"))
-            default = digest_prompt(prompt, settings) if self._is_persistent else str(number)
-            return PromptLine(default if name is None else validate_key(name), prompt, settings)
+            asked.prompt = validate_prompt(asked.prompt)
+            asked.options = validate_settings(asked.options, is_persistent=self._is_persistent)
+            default = digest_prompt(asked.prompt, asked.options) if self._is_persistent else str(number)
+            name = asked.id if asked.key is msgspec.UNSET else asked.key
+            asked.key = default if name is msgspec.UNSET else validate_key(name)
         except UsageError as error:
-            raise error if str(error).startswith(self._name) else self._make_error(number, str(error)) from error
+            raise self._make_error(number, str(error)) from error
+        return asked
 
     def _make_error(self, number: int, words: str) -> UsageError:
         return UsageError(f"{self._name}, line {number}: {words}")
@@ -502,8 +498,8 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
     def _make_options(self, prompt: PromptLine) -> Mapping[str, Any]:
         """Return the options of one run. A worker lacks this command's agent, so its options go with the run."""
         if self._request.enqueue or not self._request.concurrency:
-            return {**self._request.settings, **prompt.options}
-        return prompt.options
+            return {**self._request.settings, **(prompt.options or {})}
+        return prompt.options or {}
 
     async def _print_status(self) -> int:
         async with self._open_journal() as journal:
