@@ -88,7 +88,7 @@ def test_the_round_trip_reads_nothing_of_this_place(doctor: Doctor, real_cli: st
     (home / ".claude" / "settings.json").write_text("{ broken")
     found = doctor.findings("--cli", real_cli, ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL="http://127.0.0.1:1")
     assert found["round trip"][0]["status"] == "ok"
-    assert found["settings of the CLI"][0]["detail"] == str(home / ".claude" / "settings.json")
+    assert found["settings files"][0]["detail"].startswith(str(home / ".claude" / "settings.json"))
     assert sorted(path.name for path in (home / ".claude").iterdir()) == ["settings.json"]
 
 
@@ -103,7 +103,7 @@ def test_mistakes_in_settings_files_are_shown(doctor: Doctor, real_cli: str, tmp
     good = {"permissions": {"deny": ["Bash"]}, "hooks": hooks, "apiKeyHelper": f"touch {canary}"}
     (project / "settings.json").write_text(json.dumps(good))
     [found] = doctor.findings(**env)["settings files"]
-    assert (found["status"], found["detail"]) == ("ok", "Claude Code takes all that is in them")
+    assert (found["status"], found["detail"]) == ("ok", f"Claude Code takes all that is in {project / 'settings.json'}")
     (config / "settings.json").write_text(json.dumps({"permissions": {"deny": ["Bash"]}, "cleanupPeriodDays": "x"}))
     dropped = {**good, "permissions": {"deny": ["Bash(", "Read (x)"]}, "hooks": {"PreToolUs": hooks["SessionStart"]}}
     (project / "settings.json").write_text(json.dumps(dropped))

@@ -49,8 +49,6 @@ CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
 FILES_PER_QUERY = 6
 """Descriptors of a running process: three pipes, its exit, and a few more during the start."""
-MEMORY_PER_CHILD = 450 * 1000 * 1000
-"""Maximum bytes of a Claude Code process that does not work on large files."""
 MIN_OPEN_FILES = 1024
 OLD_PIN_DAYS = 45
 """Days after which the pinned version counts as old: Claude Code is released several times a week."""
@@ -101,28 +99,9 @@ def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
             yield CheckResult("variables", "warning", f"{name} is not known and does nothing", advice)
 
 
-def _check_claude_settings(context: DoctorContext) -> Iterator[CheckResult]:
-    """List the files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
-    home = get_claude_directory(os.environ)
-    here = Path.cwd()
-    files = (
-        home / "settings.json",
-        here / ".claude" / "settings.json",
-        here / ".claude" / "settings.local.json",
-        here / ".mcp.json",
-        here / "CLAUDE.md",
-        Path("/etc/claude-code/managed-settings.json"),
-    )
-    there = [str(file) for file in files if file.exists()]
-    yield CheckResult(
-        "settings of the CLI", "ok" if not there else "note", ", ".join(there) or "none in its usual places"
-    )
-
-
 def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
-    """Check limits of this system: open files, memory, space for temporary files and for the cache."""
+    """Check limits of this system: open files, space for temporary files and for the cache."""
     yield from _check_open_files()
-    yield from _check_memory()
     yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
     yield _check_directory("cache", cache_root(), INSTALLED_BYTES, f"{CACHE_VARIABLE} names another directory")
 
@@ -140,24 +119,6 @@ def _check_open_files() -> Iterator[CheckResult]:
     few = soft < MIN_OPEN_FILES
     advice = f"ulimit -n raises it, to {hard if hard != resource.RLIM_INFINITY else 'any number'}" if few else ""
     yield CheckResult("open files", "warning" if few else "ok", detail, advice)
-
-
-def _check_memory() -> Iterator[CheckResult]:
-    if not hasattr(os, "sysconf") or not {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
-        return
-    free = _read_available_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    children = free // MEMORY_PER_CHILD
-    detail = f"{free / 1e9:.1f} GB available, enough for about {children} children of Claude Code at once"
-    yield CheckResult("memory", "ok" if children else "warning", detail)
-
-
-def _read_available_memory() -> int | None:
-    """Return Linux's estimate of memory available without swapping; free memory would exclude the page cache."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _check_directory(what: str, path: Path, needed: int, advice: str) -> CheckResult:
@@ -348,7 +309,8 @@ async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]
     skipped = [file for file, _ in errors]
     for source, file in there.items():
         found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer.raw, skipped))
-    return found or [CheckResult(name, "ok", "Claude Code takes all that is in them")]
+    listed = ", ".join(map(str, there.values()))
+    return found or [CheckResult(name, "ok", f"Claude Code takes all that is in {listed}")]
 
 
 async def _ask_settings(executable: str, config_dir: str) -> EffectiveSettings:
@@ -454,11 +416,10 @@ async def _check_far_side(context: DoctorContext) -> Iterable[CheckResult]:
     return [_make_version_result(where, version, "claude")]
 
 
-_FAR_CHECKS = (_check_program, _check_configuration, _check_claude_settings, _check_far_side)
+_FAR_CHECKS = (_check_program, _check_configuration, _check_far_side)
 _CHECKS: tuple[Callable[[DoctorContext], Iterable[CheckResult] | Awaitable[Iterable[CheckResult]]], ...] = (
     _check_program,
     _check_configuration,
-    _check_claude_settings,
     _check_cli,
     _check_settings_files,
     _check_login,
