@@ -402,7 +402,6 @@ class PromptFile:
 
 
 MAX_LISTED_FAILURES = 10
-WATCH_SECONDS = 1.0
 PAGE_SIZE = 200
 """Number of runs that are read at a time; each has an answer."""
 
@@ -504,12 +503,6 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
     async def _print_status(self) -> int:
         async with self._open_journal() as journal:
             found = await journal.status()
-            while self._request.watch and found.left:
-                self._screen.note(format_status(found))
-                before = found
-                while found == before:
-                    await anyio.sleep(WATCH_SECONDS)
-                    found = await journal.status()
             failed = await journal.rows("failed", 0, MAX_LISTED_FAILURES)
         if self._request.json:
             write_line(msgspec.json.encode(msgspec.to_builtins(found)))

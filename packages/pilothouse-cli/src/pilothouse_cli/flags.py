@@ -363,7 +363,6 @@ class SessionListRequest:
 @request
 class ListRequest(SessionListRequest):
     limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
-    offset: int = flag("leave out the newest N", "N", 0, type=parse_count)
 
 
 @request
@@ -389,7 +388,6 @@ class ShowRequest(SessionRequest):
     thinking: bool = flag("also what the model thought", default=False)
     whole: bool = flag("also what compactions have replaced by summaries", default=False)
     limit: int | None = flag("at most so many (default: all)", "N", type=parse_count)
-    offset: int = flag("leave out the first N messages", "N", 0, type=parse_count)
     json: bool = flag("print JSON", default=False)
 
 
@@ -580,7 +578,6 @@ class BatchRequest(FleetRequest):
     output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
     enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
     json: bool = flag("status: print one JSON object", default=False)
-    watch: bool = flag("status: again and again, until nothing is left", default=False)
     journal: str | None = flag(f"keep all runs there, and continue with them {_DEFAULT_JOURNAL}", _JOURNAL)
 
     @property

@@ -30,6 +30,7 @@ class MarkdownView:
     def __init__(self, out: TextIO) -> None:
         self._console = Console(file=out, force_terminal=True, highlight=False)
         self._text = ""
+        self._next_check = 0  # length of the text at which its blocks are looked for again: not for every line
         self._live: Live | None = None
 
     def feed(self, piece: str) -> None:
@@ -45,9 +46,14 @@ class MarkdownView:
                 redirect_stderr=False,
             )
             self._live.start()
-        if "\n" in piece and (start := _find_last_block(self._text)):
-            lines = self._text.splitlines(keepends=True)
-            done, self._text = "".join(lines[:start]), "".join(lines[start:])
+        if "\n" in piece and len(self._text) >= self._next_check:
+            self._print_finished_blocks()
+            self._next_check = len(self._text) + len(self._text) // 50
+
+    def _print_finished_blocks(self) -> None:
+        if start := _find_last_block(self._text):
+            lines = self._text.split("\n")  # as the parser counts them
+            done, self._text = "\n".join(lines[:start]), "\n".join(lines[start:])
             self._console.print(SegmentLines(self._render(done), new_lines=True))
             self._console.line()
 
@@ -57,7 +63,7 @@ class MarkdownView:
             self._live.stop()
             self._live = None
             self._console.print(SegmentLines(self._render(self._text), new_lines=True), end="")
-            self._text = ""
+            self._text, self._next_check = "", 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield SegmentLines(self._render(self._text)[-(console.height - 1) :], new_lines=True)
