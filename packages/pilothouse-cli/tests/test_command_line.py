@@ -251,7 +251,7 @@ def test_help_lists_every_command_in_its_group(capsys: pytest.CaptureFixture[str
     reported = read_help(capsys, "--help")
     sections = {section.partition(":\n")[0]: section for section in reported.split("\n\n")}
     for name, command in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(command.help)}$", sections[command.group], re.MULTILINE)
+        assert re.search(rf"^  {name} +{re.escape(command.summary)}$", sections[command.group], re.MULTILINE)
     assert "Exit codes: 0 done" in reported
 
 
@@ -265,7 +265,7 @@ def test_help_is_in_the_words_of_a_shell(
     assert reported.startswith(f"usage: pilothouse {command} [options]")
     python = re.findall(r"\[\]|\b[A-Z][a-z]+[A-Z]\w+|\b(?:None|True|False)\b|`\w+_\w*`", reported)
     assert set(python) <= {"JetBrains", "OpenAI", "WebSocket"}
-    examples = reported.partition("examples")[2]
+    examples = reported.partition("Examples")[2]
     assert not [line for line in reported.removesuffix(examples).splitlines() if len(line) > 80]
 
 

@@ -12,6 +12,7 @@ import sys
 from argparse import Action, Namespace
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import cleandoc
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +24,7 @@ from pilothouse.options import TABLE, Option, value_types
 from pilothouse.options.value_types import InvalidValueError, make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
-from pilothouse_cli.help_texts import EXAMPLES, OVERVIEW, SHOWN_OPTIONS, HelpFormatter, describe_option, get_flag
+from pilothouse_cli.help_texts import OVERVIEW, SHOWN_OPTIONS, HelpFormatter, describe_option, get_flag
 
 if TYPE_CHECKING:
     from pilothouse_cli.screen import Screen
@@ -184,12 +185,13 @@ def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, 
     commands = parser.add_subparsers(prog=PROGRAM, dest="command", metavar="COMMAND", help=listed)
     below: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():
+        text, head, examples = cleandoc(command.request.__doc__ or "").replace("%", "%%").partition("\nExamples")
         below[name] = commands.add_parser(
             name,
-            help=command.help,
+            help=command.summary,
             usage=flags.make_usage(command.request),
-            description=command.description or f"{command.help[:1].upper()}{command.help[1:]}.",
-            epilog=EXAMPLES.get(name),
+            description=text,
+            epilog=(head + examples).strip(),
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
@@ -206,7 +208,7 @@ def _list_commands() -> str:
     width = max(map(len, COMMANDS)) + 2
     groups = groupby(COMMANDS.items(), key=lambda item: item[1].group)
     return "\n\n".join(
-        "\n".join([f"{group}:", *(f"  {name:<{width}}{command.help}" for name, command in commands)])
+        "\n".join([f"{group}:", *(f"  {name:<{width}}{command.summary}" for name, command in commands)])
         for group, commands in groups
     )
 
@@ -293,92 +295,42 @@ class Command:
     """One command.
 
     Args:
-        request: the class of its request, with its flags.
+        request: the class of its request, with its flags; its docstring is the help.
         run: its function, as "module.function" of this package: a command imports nothing of the others.
         group: the title under which the list of commands has it.
-        help: one line for that list.
-        description: the first lines of its help; without one the line.
         has_answer: whether standard output is for its answer alone.
     """
 
     request: type[Any]
     run: str
     group: str
-    help: str
-    description: str = ""
     has_answer: bool = True
+
+    @property
+    def summary(self) -> str:
+        """One line for the list of commands."""
+        return cleandoc(self.request.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 _START, _TALK, _MANY, _SERVE, _LOOK = "start", "talk", "run many", "serve", "look up"
 
 COMMANDS: dict[str, Command] = {
-    "demo": Command(
-        flags.DemoRequest, "demo.demo", _START, "show what it does; needs no key",
-        "Show what pilothouse does, with the real Claude Code and without a key.", has_answer=False,
-    ),
-    "doctor": Command(
-        flags.DoctorRequest, "doctor.doctor", _START, "check that everything is there",
-        "Check Claude Code, the key or login, the configuration, the limits of this system, and ask Claude Code one "
-        "question with a scripted model. Ends with 0 if nothing failed, else with 1.",
-        has_answer=False,
-    ),
-    "install-cli": Command(
-        flags.InstallRequest, "install.install", _START, "install the tested Claude Code, for pilothouse alone",
-        "Install the version of Claude Code that this pilothouse is tested with, into its cache, with your own npm or "
-        "pip. If it is there already, nothing is fetched.",
-        has_answer=False,
-    ),
-    "completion": Command(
-        flags.CompletionRequest, "arguments.show_completion", _START, "complete commands in your shell",
-        "Print the script with which a shell completes commands, flags, choices and files.",
-    ),
-    "compat": Command(
-        flags.CompatRequest, "compat.run_compat", _START, "run a program for claude-agent-sdk, unchanged",
-        "Run a Python program that was written for claude-agent-sdk, unchanged: its imports get pilothouse, also "
-        "below packages that depend on claude-agent-sdk.",
-    ),
-    "ask": Command(flags.AskRequest, "ask.ask", _TALK, "ask one question and stream the answer"),
-    "chat": Command(
-        flags.ChatRequest, "chat.chat", _TALK, "talk with Claude Code in the terminal",
-        "Talk with Claude Code in the terminal: one conversation, many prompts.",
-    ),
-    "batch": Command(
-        flags.BatchRequest, "batch.batch", _MANY, "run many prompts, a few at a time, and survive crashes",
-        "Run every prompt of a file, a few at a time. With a journal a run that has ended is never repeated.",
-    ),
-    "worker": Command(
-        flags.WorkerRequest, "batch.worker", _MANY, "execute the runs of a journal",
-        "Execute the runs of a journal, also those that other processes add later, a few at a time.",
-    ),
-    "console": Command(
-        flags.ConsoleRequest, "console.console", _SERVE, "see and steer all sessions in the browser",
-        "Print one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until "
-        "Ctrl-C, or joins the one that runs already.",
-    ),
-    "serve": Command(
-        flags.ServeRequest, "serve.serve", _SERVE, "own sessions for clients elsewhere",
-        "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while no client is "
-        "attached, and their messages are kept.",
-    ),
-    "acp": Command(
-        flags.AcpRequest, "acp.acp", _SERVE, "be the agent of an editor: Zed, JetBrains, Neovim",
-        "Speak the Agent Client Protocol on standard input and output; an editor starts this. Options given here "
-        "apply to all its sessions.",
-    ),
-    "sessions": Command(
-        flags.SessionsRequest, "sessions.sessions", _LOOK, "list, show, search, change and count sessions",
-        "What Claude Code keeps of its sessions on this machine. No Claude Code is started.",
-    ),
-    "options": Command(
-        flags.OptionsRequest, "options.show_options", _LOOK, "list the options, explain one, or show what is set here",
-        "List the options of a query, explain one, or show what is set here and where.", has_answer=False,
-    ),
-    "replay": Command(
-        flags.ReplayRequest, "replay.replay", _LOOK, "show a recorded run",
-        "Show a recorded run as the command would have shown it: answers on standard output, prompts, tools and the "
-        "closing line on standard error. Nothing is started. Ends as the run did.",
-    ),
-}  # fmt: skip
+    "demo": Command(flags.DemoRequest, "demo.demo", _START, has_answer=False),
+    "doctor": Command(flags.DoctorRequest, "doctor.doctor", _START, has_answer=False),
+    "install-cli": Command(flags.InstallRequest, "install.install", _START, has_answer=False),
+    "completion": Command(flags.CompletionRequest, "arguments.show_completion", _START),
+    "compat": Command(flags.CompatRequest, "compat.run_compat", _START),
+    "ask": Command(flags.AskRequest, "ask.ask", _TALK),
+    "chat": Command(flags.ChatRequest, "chat.chat", _TALK),
+    "batch": Command(flags.BatchRequest, "batch.batch", _MANY),
+    "worker": Command(flags.WorkerRequest, "batch.worker", _MANY),
+    "console": Command(flags.ConsoleRequest, "console.console", _SERVE),
+    "serve": Command(flags.ServeRequest, "serve.serve", _SERVE),
+    "acp": Command(flags.AcpRequest, "acp.acp", _SERVE),
+    "sessions": Command(flags.SessionsRequest, "sessions.sessions", _LOOK),
+    "options": Command(flags.OptionsRequest, "options.show_options", _LOOK, has_answer=False),
+    "replay": Command(flags.ReplayRequest, "replay.replay", _LOOK),
+}
 
 
 def find_command(request: object) -> Command:

@@ -1,6 +1,6 @@
-"""The texts of `--help`: the groups of commands, examples, and the options of a query in the words of a shell.
+"""The help of the options of a query, in the words of a shell, and how help is laid out.
 
-Owns how help is laid out. `arguments` has the commands, `flags` the texts of their own flags.
+`flags` has the texts of the commands and of their own flags.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(filled)
 
 
-OVERVIEW = """examples:
+OVERVIEW = """Examples:
   pilothouse demo
   pilothouse chat
   pilothouse ask "What does this project do?"
@@ -93,115 +93,3 @@ OVERVIEW = """examples:
 pilothouse COMMAND --help tells more. Exit codes: 0 done, 1 failed, 2 wrong usage or no Claude Code to run,
 124 timeout, 130 Ctrl-C, 141 standard output was closed.
 """
-EXAMPLES = {
-    "acp": """Standard output is for the protocol alone. With --remote, --cwd is the directory on the host.
-
-examples (what the editor runs):
-  pilothouse acp
-  pilothouse acp --model opus --permission-mode plan
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse acp --remote wss://host.example --cwd /srv/project
-""",
-    "ask": """The answer goes to standard output and nothing else does: tool runs, retries and the closing line go to
-standard error. Keys are read from the environment alone (ANTHROPIC_API_KEY and the like).
-
-examples:
-  pilothouse ask "Explain this repository"
-  git diff | pilothouse ask "Review this change"
-  pilothouse ask --allowed-tools "Read,Bash(git log:*)" --max-turns 10 "What changed last week?"
-  pilothouse ask --json --json-schema @invoice.schema.json "Read invoice.txt" | jq .structured
-  pilothouse ask --resume 1f0c… "And now in French"
-""",
-    "batch": """A prompts file has a prompt a line: with the suffix .jsonl a JSON string, or an object with "prompt"
-and, if need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
---output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
-
-  status         show how many runs are in each state; changes nothing
-  results        write the ended runs of the journal; changes nothing
-  resume         continue the unfinished runs of the journal
-  retry-failed   repeat the failed runs
-
-With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, now or later. With
---concurrency 0 the worker executes them too, and this command waits for the results.
-
-Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once. The exit code
-is 0 if every run succeeded.
-
-examples:
-  pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
-  pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
-  pilothouse batch prompts.jsonl --enqueue --journal runs.db
-  pilothouse batch resume --journal runs.db -o out.jsonl
-""",
-    "chat": """In the conversation, /help lists the commands; those of Claude Code work too. A tool that needs
-permission is asked about: once, for the session, or deny. Ctrl-C stops the answer, a second one leaves.
-
-When standard input is not a terminal, each of its lines is a prompt, answers go to standard output, and no question
-is asked: give --allowed-tools or --permission-mode.
-
-examples:
-  pilothouse chat
-  pilothouse chat --model opus "Explain this repository"
-  pilothouse chat --continue
-  printf '%%s\\n' "My name is Alice." "What is my name?" | pilothouse chat
-""",
-    "compat": """examples:
-  pilothouse compat run app.py --its-own-flag
-  pilothouse compat run -m my_package
-  PYTHONPATH="$(pilothouse compat path)" pytest
-""",
-    "completion": """examples:
-  pilothouse completion bash > ~/.local/share/bash-completion/completions/pilothouse
-  pilothouse completion zsh > "${fpath[1]}/_pilothouse"
-  pilothouse completion fish > ~/.config/fish/completions/pilothouse.fish
-""",
-    "console": """The link contains the token: whoever has it can run commands as you. The token comes from
---token-file, else from PILOTHOUSE_HOST_TOKEN; else a new one is made. If port 8750 is in use, a free one is taken.
-
-examples:
-  pilothouse console
-  pilothouse console --root ~/work --open
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse console --join http://127.0.0.1:8750
-""",
-    "demo": """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
-environment. Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies
-a command, and a permission is asked, in a temporary directory; what the model says there is scripted.
-""",
-    "install-cli": """Claude Code is Anthropic's own software under its own terms. The download is checked against a
-pinned digest. Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another
-cache.
-
-examples:
-  pilothouse install-cli
-  pilothouse install-cli --check || echo "not the tested version"
-  "$(pilothouse install-cli --path)" --version
-""",
-    "serve": """The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once.
-SIGTERM and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
-
-examples:
-  pilothouse serve
-  pilothouse serve --root ~/work --max-sessions 8
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse serve --port 8750 --name pilot.example.com
-  pilothouse serve --openai --map gpt-4o=sonnet   # base URL http://127.0.0.1:8750/v1, API key: the token
-""",
-    "sessions": """A session is named by its id, or by the first characters of it.
-
-examples:
-  pilothouse sessions
-  pilothouse sessions search --all "connection reset"
-  pilothouse sessions show 1f0c
-  pilothouse sessions export 1f0c --format html --output session.html
-  pilothouse sessions usage --all --since 2026-11-01 --json
-""",
-    "worker": """`pilothouse batch FILE --enqueue` adds runs. Options of a query given here apply to runs that do not
-set them. A journal has one worker; whoever may write its file decides what is executed. A line for each run goes to
-standard error.
-
-SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and the next worker continues
-them; twice: at once. It ends with 1 if the journal was lost, the budget is spent, or no run can succeed.
-
-examples:
-  pilothouse worker --journal runs.db
-  pilothouse worker --journal runs.db --until-empty --concurrency 4 --model haiku
-""",
-}
