@@ -115,9 +115,8 @@ async def console(request: ConsoleRequest, screen: Screen) -> int:
             link = _show_link(url, token)
             if request.open:
                 pages.enter_context(open_in_browser(link))
-            if (
-                sys.platform != "darwin" and find_key(os.environ, Options()) is None
-            ):  # there, a login is in the keychain
+            # On macOS, a login is in the keychain.
+            if sys.platform != "darwin" and find_key(os.environ, Options()) is None:
                 report_failure(screen, explain_missing_key("chat --local", request.cli))
             screen.note("the console runs until Ctrl-C", "quiet")
 
