@@ -33,7 +33,7 @@ from pilothouse.support import Redactor, encode_json, secret_values
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.failures import FAILED, describe_failure, explain_failure, report_failure
 from pilothouse_cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest
-from pilothouse_cli.install import start_local_model
+from pilothouse_cli.install import apply_local_model
 from pilothouse_cli.screen import CONTROL_CHARACTERS, Screen, Style
 from pilothouse_cli.terminal import SIGNAL_BASE, forward_signals
 from pilothouse_fleet import (
@@ -181,13 +181,10 @@ class _FleetCommand(Generic[RequestT]):
 
     async def _apply_local_model(self, stack: AsyncExitStack) -> None:
         """With --local, start the embedded model, and add its settings to the request."""
-        if not self._request.local:
-            return
-        if self._request.settings.get("model") is not None:
-            raise UsageError("--local brings its own model: omit --model")
-        given = Options(**cast("Settings", self._request.settings))
-        options = await start_local_model(default_agent().options.merge(given), stack, self._screen)
-        self._request = replace(self._request, settings=options.merge(given).as_dict())
+        if self._request.local:
+            given = Options(**cast("Settings", self._request.settings))
+            options = await apply_local_model(given, stack, self._screen)
+            self._request = replace(self._request, settings=options.as_dict())
 
     @contextmanager
     def _handle_signals(self) -> Generator[None]:

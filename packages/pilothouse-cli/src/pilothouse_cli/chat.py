@@ -34,7 +34,7 @@ from pilothouse_cli.failures import (
     report_failure,
 )
 from pilothouse_cli.flags import ChatRequest
-from pilothouse_cli.install import start_local_model
+from pilothouse_cli.install import apply_local_model
 from pilothouse_cli.markdown_view import MarkdownView
 from pilothouse_cli.progress import (
     TRUNCATED_NOTE,
@@ -305,10 +305,7 @@ class Chat:
             more |= {"can_use_tool": self._can_use_tool, "on_question": asker.on_question, "on_plan": asker.on_plan}
         own = make_run_options(self._request, self._screen, more)
         default_agent().session(own)  # mistakes are reported before anything is fetched
-        if not self._request.local:
-            return own
-        options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        return (await start_local_model(options, stack, self._screen)).merge(own)
+        return await apply_local_model(own, stack, self._screen) if self._request.local else own
 
     def _open_input(self) -> ChatInput:
         if self._terminal is None:
