@@ -36,11 +36,8 @@ HELP = (
 async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
     """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code."""
     url, token = find_link(request.remote or "", os.environ)
-    try:
-        async with httpx2.AsyncClient(**client_settings(url, token)) as client:
-            return await RemoteChat(client, request, screen).run()
-    except httpx2.TransportError as error:
-        raise UsageError(f"--remote: no host answers at {url}: {error}") from None
+    async with httpx2.AsyncClient(**client_settings(url, token)) as client:
+        return await RemoteChat(client, request, screen).run()
 
 
 class RemoteChat:
@@ -75,7 +72,10 @@ class RemoteChat:
         return 0
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        return read_body(await self._client.request(method, path, json=body))
+        try:
+            return read_body(await self._client.request(method, path, json=body))
+        except httpx2.TransportError as error:
+            raise UsageError(f"--remote: no host answers at {self._client.base_url}: {error}") from None
 
     async def _open_session(self) -> dict[str, Any]:
         wanted = self._request.settings.get("resume")
