@@ -146,9 +146,6 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "pilothouse_doors.acp.agent": {
         "has a transport that is not supported": "test_acp.py::test_what_is_refused",
     },
-    "pilothouse_cli.arguments": {
-        "the journal cannot be written": "test_host_journal.py::test_files_that_cannot_be_the_journal"
-    },
     "pilothouse.client.supervisor": {
         "cannot change in a session": "test_controls.py::test_what_cannot_change_is_refused_at_once",
         "cannot be set for one query": "session/test_query_settings.py::test_what_no_query_can_have_for_itself",

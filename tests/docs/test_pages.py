@@ -29,7 +29,7 @@ import pilothouse as ph
 from pilothouse.options import TABLE
 from pilothouse.provision.pinned_files import model_path
 from pilothouse_cli.arguments import parse
-from pilothouse_native.configuration import parse_command_line as read_flags
+from pilothouse_native.flags import parse_arguments as read_flags
 from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, ToolUse, frames
 
 README = ROOT / "README.md"
@@ -210,7 +210,7 @@ def test_commands_are_right(page: Path, directory: Path) -> None:
                 except SystemExit as ended:
                     pytest.fail(f"{page.name}: {line!r} is refused ({ended.code})")
             case ["pilothouse-agent", *arguments]:
-                assert read_flags(arguments), line
+                assert read_flags(arguments, ROOT), line
             case ["python", "-m", "pilothouse.provision", *parts]:
                 assert set(parts) <= {"cli", "model"}, line
             case ["make", target]:

@@ -260,7 +260,7 @@ def test_without_key_and_login_three_ways_are_offered(pilothouse: Command) -> No
         True
     ] * 3
     assert with_key.code == 1
-    assert "set ANTHROPIC_API_KEY" in one_line(with_key)
+    assert "is not logged in, although ANTHROPIC_API_KEY is set: check that" in one_line(with_key)
 
 
 # -- forms of output ---------------------------------------------------------------------------------------------------

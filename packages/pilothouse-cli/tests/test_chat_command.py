@@ -45,7 +45,7 @@ def test_lines_of_a_pipe_are_prompts_and_answers_go_to_standard_output(pilothous
     assert (ran.code, ran.out) == (0, "One.\nTwo.\nThree.\n")
     assert [p if isinstance(p, str) else p[0]["text"] for p in call.prompts] == ["zero", "one", "two \\"]
     first, *_, last = ran.err.splitlines()
-    assert first.startswith("the default model, session ")
+    assert first.startswith("the default model in /")
     assert "all: $0." in ran.err
     assert f" -m pilothouse chat --resume {frames.SESSION_ID} --cli {fake.path}" in last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from command_process import LIMIT_S, PATH, Command
 
 from pilothouse.options import TABLE, Options, Plugin
-from pilothouse_cli.arguments import parse, parse_value
+from pilothouse_cli.arguments import COMMANDS, parse, parse_value
 from pilothouse_cli.flags import AskRequest, DemoRequest
+from pilothouse_cli.help_texts import get_flag
 
 # One text for each type of options that a command line can set, and the value it must become.
 VALUES = {
@@ -173,7 +175,7 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
         (("serve", "--prot", "9000"), "unrecognized arguments: --prot; did you mean --port?"),
         (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
-        (("xyz",), "there is no command 'xyz'; the commands are acp, ask, batch, chat"),
+        (("xyz",), "there is no command 'xyz'; the commands are demo, doctor, install-cli"),
         (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
         (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
         (
@@ -219,7 +221,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "completed"),
     [
         (["se"], {"serve", "sessions"}),
-        (["ask", "--max-t"], {"--max-turns"}),
+        (["ask", "--max-t"], {"--max-thinking-tokens", "--max-turns"}),
         (["sessions", "sho"], {"show"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["replay", "run"], {"run.jsonl", "runs"}),
@@ -236,14 +238,41 @@ def test_bash_completes(pilothouse: Command, tmp_path: Path, words: list[str], c
     assert (set(done.stdout.split()), done.stderr) == (completed, "")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])
-def test_help_shows_examples_and_every_flag(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def read_help(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     with pytest.raises(SystemExit) as ended:
-        parse(args)
-    reported = capsys.readouterr().out
+        parse(list(args))
     assert ended.value.code == 0
-    assert "pilothouse" in reported
-    if args[0] == "ask":
-        assert "examples:" in reported
-        assert "exit codes:" in reported
-        assert TABLE["max_turns"].doc.split(".")[0] in " ".join(reported.split())
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = dict.fromkeys(command.group for command in COMMANDS.values())
+    assert [*groups] == ["start", "talk", "run many", "serve", "look up"]
+    reported = read_help(capsys, "--help")
+    sections = {section.partition(":\n")[0]: section for section in reported.split("\n\n")}
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(command.summary)}$", sections[command.group], re.MULTILINE)
+    assert "Exit codes: 0 done" in reported
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_in_the_words_of_a_shell(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with_options = "settings" in COMMANDS[command].request.__dataclass_fields__
+    reported = read_help(capsys, command, "--help-all" if with_options else "--help")
+    assert reported.startswith(f"usage: pilothouse {command} [options]")
+    python = re.findall(r"\[\]|\b[A-Z][a-z]+[A-Z]\w+|\b(?:None|True|False)\b|`\w+_\w*`", reported)
+    assert set(python) <= {"JetBrains", "OpenAI", "WebSocket"}
+    examples = reported.partition("Examples")[2]
+    assert not [line for line in reported.removesuffix(examples).splitlines() if len(line) > 80]
+
+
+def test_every_option_of_a_query_is_behind_help_all(capsys: pytest.CaptureFixture[str]) -> None:
+    usual, whole = read_help(capsys, "ask", "--help"), read_help(capsys, "ask", "--help-all")
+    assert "--max-turns" in usual
+    assert "--max-line-bytes" not in usual
+    for option in TABLE.values():
+        flag = get_flag(option)
+        assert flag is None or flag in whole or f"--no-{flag[2:]}" in whole

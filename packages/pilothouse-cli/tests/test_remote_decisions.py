@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from pilothouse.errors import UsageError
-from pilothouse_cli.chat_on_host import BlockingHostClient, RemoteChat, make_decision
+from pilothouse_cli.chat_on_host import RemoteChat, make_decision
 from pilothouse_cli.console import find_link
+from pilothouse_cli.host_client import client_settings
 
 LIMIT = 10
 PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"tool_name": "Bash", "input": {}}}
@@ -60,7 +62,7 @@ def test_a_host_needs_an_address_and_a_token(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(UsageError, match="no console runs here"):
         find_link("", {"PILOTHOUSE_HOST_TOKEN": "t"})
     with pytest.raises(UsageError, match="expected an address"):
-        BlockingHostClient("h:1", "t")
+        client_settings("h:1", "t")
 
 
 @pytest.mark.anyio
@@ -69,15 +71,18 @@ async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
     followed: dict[str, str | None] = {}
     shown: list[str] = []
 
-    class Client:
-        def call(self, method: str, path: str, body: Any = None) -> Any:
-            return {"asks": [], "events_from": 7} if path == "/v1/asks" else {"id": "s1"}
+    async def stream_asked() -> AsyncIterator[bytes]:
+        ask = {**PERMISSION, "id": "a1", "session": "s1", "title": "Allow Bash?"}
+        yield f"id: 8\nevent: asked\ndata: {json.dumps(ask)}\n\n".encode()
+        await anyio.sleep_forever()
 
-        def stream(self, path: str, last: str | None) -> Iterator[tuple[str, str, Any]]:
-            followed[path] = last
-            if path == "/v1/events":
-                yield "8", "asked", {**PERMISSION, "id": "a1", "session": "s1", "title": "Allow Bash?"}
-            connected.wait(LIMIT)
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path.endswith("/events"):
+            followed[path] = request.headers.get("last-event-id")
+            content = stream_asked() if path == "/v1/events" else b""
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
+        return httpx2.Response(200, json={"asks": [], "events_from": 7} if path == "/v1/asks" else {"id": "s1"})
 
     class Chat(RemoteChat):
         async def _read_line(self) -> str | None:
@@ -85,12 +90,10 @@ async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
                 await anyio.sleep(0.01)
             return None
 
-    connected = threading.Event()
     screen: Any = SimpleNamespace(note=lambda text, *_: shown.append(text), end_text=lambda: None, idle=lambda: None)
     request: Any = SimpleNamespace(thinking=False, settings={}, prompt=None)
+    settings: dict[str, Any] = client_settings("http://host.example", "t") | {"transport": httpx2.MockTransport(answer)}
     with anyio.fail_after(LIMIT):
-        try:
-            assert await Chat(cast("Any", Client()), request, screen).run() == 0
-        finally:
-            connected.set()
+        async with httpx2.AsyncClient(**settings) as client:
+            assert await Chat(client, request, screen).run() == 0
     assert (followed["/v1/events"], shown[1]) == ("7", "? Allow Bash?")

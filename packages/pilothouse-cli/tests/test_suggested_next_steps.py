@@ -12,6 +12,7 @@ from command_process import Command
 from places import CORE, ROOT
 
 from pilothouse_cli.failures import get_own_command
+from pilothouse_testing import FakeCLI, frames
 
 
 def program(directory: Path) -> Path:
@@ -75,3 +76,16 @@ def test_make_and_the_command_use_one_cache(tmp_path: Path) -> None:
     shown = subprocess.run(["make", "-n", "demo"], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
     assert shown.endswith(".venv/bin/pilothouse demo\n")
     assert "PILOTHOUSE_CACHE" not in shown
+
+
+def test_a_batch_without_a_key_names_the_same_three_ways(pilothouse: Command, tmp_path: Path) -> None:
+    output, prompts = "Not logged in · Please run /login", tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\nthree\nfour\n")
+    with FakeCLI() as fake:
+        for _ in range(4):
+            closing = frames.result(output, is_error=True)
+            fake.turn(frames.init(), frames.assistant(output, error="authentication_failed"), closing)
+        ran = pilothouse.run("batch", str(prompts), "--cli", fake.path)
+    assert ran.code == 1
+    for way in ("neither a key nor a login", "export ANTHROPIC_API_KEY=", "log in once", f"batch --local {prompts}"):
+        assert way in ran.err

@@ -534,7 +534,7 @@ def test_the_addresses_of_a_host(url: str, path: str, wire: str, monkeypatch: py
         HostConversations(url)
     monkeypatch.setenv("PILOTHOUSE_HOST_TOKEN", TOKEN)
     made = HostConversations(url)
-    assert (made._client._path, HostAddress.parse(made._wire).url) == (path, wire)
+    assert (made._client.base_url.path.rstrip("/"), HostAddress.parse(made._wire).url) == (path, wire)
 
 
 async def test_without_the_library_the_command_says_which_python_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

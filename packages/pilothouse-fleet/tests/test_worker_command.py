@@ -149,17 +149,6 @@ def test_results_come_page_by_page(run: Any, fake: FakeCLI, monkeypatch: pytest.
     assert len(run("batch", "results", "--journal", "runs.db")[1].splitlines()) == 5
 
 
-def test_status_is_watched_until_nothing_is_left(run: Any, fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse_cli.batch.WATCH_SECONDS", 0.02)
-    run("batch", prompts(2), "--enqueue", "--journal", "runs.db")
-    with started("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty"):
-        code, out, err = run("batch", "status", "--watch", "--journal", "runs.db")
-    assert (code, out) == (0, "")
-    first, *_, last = err.splitlines()
-    assert first.startswith("0 succeeded, 0 failed, 2 queued")
-    assert last.startswith("2 succeeded, 0 failed, $0.00")
-
-
 def test_what_the_fleet_warns_of_is_shown_once_and_without_a_key() -> None:
     notes = io.StringIO()
     log = logging.getLogger("pilothouse.fleet")

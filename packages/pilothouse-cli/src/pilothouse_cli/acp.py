@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import httpx2
 import msgspec
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, from_dict
-from pilothouse_cli.chat_on_host import BlockingHostClient
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import AcpRequest
+from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_cli.screen import Screen
 from pilothouse_remote import on_host
 from pilothouse_remote.messages import DEFAULT_PATH
@@ -53,16 +54,16 @@ class HostConversations:
         parts = urlsplit(address)
         path = parts.path.rstrip("/").removesuffix(DEFAULT_PATH)
         self._wire = urlunsplit(parts._replace(path=f"{path}{DEFAULT_PATH}"))
-        self._client = BlockingHostClient(address, self._token)
+        self._client = httpx2.Client(**client_settings(address, self._token))
 
     def _get(self, path: str) -> Any:
         return self._call("GET", path)
 
     def _call(self, method: str, path: str) -> Any:
         try:
-            return self._client.call(method, path)
-        except OSError as error:
-            raise UsageError(f"--remote: no host answers: {error.strerror or error}") from None
+            return read_body(self._client.request(method, path))
+        except httpx2.TransportError as error:
+            raise UsageError(f"--remote: no host answers: {error}") from None
 
     def list_newest(self, cwd: str | None, offset: int, limit: int) -> Sequence[SessionInfo]:
         """List conversations, the newest first; the directories of the editor are not those of the host."""

@@ -12,6 +12,8 @@ import sys
 from argparse import Action, Namespace
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import cleandoc
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +24,7 @@ from pilothouse.options import TABLE, Option, value_types
 from pilothouse.options.value_types import InvalidValueError, make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
+from pilothouse_cli.help_texts import OVERVIEW, SHOWN_OPTIONS, HelpFormatter, describe_option, get_flag
 
 if TYPE_CHECKING:
     from pilothouse_cli.screen import Screen
@@ -129,23 +132,6 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 PROGRAM = "pilothouse"
 USAGE_ERROR = 2
 
-# Options that the help shows, in groups. All other options with a text form have a flag as well.
-_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("model", ("model", "fallback_model", "effort")),
-    ("limits", ("max_turns", "max_budget_usd", "timeout", "idle_timeout")),
-    ("prompt and output", ("system_prompt", "append_system_prompt", "json_schema")),
-    ("tools", ("tools", "allowed_tools", "disallowed_tools", "permission_mode", "mcp_servers")),
-    ("conversation", ("resume", "continue_conversation", "fork_session", "session_id")),
-    ("place", ("cwd", "add_dirs", "cli")),
-)  # fmt: skip
-# The claude command has this name already, or pilothouse uses it for something else.
-_SPELLING = {
-    "add_dirs": "--add-dir",
-    "continue_conversation": "--continue",
-    "mcp_servers": "--mcp-config",
-    "thinking": "--thinking-mode",
-}
-
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports an error in one line, with a pointer to the help."""
@@ -159,7 +145,7 @@ class CommandParser(argparse.ArgumentParser):
 def parse(argv: list[str] | None) -> Any:
     """Parse the command line; `None` means that of this process. Returns a request, such as `AskRequest`."""
     words = _add_default_action(sys.argv[1:] if argv is None else argv)
-    parser, below = _build_parsers()
+    parser, below = _build_parsers(show_all="--help-all" in words)
     if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         parser.error(explain_wrong_command(words[0], COMMANDS))
     asked, rest = parser.parse_known_args(words)
@@ -185,51 +171,68 @@ def _add_default_action(words: list[str]) -> list[str]:
     return ["sessions", "list", *words[1:]] if lists else words
 
 
-def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
+def _build_parsers(*, show_all: bool = False) -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
     parser = CommandParser(
         prog=PROGRAM,
-        description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s COMMAND [options]",
+        description="Steer Claude Code, the claude command-line agent: ask, chat, run many prompts, serve. Unofficial.",
+        epilog=f"{_list_commands()}\n\n{OVERVIEW}",
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}", help="show the version")
+    listed = None if show_all else argparse.SUPPRESS  # the epilog lists them by group; completion needs them here
+    commands = parser.add_subparsers(prog=PROGRAM, dest="command", metavar="COMMAND", help=listed)
     below: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():
+        text, head, examples = cleandoc(command.request.__doc__ or "").replace("%", "%%").partition("\nExamples")
         below[name] = commands.add_parser(
             name,
-            help=command.help,
-            usage=command.usage,
-            description=command.description,
-            epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            help=command.summary,
+            usage=flags.make_usage(command.request),
+            description=text,
+            epilog=(head + examples).strip(),
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
         flags.add_flags(below[name], command.request)
         if "settings" in command.request.__dataclass_fields__:
-            _add_settings(below[name])
+            _add_settings(below[name], show_all=show_all)
         if command.request is flags.SessionsRequest:
             _add_session_actions(below[name])
     return parser, below
 
 
+def _list_commands() -> str:
+    """List the commands by group, a line each."""
+    width = max(map(len, COMMANDS)) + 2
+    groups = groupby(COMMANDS.items(), key=lambda item: item[1].group)
+    return "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {name:<{width}}{command.summary}" for name, command in commands)])
+        for group, commands in groups
+    )
+
+
 def _add_session_actions(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     for name, (text, kind) in flags.SESSION_ACTIONS.items():
-        flags.add_flags(actions.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}."), kind)
+        described = f"{text[:1].upper()}{text[1:]}."
+        below = actions.add_parser(name, help=text, description=described, formatter_class=HelpFormatter)
+        flags.add_flags(below, kind)
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, *, show_all: bool) -> None:
+    """Add the flags of the options of a query, in the groups of their table."""
+    parser.add_argument("--help-all", action="help", help="show this help with every option of a query")
     parser.add_argument(
         "--transport",
         dest=_OPTION_DEST + "transport",
         type=flags.parse_transport,
         default=argparse.SUPPRESS,
-        metavar="record:FILE|replay:FILE|native|ws://HOST:PORT|ssh:HOST|podman:IMAGE|pod:NAME",
-        help="record the run in a file; answer from one, with neither Claude Code nor a model; ask the Messages API "
-        "without Claude Code; run on a host, whose token is in PILOTHOUSE_HOST_TOKEN; or run Claude Code over ssh, in "
-        "a container that has this directory as /work, or in a pod",
+        metavar="KIND",
+        help="where it runs: record:FILE records the run in a file; replay:FILE answers from one; native asks the "
+        "Messages API without Claude Code; ws://HOST:PORT runs on a host, whose token is in PILOTHOUSE_HOST_TOKEN; "
+        "ssh:HOST, podman:IMAGE, docker:IMAGE (with this directory as /work) and pod:NAME run Claude Code there",
     )
     parser.add_argument(
         "--set",
@@ -237,40 +240,27 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=parse_assignment,
         metavar="NAME=VALUE",
-        help="any other option of pilothouse; lists as A,B, mappings as JSON",
+        help="any other option, as `pilothouse options` lists them; lists as A,B, mappings as JSON",
     )
-    shown = set[str]()
-    for title, names in _GROUPS:
+    for title, options in groupby(TABLE.values(), key=lambda option: option.group):
         group = parser.add_argument_group(title)
-        shown.update(names)
-        for name in names:
-            _add_option(group, TABLE[name], TABLE[name].doc)
-    for option in TABLE.values():
-        if option.name not in shown:
-            _add_option(parser, option, None)
+        for option in options:
+            if (flag := get_flag(option)) is not None:
+                shown = show_all or option.name in SHOWN_OPTIONS
+                text = describe_option(option).replace("%", "%%") if shown else argparse.SUPPRESS
+                _add_option(group, option, flag, text)
 
 
-def get_flag(option: Option) -> str | None:
-    """Return the flag of `pilothouse ask` for an option; None for keys, and for options without a text form."""
-    if option.secret or option.value_type.parse is None:
-        return None
-    return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
-
-
-def _add_option(group: Any, option: Option, doc: str | None) -> None:
-    flag = get_flag(option)
-    if flag is None:
-        return
-    common: dict[str, Any] = {
-        "dest": _OPTION_DEST + option.name,
-        "default": argparse.SUPPRESS,
-        "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
-    }
-    if option.value_type is value_types.BOOL:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+def _add_option(group: Any, option: Option, flag: str, text: str) -> None:
+    common: dict[str, Any] = {"dest": _OPTION_DEST + option.name, "default": argparse.SUPPRESS}
+    if option.value_type is value_types.BOOL:  # the help shows the one that changes something
+        for name, value in ((flag, True), (f"--no-{flag[2:]}", False)):
+            shown = text if value is not bool(option.default) else argparse.SUPPRESS
+            group.add_argument(name, action="store_const", const=value, help=shown, **common)
     else:
         action = "extend" if option.value_type is value_types.PATHS else "store"
-        group.add_argument(flag, action=action, type=_make_reader(option), metavar=option.value_type.metavar, **common)
+        metavar = option.value_type.metavar
+        group.add_argument(flag, action=action, type=_make_reader(option), metavar=metavar, help=text, **common)
 
 
 def _make_reader(option: Option) -> Any:
@@ -305,250 +295,42 @@ class Command:
     """One command.
 
     Args:
-        request: the class of its request, with its flags.
+        request: the class of its request, with its flags; its docstring is the help.
         run: its function, as "module.function" of this package: a command imports nothing of the others.
-        help: one line for the list of commands.
-        description: the first lines of its help.
-        epilog: the last lines of its help.
-        usage: the first line of its help, if argparse would make a long one.
+        group: the title under which the list of commands has it.
         has_answer: whether standard output is for its answer alone.
     """
 
     request: type[Any]
     run: str
-    help: str
-    description: str
-    epilog: str | None = None
-    usage: str | None = None
+    group: str
     has_answer: bool = True
 
+    @property
+    def summary(self) -> str:
+        """One line for the list of commands."""
+        return cleandoc(self.request.__doc__ or "").partition("\n")[0].rstrip(".")
 
-_EPILOG = """examples:
-  pilothouse demo
-  pilothouse chat
-  pilothouse ask "What does this project do?"
-  pilothouse ask --local "What is the capital of France?"
-"""
-_ASK_EPILOG = """The answer goes to standard output and nothing else does: tool runs, retries and the closing line go to
-standard error. Keys are read from the environment alone (ANTHROPIC_API_KEY and the like).
 
-examples:
-  pilothouse ask "Explain this repository"
-  git diff | pilothouse ask "Review this change"
-  pilothouse ask --allowed-tools "Read,Bash(git log:*)" --max-turns 10 "What changed last week?"
-  pilothouse ask --json --json-schema @invoice.schema.json "Read invoice.txt" | jq .structured
-  pilothouse ask --resume 1f0c… "And now in French"
-  pilothouse ask --set betas=context-1m-2025-08-07 --set bare=true "Hello"
-
-exit codes:
-  0 answered    1 the run failed    2 wrong usage, or no Claude Code to run
-  124 timeout   130 Ctrl-C          141 standard output was closed
-"""
-_CHAT_EPILOG = """In the conversation, /help lists the commands: /model, /mode, /cost, /status, /fork, /clear, /resume,
-/exit; those of Claude Code work too. A tool that needs permission is asked about: once, for the session, or deny.
-
-Ctrl-C stops the answer, a second one leaves; Ctrl-D leaves. When standard input is not a terminal, each of its lines
-is a prompt, answers go to standard output, and no question is asked: give --allowed-tools or --permission-mode.
-
-examples:
-  pilothouse chat
-  pilothouse chat --model opus "Explain this repository"
-  pilothouse chat --continue
-  pilothouse chat --resume 1f0c…
-  printf '%s\\n' "My name is Alice." "What is my name?" | pilothouse chat
-
-exit codes:
-  0 left by its user; every piped line was answered    otherwise as `pilothouse ask`
-"""
-_BATCH_EPILOG = """A prompts file has a prompt a line: with the suffix .jsonl a JSON string, or an object with "prompt"
-and, if need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
---output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
-
-  status         show the number of runs in the journal by state; changes nothing
-  results        write the ended runs of the journal; changes nothing
-  resume         continue the unfinished runs of the journal
-  retry-failed   repeat the failed runs
-
-With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, now or later. With
---concurrency 0 the worker executes them too, and this command waits for the results.
-
-Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once.
-
-examples:
-  pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
-  pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
-  pilothouse batch prompts.jsonl --enqueue --journal runs.db
-  pilothouse batch status --journal runs.db
-  pilothouse batch results --journal runs.db -o out.csv
-  pilothouse batch resume --journal runs.db -o out.jsonl
-
-exit codes:
-  0 every run succeeded    1 some failed or are left    2 wrong usage    130 Ctrl-C
-"""
-_ACP_EPILOG = """Standard output is for the protocol alone. With --remote, --cwd is the directory on the host.
-
-examples (what the editor runs):
-  pilothouse acp
-  pilothouse acp --model opus --permission-mode plan
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse acp --remote wss://host.example --cwd /srv/project
-
-exit codes:
-  0 the editor has left    1 failed    2 wrong usage    130 Ctrl-C
-"""
-_COMPAT_EPILOG = """examples:
-  pilothouse compat run app.py --its-own-flag
-  pilothouse compat run -m my_package
-  PYTHONPATH="$(pilothouse compat path)" pytest
-"""
-_COMPLETION_EPILOG = """examples:
-  pilothouse completion bash > ~/.local/share/bash-completion/completions/pilothouse
-  pilothouse completion zsh > "${fpath[1]}/_pilothouse"
-  pilothouse completion fish > ~/.config/fish/completions/pilothouse.fish
-"""
-_DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
-environment. Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
-command, and a permission is asked, in a temporary directory; what the model says there is scripted.
-"""
-_INSTALL_EPILOG = """Claude Code is Anthropic's own software under its own terms. The download is checked against a
-pinned digest. Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
-
-examples:
-  pilothouse install-cli
-  pilothouse install-cli --check || echo "not the tested version"
-  "$(pilothouse install-cli --path)" --version
-
-exit codes:
-  0 it is there    1 it is not, or does not work here    130 Ctrl-C
-"""
-_SERVE_EPILOG = """\
-The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once.
-SIGTERM and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
-
-examples:
-  pilothouse serve
-  pilothouse serve --root ~/work --max-sessions 8
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse serve --port 8750 --name pilot.example.com
-  pilothouse serve --openai --map gpt-4o=sonnet   # base URL http://127.0.0.1:8750/v1, API key: the token
-
-exit codes:
-  0 ended in order    1 the journal cannot be written    2 wrong usage, or the address or the journal is taken
-"""
-_CONSOLE_EPILOG = """\
-The link contains the token: whoever has it can run commands as you. The token comes from --token-file,
-else from PILOTHOUSE_HOST_TOKEN; else a new one is made. If port 8750 is in use, a free one is taken.
-
-examples:
-  pilothouse console
-  pilothouse console --root ~/work --open
-  PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse console --join http://127.0.0.1:8750
-"""
-_SESSIONS_EPILOG = """A session is named by its id, or by the first characters of it.
-
-examples:
-  pilothouse sessions list
-  pilothouse sessions search --all "connection reset"
-  pilothouse sessions show 1f0c
-  pilothouse sessions export 1f0c --format html --output session.html
-  pilothouse sessions usage --all --since 2026-11-01 --json
-
-exit codes:
-  0 done    1 it failed, or nothing was found    2 wrong usage    130 Ctrl-C
-"""
-_WORKER_EPILOG = """`pilothouse batch FILE --enqueue` adds runs. Options of a query given here apply to runs that do not
-set them. A journal has one worker; whoever may write its file decides what is executed. A line for each run goes to
-standard error.
-
-SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and the next worker continues
-them; twice: at once.
-
-examples:
-  pilothouse worker --journal runs.db
-  pilothouse worker --journal runs.db --until-empty --concurrency 4 --model haiku
-
-exit codes:
-  0 nothing is left (--until-empty), or SIGTERM    1 the journal was lost, the budget is spent, or no run can succeed
-  2 wrong usage, or no Claude Code to run          130 Ctrl-C
-"""
+_START, _TALK, _MANY, _SERVE, _LOOK = "start", "talk", "run many", "serve", "look up"
 
 COMMANDS: dict[str, Command] = {
-    "acp": Command(
-        flags.AcpRequest, "acp.acp", "be the agent of an editor: Zed, JetBrains, Neovim",
-        "Speak the Agent Client Protocol on standard input and output; an editor starts this. Options given here "
-        "apply to all its sessions.",
-        _ACP_EPILOG, "%(prog)s [options]",
-    ),
-    "ask": Command(
-        flags.AskRequest, "ask.ask", "ask one question and stream the answer",
-        "Ask one question and stream the answer.", _ASK_EPILOG, "%(prog)s [options] [prompt]",
-    ),
-    "batch": Command(
-        flags.BatchRequest, "batch.batch", "run many prompts, a few at a time, and survive crashes",
-        "Run every prompt of a file, a few at a time. With a journal a run that has ended is never repeated.",
-        _BATCH_EPILOG, f"%(prog)s [options] {flags.SOURCES}",
-    ),
-    "chat": Command(
-        flags.ChatRequest, "chat.chat", "talk with Claude Code in the terminal",
-        "Talk with Claude Code in the terminal: one conversation, many prompts.",
-        _CHAT_EPILOG, "%(prog)s [options] [prompt]",
-    ),
-    "compat": Command(
-        flags.CompatRequest, "compat.run_compat", "run a program for claude-agent-sdk, unchanged",
-        "Run a Python program that was written for claude-agent-sdk, unchanged: `import claude_agent_sdk` gives it "
-        "pilothouse, also below packages that depend on claude-agent-sdk.", _COMPAT_EPILOG,
-    ),
-    "completion": Command(
-        flags.CompletionRequest, "arguments.show_completion", "print a script that completes commands in your shell",
-        "Print the script with which a shell completes commands, flags, choices and files.", _COMPLETION_EPILOG,
-    ),
-    "console": Command(
-        flags.ConsoleRequest, "console.console", "see and steer all sessions in the browser",
-        "Print one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until "
-        "Ctrl-C, or joins the one that runs already.",
-        _CONSOLE_EPILOG, "%(prog)s [options]",
-    ),
-    "demo": Command(
-        flags.DemoRequest, "demo.demo", "show what it does; needs no key",
-        "Show what pilothouse does, with the real Claude Code and without a key.", _DEMO_EPILOG, has_answer=False,
-    ),
-    "doctor": Command(
-        flags.DoctorRequest, "doctor.doctor", "check that everything a query needs is there",
-        "Check the CLI, the key or login, the configuration, the limits of this system, and ask the CLI one question "
-        "with a scripted model. Ends with 0 if nothing failed, else with 1.",
-        has_answer=False,
-    ),
-    "install-cli": Command(
-        flags.InstallRequest, "install.install", "install the tested Claude Code, for pilothouse alone",
-        "Install the version of Claude Code that this pilothouse is tested with, into its cache, with your own npm or "
-        "pip. If it is there already, nothing is fetched.",
-        _INSTALL_EPILOG, has_answer=False,
-    ),
-    "options": Command(
-        flags.OptionsRequest, "options.show_options", "list the options, explain one, or show where values come from",
-        "List the options of a query, explain one, or show what is set here and where.", has_answer=False,
-    ),
-    "replay": Command(
-        flags.ReplayRequest, "replay.replay", "show a recorded run",
-        "Show a recorded run as the command would have shown it: answers on standard output, prompts, tools and the "
-        "closing line on standard error. Nothing is started. Ends as the run did.",
-    ),
-    "serve": Command(
-        flags.ServeRequest, "serve.serve", "own sessions for clients elsewhere",
-        "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while no client is "
-        "attached, and their messages are kept.",
-        _SERVE_EPILOG,
-    ),
-    "sessions": Command(
-        flags.SessionsRequest, "sessions.sessions", "list, show, search, change and count the sessions on this machine",
-        "What Claude Code keeps of its sessions on this machine: list, show, search, fork, rename, tag, delete, "
-        "export, and what they used. No Claude Code is started.",
-        _SESSIONS_EPILOG,
-    ),
-    "worker": Command(
-        flags.WorkerRequest, "batch.worker", "execute the runs of a journal",
-        "Execute the runs of a journal, also those that other processes add later, a few at a time.",
-        _WORKER_EPILOG,
-    ),
-}  # fmt: skip
+    "demo": Command(flags.DemoRequest, "demo.demo", _START, has_answer=False),
+    "doctor": Command(flags.DoctorRequest, "doctor.doctor", _START, has_answer=False),
+    "install-cli": Command(flags.InstallRequest, "install.install", _START, has_answer=False),
+    "completion": Command(flags.CompletionRequest, "arguments.show_completion", _START),
+    "compat": Command(flags.CompatRequest, "compat.run_compat", _START),
+    "ask": Command(flags.AskRequest, "ask.ask", _TALK),
+    "chat": Command(flags.ChatRequest, "chat.chat", _TALK),
+    "batch": Command(flags.BatchRequest, "batch.batch", _MANY),
+    "worker": Command(flags.WorkerRequest, "batch.worker", _MANY),
+    "console": Command(flags.ConsoleRequest, "console.console", _SERVE),
+    "serve": Command(flags.ServeRequest, "serve.serve", _SERVE),
+    "acp": Command(flags.AcpRequest, "acp.acp", _SERVE),
+    "sessions": Command(flags.SessionsRequest, "sessions.sessions", _LOOK),
+    "options": Command(flags.OptionsRequest, "options.show_options", _LOOK, has_answer=False),
+    "replay": Command(flags.ReplayRequest, "replay.replay", _LOOK),
+}
 
 
 def find_command(request: object) -> Command:
@@ -558,7 +340,7 @@ def find_command(request: object) -> Command:
 
 async def show_completion(request: flags.CompletionRequest, screen: Screen) -> int:
     """Print the script that completes the command in a shell."""
-    parser, below = _build_parsers()
+    parser, below = _build_parsers(show_all=True)
     for each in below.values():
         for action in each._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             word = str(action.metavar).partition("|")[0]

@@ -118,14 +118,15 @@ class AskRun:
         """Make the query and show the answer."""
         is_streamed = self._request.form == "text" or self._request.local
         more = {"partial_messages": True} if is_streamed else {}
-        self._options = default_agent().options.merge(make_run_options(self._request, self._screen, more))
+        own = make_run_options(self._request, self._screen, more)
+        self._options = default_agent().options.merge(own)
         QueryPlan(self._prompt, self._options)  # checks the prompt; nothing is started
         async with AsyncExitStack() as stack:
             if self._request.local:
-                from pilothouse_cli.install import start_local_model  # other questions need no model
+                from pilothouse_cli.install import apply_local_model  # other questions need no model
 
-                model = await start_local_model(self._options, stack, self._screen)
-                self._options = model.merge(self._options)
+                local = await apply_local_model(own, stack, self._screen)
+                self._options = default_agent().options.merge(local)
             self._query = query = Query(self._prompt, self._options)
             self._screen.busy("starting Claude Code")
             await stack.enter_async_context(query)
@@ -189,7 +190,7 @@ class AskRun:
         return error
 
     async def _print_failure(self, error: Exception) -> int:
-        failure = explain_failure(error, f"ask --local {quote_question(self._prompt)}", self._options.cli)
+        failure = explain_failure(error, f"ask --local {quote_question(self._prompt)}", self._options)
         if self._request.verbose and isinstance(error, CLINotFoundError):
             for line in str(error).splitlines():
                 self._screen.note(line, "quiet")
@@ -210,8 +211,6 @@ def make_run_options(request: RunRequest, screen: Screen, more: Mapping[str, Any
     values = {**more, **request.settings}
     if request.verbose:
         values["stderr"] = lambda line: screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    if request.local and values.get("model") is not None:
-        raise UsageError("--local brings its own model: omit --model")
     own = Options(**cast("Settings", values)).with_origin("command line")
     cwd = default_agent().options.merge(own).cwd
     if cwd is not None and not Path(cwd).is_dir():

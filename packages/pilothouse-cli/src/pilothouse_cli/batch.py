@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -30,9 +31,9 @@ from pilothouse.errors import Interrupted, PilothouseError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.support import Redactor, encode_json, secret_values
 from pilothouse_cli.ask import write_line
-from pilothouse_cli.failures import FAILED, describe_failure, report_failure
+from pilothouse_cli.failures import FAILED, describe_failure, explain_failure, report_failure
 from pilothouse_cli.flags import BatchRequest, FleetRequest, WorkerRequest, WorkspaceRequest
-from pilothouse_cli.install import start_local_model
+from pilothouse_cli.install import apply_local_model
 from pilothouse_cli.screen import CONTROL_CHARACTERS, Screen, Style
 from pilothouse_cli.terminal import SIGNAL_BASE, forward_signals
 from pilothouse_fleet import (
@@ -129,6 +130,8 @@ def _format_flag(name: str) -> str:
 class _FleetCommand(Generic[RequestT]):
     """One run of a command with a fleet. The first signal interrupts the fleet, the second one cancels."""
 
+    _local_command = "worker --local"
+
     def __init__(self, request: RequestT, screen: Screen) -> None:
         there = os.environ.get(JOURNAL_VARIABLE)
         self._request = replace(request, journal=request.journal or there or None)
@@ -145,7 +148,9 @@ class _FleetCommand(Generic[RequestT]):
         except (PilothouseError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            code = report_failure(self._screen, error, self._redact)
+            options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
+            failure = explain_failure(error, self._local_command, options)
+            code = report_failure(self._screen, failure, self._redact)
             self._advise(error)
             return code
 
@@ -176,13 +181,10 @@ class _FleetCommand(Generic[RequestT]):
 
     async def _apply_local_model(self, stack: AsyncExitStack) -> None:
         """With --local, start the embedded model, and add its settings to the request."""
-        if not self._request.local:
-            return
-        if self._request.settings.get("model") is not None:
-            raise UsageError("--local brings its own model: omit --model")
-        given = Options(**cast("Settings", self._request.settings))
-        options = await start_local_model(default_agent().options.merge(given), stack, self._screen)
-        self._request = replace(self._request, settings=options.merge(given).as_dict())
+        if self._request.local:
+            given = Options(**cast("Settings", self._request.settings))
+            options = await apply_local_model(given, stack, self._screen)
+            self._request = replace(self._request, settings=options.as_dict())
 
     @contextmanager
     def _handle_signals(self) -> Generator[None]:
@@ -325,15 +327,15 @@ def format_seconds(value: float) -> str:
 
 JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
 STDIN = "-"
-PROMPT_FIELDS = ("prompt", "key", "options")
 
 
-class PromptLine(Struct, frozen=True):
-    """One prompt of the file, with the key of its run and the options of this run alone."""
+class PromptLine(Struct, forbid_unknown_fields=True):
+    """One prompt of the file, with the key of its run (or its id) and the options of this run alone."""
 
-    key: str
-    prompt: str | list[Any]
-    options: Mapping[str, Any]
+    prompt: Any
+    key: Any = msgspec.UNSET
+    id: Any = msgspec.UNSET
+    options: dict[str, Any] | None = None
 
 
 class PromptFile:
@@ -378,35 +380,34 @@ class PromptFile:
 
     def _parse_line(self, number: int, line: bytes) -> PromptLine:
         try:
-            value: Any = msgspec.json.decode(line) if self._is_json else line.decode().strip()
+            asked = msgspec.json.decode(line, type=PromptLine | str) if self._is_json else line.decode().strip()
         except (ValueError, UnicodeError) as error:
             raise self._make_error(number, f"it cannot be read: {error}") from error
-        given = cast("dict[str, Any]", value) if isinstance(value, dict) else {"prompt": value}
-        if unknown := sorted(set(given) - {*PROMPT_FIELDS, "id"}):
-            raise self._make_error(number, f"{unknown[0]!r} is none of {', '.join(map(repr, PROMPT_FIELDS))}")
+        asked = PromptLine(asked) if isinstance(asked, str) else asked
         try:
-            prompt = validate_prompt(given.get("prompt"))
-            options: Any = given.get("options") or {}
-            if not isinstance(options, dict):
-                raise self._make_error(number, '"options" is an object with options by name')
-            settings = validate_settings(cast("dict[str, Any]", options), is_persistent=self._is_persistent)
-            name = given.get("key", given.get("id"))
-            default = digest_prompt(prompt, settings) if self._is_persistent else str(number)
-            return PromptLine(default if name is None else validate_key(name), prompt, settings)
+            asked.prompt = validate_prompt(asked.prompt)
+            asked.options = validate_settings(asked.options, is_persistent=self._is_persistent)
+            default = digest_prompt(asked.prompt, asked.options) if self._is_persistent else str(number)
+            name = asked.id if asked.key is msgspec.UNSET else asked.key
+            asked.key = default if name is msgspec.UNSET else validate_key(name)
         except UsageError as error:
-            raise error if str(error).startswith(self._name) else self._make_error(number, str(error)) from error
+            raise self._make_error(number, str(error)) from error
+        return asked
 
     def _make_error(self, number: int, words: str) -> UsageError:
         return UsageError(f"{self._name}, line {number}: {words}")
 
 
 MAX_LISTED_FAILURES = 10
-WATCH_SECONDS = 1.0
 PAGE_SIZE = 200
 """Number of runs that are read at a time; each has an answer."""
 
 
 class _BatchCommand(_FleetCommand[BatchRequest]):
+    @property
+    def _local_command(self) -> str:
+        return f"batch --local {shlex.quote(self._request.source)}"
+
     async def _execute(self) -> int:
         request = self._request
         if request.action == "status":
@@ -493,18 +494,12 @@ class _BatchCommand(_FleetCommand[BatchRequest]):
     def _make_options(self, prompt: PromptLine) -> Mapping[str, Any]:
         """Return the options of one run. A worker lacks this command's agent, so its options go with the run."""
         if self._request.enqueue or not self._request.concurrency:
-            return {**self._request.settings, **prompt.options}
-        return prompt.options
+            return {**self._request.settings, **(prompt.options or {})}
+        return prompt.options or {}
 
     async def _print_status(self) -> int:
         async with self._open_journal() as journal:
             found = await journal.status()
-            while self._request.watch and found.left:
-                self._screen.note(format_status(found))
-                before = found
-                while found == before:
-                    await anyio.sleep(WATCH_SECONDS)
-                    found = await journal.status()
             failed = await journal.rows("failed", 0, MAX_LISTED_FAILURES)
         if self._request.json:
             write_line(msgspec.json.encode(msgspec.to_builtins(found)))

@@ -34,7 +34,8 @@ from pilothouse_cli.failures import (
     report_failure,
 )
 from pilothouse_cli.flags import ChatRequest
-from pilothouse_cli.install import start_local_model
+from pilothouse_cli.install import apply_local_model
+from pilothouse_cli.markdown_view import MarkdownView
 from pilothouse_cli.progress import (
     TRUNCATED_NOTE,
     ChatCosts,
@@ -242,7 +243,7 @@ class Chat:
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
         self._input = self._open_input()
-        screen.enable_formatting()
+        screen.show_answers_by(MarkdownView)
         self._prompter = TerminalPrompter(screen, self._input, self._interrupt, self._wait_until_printed)
         self._options = Options()
         self._printer: ChatProgressPrinter | None = None
@@ -287,9 +288,8 @@ class Chat:
             self._screen.busy("starting Claude Code")
             await self.session.start()
         self._is_started = True
-        session = self.session.id or "the latest one here"
-        ways = "; /help, Ctrl-D leaves" if self._interactive else ""
-        self.print_line(f"{self.model_name()}, session {session}, in {self.directory()}{ways}", "quiet")
+        ways = "; /help lists the commands, Ctrl-D leaves" if self._interactive else ""
+        self.print_line(f"{self.model_name()} in {self.directory()}{ways}", "quiet")
         if self._interactive and self._request.prompt is None and _has_no_key(self.session):
             report_failure(self._screen, explain_missing_key(LOCAL_CHAT, self._options.cli))
 
@@ -305,10 +305,7 @@ class Chat:
             more |= {"can_use_tool": self._can_use_tool, "on_question": asker.on_question, "on_plan": asker.on_plan}
         own = make_run_options(self._request, self._screen, more)
         default_agent().session(own)  # mistakes are reported before anything is fetched
-        if not self._request.local:
-            return own
-        options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        return (await start_local_model(options, stack, self._screen)).merge(own)
+        return await apply_local_model(own, stack, self._screen) if self._request.local else own
 
     def _open_input(self) -> ChatInput:
         if self._terminal is None:
@@ -498,7 +495,7 @@ class Chat:
     def _print_failure(self, error: Exception) -> None:
         """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
-        failure = explain_failure(error, LOCAL_CHAT, self._options.cli)
+        failure = explain_failure(error, LOCAL_CHAT, default_agent().options.merge(self._options))
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
             failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
         report_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))

@@ -5,18 +5,15 @@ Owns the lines that are typed, and what is printed of the session. Everything go
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from functools import partial
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Any
 
 import anyio
+import httpx2
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import from_dict
@@ -25,12 +22,10 @@ from pilothouse.support import LoopCondition, Redactor, secret_values
 from pilothouse_cli.chat_input import preview_call
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import ChatRequest
+from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_cli.progress import ChatProgressPrinter
 from pilothouse_cli.screen import Screen, escape_invisible
-from pilothouse_remote.messages import DEFAULT_PATH
 
-CALL_SECONDS = 30.0
-"""Seconds for a request other than a stream."""
 RECONNECT_SECONDS = 1.0
 HELP = (
     "a line is a prompt; while something waits: y (yes), a (always in this session), n REASON, or the answer to the "
@@ -38,91 +33,17 @@ HELP = (
 )
 
 
-class BlockingHostClient:
-    """The REST API of a host. Its methods block: they run in threads."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._parts = urlsplit(url)
-        if self._parts.scheme not in ("http", "https", "ws", "wss") or not self._parts.hostname:
-            raise UsageError(f"--remote: expected an address such as http://127.0.0.1:8750, got {url!r}")
-        self._path = self._parts.path.rstrip("/").removesuffix(DEFAULT_PATH)
-        self._headers = {"Authorization": f"Bearer {token}"}
-        self._streams: set[http.client.HTTPConnection] = set()
-
-    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._parts.scheme in ("https", "wss") else http.client.HTTPConnection
-        return kind(self._parts.hostname or "", self._parts.port, timeout=timeout)
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request; return the decoded body. Raises UsageError if the host refuses, OSError without an answer."""
-        connection = self._connect(CALL_SECONDS)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, self._path + path, data, self._headers)
-            response = connection.getresponse()
-            return _read_body(response)
-        except http.client.HTTPException as error:
-            raise UsageError(f"--remote: the host gives no valid response: {error!r}") from None
-        finally:
-            connection.close()
-
-    def stream(self, path: str, last: str | None) -> Iterator[tuple[str, str, Any]]:
-        """Yield the events of a stream after `last`, until it ends: id, name, data."""
-        connection = self._connect(None)
-        self._streams.add(connection)
-        try:
-            more = {} if last is None else {"Last-Event-ID": last}
-            connection.request("GET", self._path + path, None, {**self._headers, **more})
-            response = connection.getresponse()
-            if response.status != http.client.OK:
-                _read_body(response)
-            fields: dict[str, str] = {}
-            for line in iter(response.readline, b""):
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name:
-                    fields[name] = value
-                elif "data" in fields:
-                    yield fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
-                    fields = {}
-        except http.client.HTTPException:
-            return
-        finally:
-            self._streams.discard(connection)
-            connection.close()
-
-    def close(self) -> None:
-        """End the streams, so that their threads end."""
-        for connection in list(self._streams):
-            if connection.sock is not None:
-                with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-
-
-def _read_body(response: http.client.HTTPResponse) -> Any:
-    content = response.read()
-    body: Any = json.loads(content) if content else None
-    if response.status >= http.client.BAD_REQUEST:
-        refusal: Any = cast("dict[str, Any]", body).get("error", {}) if isinstance(body, dict) else {}
-        raise UsageError(f"--remote: {refusal.get('message', f'HTTP {response.status}')}")
-    return body
-
-
 async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
     """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code."""
     url, token = find_link(request.remote or "", os.environ)
-    client = BlockingHostClient(url, token)
-    try:
+    async with httpx2.AsyncClient(**client_settings(url, token)) as client:
         return await RemoteChat(client, request, screen).run()
-    except OSError as error:
-        raise UsageError(f"--remote: no host answers at {url}: {error.strerror or error}") from None
-    finally:
-        client.close()
 
 
 class RemoteChat:
     """One run of the command; `resume` of the request names a session of the host."""
 
-    def __init__(self, client: BlockingHostClient, request: ChatRequest, screen: Screen) -> None:
+    def __init__(self, client: httpx2.AsyncClient, request: ChatRequest, screen: Screen) -> None:
         self._client = client
         self._request = request
         self._screen = screen
@@ -151,7 +72,10 @@ class RemoteChat:
         return 0
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        return await anyio.to_thread.run_sync(partial(self._client.call, method, path, body))
+        try:
+            return read_body(await self._client.request(method, path, json=body))
+        except httpx2.TransportError as error:
+            raise UsageError(f"--remote: no host answers at {self._client.base_url}: {error}") from None
 
     async def _open_session(self) -> dict[str, Any]:
         wanted = self._request.settings.get("resume")
@@ -168,17 +92,18 @@ class RemoteChat:
     # What comes from the host.
 
     async def _follow(self, path: str, last: str | None) -> AsyncGenerator[tuple[str, str, Any]]:
-        """Yield the events of a stream, which goes on where it broke off."""
+        """Yield the events of a stream, which goes on where it broke off: id, name, data."""
         while True:
-            events = self._client.stream(path, last)
-            with suppress(OSError):
-                while (event := await self._next(events)) is not None:
-                    last = event[0]
-                    yield event
+            headers = {} if last is None else {"Last-Event-ID": last}
+            with suppress(httpx2.TransportError):
+                async with self._client.stream("GET", path, headers=headers, timeout=None) as response:
+                    if not response.is_success:
+                        await response.aread()
+                        read_body(response)
+                    async for event in httpx2.EventSource(response):
+                        last = event.id
+                        yield event.id, event.event, event.json()
             await anyio.sleep(RECONNECT_SECONDS)
-
-    async def _next(self, events: Iterator[tuple[str, str, Any]]) -> tuple[str, str, Any] | None:
-        return await anyio.to_thread.run_sync(partial(next, events, None), abandon_on_cancel=True)
 
     async def _print_messages(self, path: str, scope: anyio.CancelScope) -> None:
         async for place, name, data in self._follow(path, None):

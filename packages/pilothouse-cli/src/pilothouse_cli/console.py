@@ -6,33 +6,32 @@ the flags of that call. The host itself is that of `pilothouse serve`.
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import webbrowser
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from html import escape
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import anyio
+import httpx2
+import msgspec
 
 import pilothouse_host as server
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 from pilothouse.support import run_blocking
 from pilothouse_cli import serve
-from pilothouse_cli.doctor import check_credentials
-from pilothouse_cli.failures import explain_missing_key, report_failure
+from pilothouse_cli.failures import explain_missing_key, find_key, report_failure
 from pilothouse_cli.flags import DEFAULT_PORT, ConsoleRequest, ServeRequest
+from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_cli.screen import Screen
 
 JOIN_SECONDS = 5.0
@@ -49,12 +48,12 @@ _OPENING_PAGE = """<!doctype html>
 _PATH_FIELDS = frozenset({"cli", "fleets", "managed_settings", "roots", "token_file"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningConsole:
+class RunningConsole(msgspec.Struct, frozen=True, kw_only=True):
     """What the file beside the journal says of a console.
 
     Args:
         url, token: how it is reached.
+        process: the id of its process.
         started: Unix time of its start; None if the file is that of an older version.
         roots: the directories below which its sessions work, without links.
         flags: the flags that it was started with, as `list_host_flags` returns them.
@@ -62,9 +61,10 @@ class RunningConsole:
 
     url: str
     token: str
+    process: int
     started: float | None = None
-    roots: Sequence[str] = ()
-    flags: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    roots: list[str] = []
+    flags: dict[str, Any] = {}
 
     def find_differences(self, request: ConsoleRequest) -> list[str]:
         """Return the given flags that this console was not started with."""
@@ -115,7 +115,8 @@ async def console(request: ConsoleRequest, screen: Screen) -> int:
             link = _show_link(url, token)
             if request.open:
                 pages.enter_context(open_in_browser(link))
-            if check_credentials(os.environ, Options()).status == "failed":
+            # On macOS, a login is in the keychain.
+            if sys.platform != "darwin" and find_key(os.environ, Options()) is None:
                 report_failure(screen, explain_missing_key("chat --local", request.cli))
             screen.note("the console runs until Ctrl-C", "quiet")
 
@@ -228,19 +229,11 @@ def _tell_joined(running: RunningConsole, screen: Screen) -> None:
 def _find_running(file: Path) -> RunningConsole | None:
     """Return the console whose link the file has, if it runs. Blocking."""
     try:
-        kept = json.loads(file.read_text("utf-8"))
-        process = int(kept["process"])
-        found = RunningConsole(
-            url=str(kept["url"]),
-            token=str(kept["token"]),
-            started=kept.get("started"),
-            roots=kept.get("roots", ()),
-            flags=kept.get("flags", {}),
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = msgspec.json.decode(file.read_bytes(), type=RunningConsole)
+    except (OSError, msgspec.DecodeError):
         return None
     # Whoever has the port of a host that was killed does not get its token.
-    return found if _may_run(process) and _is_host(found.url, found.token) else None
+    return found if _may_run(found.process) and _is_host(found.url, found.token) else None
 
 
 def _may_run(process: int) -> bool:
@@ -257,35 +250,29 @@ def _is_host(url: str, token: str) -> bool:
     """Return whether a host answers, and knows the token. Blocking."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--join: expected an address such as http://127.0.0.1:{DEFAULT_PORT}, got {url!r}")
-    headers = {"Authorization": f"Bearer {token}"}
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        asked = urllib.request.Request(f"{url.rstrip('/')}/v1/sessions", headers=headers)  # noqa: S310 - see above
-        with direct.open(asked, timeout=JOIN_SECONDS) as response:
-            return "sessions" in json.load(response)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return False
-    except (OSError, ValueError, TypeError, HTTPException):
+        with httpx2.Client(**client_settings(url, token)) as client:
+            return "sessions" in read_body(client.get("/v1/sessions", timeout=JOIN_SECONDS))
+    except (UsageError, httpx2.TransportError, ValueError, TypeError):
         return False
 
 
 def _write_link(file: Path, url: str, token: str, request: ConsoleRequest) -> None:
-    kept = {
-        "url": url,
-        "token": token,
-        "process": os.getpid(),
-        "started": time.time(),
-        "roots": [_resolve(root) for root in request.roots or (".",)],
-        "flags": list_host_flags(request),
-    }
+    kept = RunningConsole(
+        url=url,
+        token=token,
+        process=os.getpid(),
+        started=time.time(),
+        roots=[_resolve(root) for root in request.roots or (".",)],
+        flags=list_host_flags(request),
+    )
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     fresh.touch(0o600)
-    fresh.write_text(json.dumps(kept), "utf-8")
+    fresh.write_bytes(msgspec.json.encode(kept))
     fresh.replace(file)
 
 
 def _remove_link(file: Path) -> None:
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        if json.loads(file.read_text("utf-8"))["process"] == os.getpid():
+    with suppress(OSError, msgspec.DecodeError):
+        if msgspec.json.decode(file.read_bytes(), type=RunningConsole).process == os.getpid():
             file.unlink()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +39,7 @@ from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_ve
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
-from pilothouse_cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
+from pilothouse_cli.failures import FAILED, describe_failure, explain_missing_key, find_key, get_claude_directory
 from pilothouse_cli.flags import DoctorRequest
 from pilothouse_cli.screen import Screen, Style
 from pilothouse_remote import CommandTransport
@@ -50,8 +49,6 @@ CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
 FILES_PER_QUERY = 6
 """Descriptors of a running process: three pipes, its exit, and a few more during the start."""
-MEMORY_PER_CHILD = 450 * 1000 * 1000
-"""Maximum bytes of a Claude Code process that does not work on large files."""
 MIN_OPEN_FILES = 1024
 OLD_PIN_DAYS = 45
 """Days after which the pinned version counts as old: Claude Code is released several times a week."""
@@ -102,62 +99,9 @@ def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
             yield CheckResult("variables", "warning", f"{name} is not known and does nothing", advice)
 
 
-def _check_claude_settings(context: DoctorContext) -> Iterator[CheckResult]:
-    """List the files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
-    home = get_claude_directory(os.environ)
-    here = Path.cwd()
-    files = (
-        home / "settings.json",
-        here / ".claude" / "settings.json",
-        here / ".claude" / "settings.local.json",
-        here / ".mcp.json",
-        here / "CLAUDE.md",
-        Path("/etc/claude-code/managed-settings.json"),
-    )
-    there = [str(file) for file in files if file.exists()]
-    yield CheckResult(
-        "settings of the CLI", "ok" if not there else "note", ", ".join(there) or "none in its usual places"
-    )
-
-
-def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResult:
-    """Check whether there is a key or a login, without showing its value."""
-    variable = find_credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
-    if variable is not None:
-        return CheckResult("key", "ok", f"{variable} is set")
-    for name in ("api_key", "auth_token", "oauth_token", "provider"):
-        if getattr(options, name) is not None:
-            return CheckResult("key", "ok", f"the option {name} is set")
-    home = get_claude_directory(environ)
-    if (home / ".credentials.json").exists():
-        return CheckResult("key", "ok", f"no key in the environment; a login is stored in {home}")
-    if _has_key(home / "settings.json"):
-        return CheckResult("key", "ok", f"no key in the environment; {home / 'settings.json'} says where to get one")
-    if sys.platform == "darwin":
-        return CheckResult("key", "note", "no key in the environment; a login, if any, is in the keychain")
-    extra = "" if find_spec("xllamacpp") else ", which needs: pip install 'pilothouse[local]'"
-    advice = f"set ANTHROPIC_API_KEY, or run `claude` once to log in, or use --local{extra}"
-    return CheckResult("key", "failed", "no key in the environment and no login", advice)
-
-
-def _has_key(settings: Path) -> bool:
-    """Whether settings of the CLI contain a key, or a program that returns one."""
-    try:
-        text = settings.read_text("utf-8", "replace")
-    except OSError:
-        return False
-    return any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES))
-
-
-def get_claude_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of Claude Code's own settings and login."""
-    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
-
-
 def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
-    """Check limits of this system: open files, memory, space for temporary files and for the cache."""
+    """Check limits of this system: open files, space for temporary files and for the cache."""
     yield from _check_open_files()
-    yield from _check_memory()
     yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
     yield _check_directory("cache", cache_root(), INSTALLED_BYTES, f"{CACHE_VARIABLE} names another directory")
 
@@ -175,24 +119,6 @@ def _check_open_files() -> Iterator[CheckResult]:
     few = soft < MIN_OPEN_FILES
     advice = f"ulimit -n raises it, to {hard if hard != resource.RLIM_INFINITY else 'any number'}" if few else ""
     yield CheckResult("open files", "warning" if few else "ok", detail, advice)
-
-
-def _check_memory() -> Iterator[CheckResult]:
-    if not hasattr(os, "sysconf") or not {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
-        return
-    free = _read_available_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    children = free // MEMORY_PER_CHILD
-    detail = f"{free / 1e9:.1f} GB available, enough for about {children} children of Claude Code at once"
-    yield CheckResult("memory", "ok" if children else "warning", detail)
-
-
-def _read_available_memory() -> int | None:
-    """Return Linux's estimate of memory available without swapping; free memory would exclude the page cache."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _check_directory(what: str, path: Path, needed: int, advice: str) -> CheckResult:
@@ -261,8 +187,8 @@ async def doctor(request: DoctorRequest, screen: Screen) -> int:
 def _print_result(result: CheckResult, screen: Screen) -> None:
     mark, style = _STATUS_MARKS[result.status]
     screen.note(f"{mark}  {result.what}: {result.detail}", style)
-    if result.advice:
-        screen.note(f"      {result.advice}", "quiet" if result.status in ("ok", "note") else "")
+    for line in result.advice.splitlines():
+        screen.note(f"      {line.strip()}", "quiet" if result.status in ("ok", "note") else "")
 
 
 def _format_summary(failed: Sequence[str], warned: int) -> str:
@@ -338,11 +264,17 @@ def _make_managed_result(used: str) -> CheckResult:
 
 
 def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
+    """Check whether there is a key or a login, without showing its value."""
     try:
         options = context.options()
     except PilothouseError:
         options = Options()  # an earlier check has reported the error
-    return [check_credentials(os.environ, options)]
+    if (found := find_key(os.environ, options)) is not None:
+        return [CheckResult("key", "ok", found)]
+    if sys.platform == "darwin":
+        return [CheckResult("key", "note", "no key in the environment; a login, if any, is in the keychain")]
+    ways = explain_missing_key("chat --local", options.cli).advice
+    return [CheckResult("key", "failed", "no key in the environment and no login", "\n".join(ways))]
 
 
 async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]:
@@ -377,7 +309,8 @@ async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]
     skipped = [file for file, _ in errors]
     for source, file in there.items():
         found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer.raw, skipped))
-    return found or [CheckResult(name, "ok", "Claude Code takes all that is in them")]
+    listed = ", ".join(map(str, there.values()))
+    return found or [CheckResult(name, "ok", f"Claude Code takes all that is in {listed}")]
 
 
 async def _ask_settings(executable: str, config_dir: str) -> EffectiveSettings:
@@ -483,11 +416,10 @@ async def _check_far_side(context: DoctorContext) -> Iterable[CheckResult]:
     return [_make_version_result(where, version, "claude")]
 
 
-_FAR_CHECKS = (_check_program, _check_configuration, _check_claude_settings, _check_far_side)
+_FAR_CHECKS = (_check_program, _check_configuration, _check_far_side)
 _CHECKS: tuple[Callable[[DoctorContext], Iterable[CheckResult] | Awaitable[Iterable[CheckResult]]], ...] = (
     _check_program,
     _check_configuration,
-    _check_claude_settings,
     _check_cli,
     _check_settings_files,
     _check_login,

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from pilothouse.errors import (
     AuthenticationError,
@@ -24,6 +26,7 @@ from pilothouse.errors import (
     ReplayMismatch,
     UsageError,
 )
+from pilothouse.options import Options
 from pilothouse.options.credentials import KEY_VARIABLE, PROVIDER_NAMES, TOKEN_VARIABLES
 from pilothouse.support import Redactor, secret_values
 from pilothouse.transports.discovery import find_cli
@@ -62,7 +65,7 @@ class FailureReport:
 
 
 def describe_failure(error: Exception) -> FailureReport:
-    """Describe `error` for a person."""
+    """Describe `error` for a person; see also `explain_failure`."""
     code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
@@ -133,17 +136,44 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
     return next((name for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES) if environ.get(name, "").strip()), None)
 
 
-def explain_failure(error: Exception, local: str, cli: str) -> FailureReport:
-    """Describe the error of a run; without a key and a login, say how to get one.
+def find_key(environ: Mapping[str, str], options: Options) -> str | None:
+    """Say where Claude Code finds a key or a login, without its value; None if it finds none."""
+    set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
+    if (variable := find_credentials({**environ, **set_by_option})) is not None:
+        return f"{variable} is set"
+    for name in ("api_key", "auth_token", "oauth_token", "provider"):
+        if getattr(options, name) is not None:
+            return f"the option {name} is set"
+    home = get_claude_directory(environ)
+    if (home / ".credentials.json").exists():
+        return f"a login is stored in {home}"
+    settings = home / "settings.json"
+    with suppress(OSError):
+        text = settings.read_text("utf-8", "replace")
+        if any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES)):
+            return f"{settings} says where to get one"
+    return None
+
+
+def get_claude_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory of Claude Code's own settings and login."""
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
+
+
+def explain_failure(error: Exception, local: str, options: Options) -> FailureReport:
+    """Describe the error of a run, and tell a missing key or login from one that was refused.
 
     Args:
         error: the error.
         local: as for `explain_missing_key`.
-        cli: the option `cli`.
+        options: those of the query.
     """
-    if not isinstance(error, AuthenticationError) or error.api_error_status or find_credentials(os.environ):
+    if not isinstance(error, AuthenticationError) or error.api_error_status:  # the API's own words about a key
         return describe_failure(error)
-    return explain_missing_key(local, cli)
+    if (found := find_key(os.environ, options)) is None:
+        return explain_missing_key(local, options.cli)
+    advice = "check that it is complete, still valid and meant for this API"
+    return FailureReport(FAILED, f"Claude Code is not logged in, although {found}: {advice}")
 
 
 def quote_question(prompt: str) -> str:
@@ -163,10 +193,11 @@ def explain_missing_key(local: str, cli: str) -> FailureReport:
     if not shutil.which(login):
         with suppress(CLINotFoundError):
             login = shlex.quote(find_cli(cli, os.environ))
+    extra = "" if find_spec("xllamacpp") else "; it needs: pip install 'pilothouse[local]'"
     rows = (
         ("export ANTHROPIC_API_KEY=…", "use an API key"),
         (login, "log in once; then try again"),
-        (f"{get_own_command()} {local}", "a small open model on this machine: no key, no tools"),
+        (f"{get_own_command()} {local}", f"a small open model on this machine: no key, no tools{extra}"),
     )
     width = max(len(command) for command, _ in rows)
     return FailureReport(

@@ -1,6 +1,7 @@
 """The requests of the commands. Each flag is declared at the field that it fills; its type is that of the field.
 
-Imports nothing heavy: every command loads it. `arguments` has the flags that come from the table of options.
+The docstring of a request is the help of its command. Imports nothing heavy: every command loads it. `arguments` has
+the flags that come from the table of options.
 """
 
 # ruff: noqa: D101 - `AskRequest` has the parsed arguments of `pilothouse ask`, and so on
@@ -75,6 +76,16 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
             place.add_argument(
                 spelling, dest=name, action="store_const", const=value, default=argparse.SUPPRESS, help=text
             )
+
+
+def make_usage(kind: type[Any]) -> str:
+    """Return the first line of the help of a command: its positional arguments, and [options] for the rest."""
+    words = [
+        f"[{one.metadata['metavar'] or one.name}]" if one.metadata.get("nargs") else one.metadata["metavar"] or one.name
+        for one in fields(kind)
+        if one.metadata.get("names") == ()
+    ]
+    return " ".join(["%(prog)s", "[options]", *words])
 
 
 def _add_argument(place: Any, name: str, settings: dict[str, Any]) -> None:
@@ -204,6 +215,19 @@ class RunRequest(ConfiguredRequest):
 
 @request
 class AskRequest(RunRequest):
+    """Ask one question and stream the answer.
+
+    The answer goes to standard output and nothing else does: tool runs, retries and the closing line go to standard
+    error. Keys are read from the environment alone (ANTHROPIC_API_KEY and the like).
+
+    Examples:
+      pilothouse ask "Explain this repository"
+      git diff | pilothouse ask "Review this change"
+      pilothouse ask --allowed-tools "Read,Bash(git log:*)" --max-turns 10 "What changed last week?"
+      pilothouse ask --json --json-schema @invoice.schema.json "Read invoice.txt" | jq .structured
+      pilothouse ask --resume 1f0c… "And now in French"
+    """
+
     prompt: str | None = argument(
         "the question; '-' or none reads standard input, piped text is added to a question", None, None, nargs="?"
     )
@@ -219,6 +243,22 @@ class AskRequest(RunRequest):
 
 @request
 class ChatRequest(RunRequest):
+    r"""Talk with Claude Code in the terminal.
+
+    One conversation, many prompts. In the conversation, /help lists the commands; those of Claude Code work too. A
+    tool that needs permission is asked about: once, for the session, or deny. Ctrl-C stops the answer, a second one
+    leaves.
+
+    When standard input is not a terminal, each of its lines is a prompt, answers go to standard output, and no
+    question is asked: give --allowed-tools or --permission-mode.
+
+    Examples:
+      pilothouse chat
+      pilothouse chat --model opus "Explain this repository"
+      pilothouse chat --continue
+      printf '%s\n' "My name is Alice." "What is my name?" | pilothouse chat
+    """
+
     prompt: str | None = argument("the first thing to say", None, None, nargs="?")
     quiet: bool = flag("no line with cost and tokens after each answer", default=False)
     remote: str | None = flag(
@@ -233,7 +273,18 @@ class ChatRequest(RunRequest):
 
 @request
 class AcpRequest(ConfiguredRequest):
-    """`settings` are options of all sessions."""
+    """Be the agent of an editor: Zed, JetBrains, Neovim.
+
+    Speaks the Agent Client Protocol on standard input and output; an editor starts this. Options given here apply to
+    all its sessions.
+
+    Standard output is for the protocol alone. With --remote, --cwd is the directory on the host.
+
+    Examples (what the editor runs):
+      pilothouse acp
+      pilothouse acp --model opus --permission-mode plan
+      PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse acp --remote wss://host.example --cwd /srv/project
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     remote: str | None = flag(
@@ -245,11 +296,31 @@ class AcpRequest(ConfiguredRequest):
 
 @request
 class CompletionRequest:
+    """Complete commands in your shell.
+
+    Prints the script with which a shell completes commands, flags, choices and files.
+
+    Examples:
+      pilothouse completion bash > ~/.local/share/bash-completion/completions/pilothouse
+      pilothouse completion zsh > "${fpath[1]}/_pilothouse"
+      pilothouse completion fish > ~/.config/fish/completions/pilothouse.fish
+    """
+
     shell: Literal["bash", "zsh", "fish"] = argument("the shell", None, "bash", choices=("bash", "zsh", "fish"))
 
 
 @request
 class CompatRequest:
+    """Run a program for claude-agent-sdk, unchanged.
+
+    Its imports get pilothouse, also below packages that depend on claude-agent-sdk.
+
+    Examples:
+      pilothouse compat run app.py --its-own-flag
+      pilothouse compat run -m my_package
+      PYTHONPATH="$(pilothouse compat path)" pytest
+    """
+
     action: Literal["run", "path"] = argument(
         "run a program, or print the directory for PYTHONPATH", None, "run", choices=("run", "path")
     )
@@ -260,6 +331,13 @@ class CompatRequest:
 
 @request
 class DemoRequest:
+    """Show what it does; needs no key.
+
+    Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the environment.
+    Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
+    command, and a permission is asked, in a temporary directory; what the model says there is scripted.
+    """
+
     prompt: str = flag("the question of part 1", default="What is the capital of France?")
     local: bool = flag("part 1 with the embedded model even if a key is set", default=False, exclusive="force")
     scripted: bool = flag("only part 2, the scripted one", default=False, exclusive="force")
@@ -268,6 +346,12 @@ class DemoRequest:
 
 @request
 class DoctorRequest:
+    """Check that everything is there.
+
+    Looks at Claude Code, the key or login, the configuration and the limits of this system, and asks Claude Code one
+    question with a scripted model. Ends with 0 if nothing failed, else with 1.
+    """
+
     config: str | None = flag(_CONFIG_HELP, "FILE")
     cli: str | None = flag(_CLI_HELP, "PATH")
     transport: Callable[[], Any] | None = flag(
@@ -279,6 +363,20 @@ class DoctorRequest:
 
 @request
 class InstallRequest:
+    """Install the tested Claude Code, for pilothouse alone.
+
+    Installs the version that this pilothouse is tested with, into its cache, with your own npm or pip. If it is
+    there already, nothing is fetched.
+
+    Claude Code is Anthropic's own software under its own terms. The download is checked against a pinned digest.
+    Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
+
+    Examples:
+      pilothouse install-cli
+      pilothouse install-cli --check || echo "not the tested version"
+      "$(pilothouse install-cli --path)" --version
+    """
+
     force: bool = flag("fetch it even if it is there", default=False, exclusive="action")
     action: InstallAction = flag(
         default="install",
@@ -300,6 +398,8 @@ class InstallRequest:
 
 @request
 class OptionsRequest(ConfiguredRequest):
+    """List the options of a query, explain one, or show what is set here."""
+
     name: str | None = argument("one option, in full", None, None, nargs="?")
     explain: bool = flag("only what is set here, and where each value comes from", default=False)
     policy: bool = flag("what runs unasked here, what asks, and what is denied", default=False)
@@ -308,6 +408,12 @@ class OptionsRequest(ConfiguredRequest):
 
 @request
 class ReplayRequest:
+    """Show a recorded run.
+
+    As the command would have shown it: answers on standard output, prompts, tools and the
+    closing line on standard error. Nothing is started. Ends as the run did.
+    """
+
     file: str = argument("a cassette, made by --transport record:FILE or in a program", "FILE")
     form: OutputFormat = flag(
         default="text",
@@ -353,7 +459,6 @@ class SessionListRequest:
 @request
 class ListRequest(SessionListRequest):
     limit: int | None = flag("at most so many (default: 30)", "N", 30, type=parse_count)
-    offset: int = flag("leave out the newest N", "N", 0, type=parse_count)
 
 
 @request
@@ -379,7 +484,6 @@ class ShowRequest(SessionRequest):
     thinking: bool = flag("also what the model thought", default=False)
     whole: bool = flag("also what compactions have replaced by summaries", default=False)
     limit: int | None = flag("at most so many (default: all)", "N", type=parse_count)
-    offset: int = flag("leave out the first N messages", "N", 0, type=parse_count)
     json: bool = flag("print JSON", default=False)
 
 
@@ -417,7 +521,19 @@ class ExportRequest(SessionRequest):
 
 @request
 class SessionsRequest:
-    """The name of an action, and its request."""
+    """List, show, search, change and count sessions.
+
+    What Claude Code keeps of its sessions on this machine. No Claude Code is started.
+
+    A session is named by its id, or by the first characters of it.
+
+    Examples:
+      pilothouse sessions
+      pilothouse sessions search --all "connection reset"
+      pilothouse sessions show 1f0c
+      pilothouse sessions export 1f0c --format html --output session.html
+      pilothouse sessions usage --all --since 2026-11-01 --json
+    """
 
     action: str
     request: Any
@@ -447,7 +563,19 @@ _MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this 
 
 @request
 class ServeRequest(ConfiguredRequest):
-    """Times are in seconds."""
+    """Own sessions for clients elsewhere.
+
+    Over WebSocket and REST: sessions go on while no client is attached, and their messages are kept.
+
+    The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once. SIGTERM
+    and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
+
+    Examples:
+      pilothouse serve
+      pilothouse serve --root ~/work --max-sessions 8
+      PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse serve --port 8750 --name pilot.example.com
+      pilothouse serve --openai --map gpt-4o=sonnet   # base URL http://127.0.0.1:8750/v1, API key: the token
+    """
 
     host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
     port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
@@ -501,7 +629,19 @@ class ServeRequest(ConfiguredRequest):
 
 @request
 class ConsoleRequest(ServeRequest):
-    """The arguments of the host that it starts, and two more."""
+    """See and steer all sessions in the browser.
+
+    Prints one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until
+    Ctrl-C, or joins the one that runs already.
+
+    The link contains the token: whoever has it can run commands as you. The token comes from --token-file, else
+    from PILOTHOUSE_HOST_TOKEN; else a new one is made. If port 8750 is in use, a free one is taken.
+
+    Examples:
+      pilothouse console
+      pilothouse console --root ~/work --open
+      PILOTHOUSE_HOST_TOKEN=$(cat token) pilothouse console --join http://127.0.0.1:8750
+    """
 
     open: bool = flag("open the link in the browser", None, False, _WHERE)
     join: str | None = flag("the address of a host that runs, whose token you have", "URL", None, _WHERE)
@@ -566,11 +706,36 @@ class FleetRequest(WorkspaceRequest):
 
 @request
 class BatchRequest(FleetRequest):
+    """Run many prompts, a few at a time, and survive crashes.
+
+    With a journal a run that has ended is never repeated, and others go on where they were.
+
+    A prompts file has a prompt a line: with the suffix .jsonl a JSON string, or an object with "prompt" and, if
+    need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
+    --output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
+
+      status         show how many runs are in each state; changes nothing
+      results        write the ended runs of the journal; changes nothing
+      resume         continue the unfinished runs of the journal
+      retry-failed   repeat the failed runs
+
+    With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, now or later. With
+    --concurrency 0 the worker executes them too, and this command waits for the results.
+
+    Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once. The exit
+    code is 0 if every run succeeded.
+
+    Examples:
+      pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
+      pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
+      pilothouse batch prompts.jsonl --enqueue --journal runs.db
+      pilothouse batch resume --journal runs.db -o out.jsonl
+    """
+
     source: str = argument("the prompts, or what to do", SOURCES)
     output: str | None = flag("where the results go (.jsonl or .csv)", "FILE", names=("-o", "--output"))
     enqueue: bool = flag("put the prompts into the journal, and exit", default=False)
     json: bool = flag("status: print one JSON object", default=False)
-    watch: bool = flag("status: again and again, until nothing is left", default=False)
     journal: str | None = flag(f"keep all runs there, and continue with them {_DEFAULT_JOURNAL}", _JOURNAL)
 
     @property
@@ -581,5 +746,20 @@ class BatchRequest(FleetRequest):
 
 @request
 class WorkerRequest(FleetRequest):
+    """Execute the runs of a journal.
+
+    Also those that other processes add later, a few at a time: `pilothouse batch FILE --enqueue` adds runs. Options
+    of a query given here apply to runs that do not set them. A journal has one worker; whoever may write its file
+    decides what is executed. A line for each run goes to standard error.
+
+    SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and the next worker
+    continues them; twice: at once. It ends with 1 if the journal was lost, the budget is spent, or no run can
+    succeed.
+
+    Examples:
+      pilothouse worker --journal runs.db
+      pilothouse worker --journal runs.db --until-empty --concurrency 4 --model haiku
+    """
+
     journal: str | None = flag(f"the journal with the runs {_DEFAULT_JOURNAL}", _JOURNAL)
     until_empty: bool = flag("end when nothing is left", default=False)

@@ -18,7 +18,8 @@ from typing import cast
 import msgspec
 from anyio import to_thread
 
-from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError
+from pilothouse.client import default_agent
+from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.provision import install_cli, managed_cli, managed_cli_path, managed_versions, uninstall_cli
 from pilothouse.provision.pinned_files import PINNED_VERSION
@@ -148,17 +149,24 @@ LOCAL_MODEL_NOTES = {
 """By whether the model gets tools."""
 
 
-async def start_local_model(options: Options, stack: AsyncExitStack, screen: Screen) -> Options:
-    """Start the model, which `stack` ends; return its settings for Claude Code, merged with those of the command."""
+async def apply_local_model(own: Options, stack: AsyncExitStack, screen: Screen) -> Options:
+    """Start the model, which `stack` ends; return its settings for Claude Code, merged with those of the command.
+
+    Raises:
+        UsageError: the command names another model, or the extra is not installed.
+    """
     # Here, so that a chat without the model starts fast.
     from pilothouse_models.local import LocalModel
     from pilothouse_models.local.model import check_extra
 
+    if own.model is not None:
+        raise UsageError("--local brings its own model: omit --model")
     check_extra()
+    options = default_agent().options.merge(own)
     await ensure_cli(options.cli, os.environ, screen)
     # A JSON Schema needs a tool. With tools the model answers more slowly.
     calls_tools = bool(options.tools) or options.json_schema is not None
     screen.note(LOCAL_MODEL_NOTES[calls_tools], "quiet")
     with screen.progress("local model") as progress:
         model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
-    return Options(**cast("Settings", model.options()))
+    return Options(**cast("Settings", model.options())).merge(own)

@@ -5,8 +5,6 @@ Owns the display of the table in a terminal. The content comes from the table it
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from itertools import groupby
 from typing import Any
 
@@ -19,13 +17,11 @@ from pilothouse.options.options import get_variable_name
 from pilothouse.options.table import describe_target
 from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
 from pilothouse.support import find_similar_name
-from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
+from pilothouse_cli.help_texts import get_flag
 from pilothouse_cli.screen import Screen
 from pilothouse_policy import effective_policy
-
-MAX_WIDTH = 110
 
 
 async def show_options(request: OptionsRequest, screen: Screen) -> int:
@@ -83,30 +79,22 @@ def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
 
 
 def _print_all(screen: Screen) -> None:
-    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
-    column = max(map(len, TABLE)) + 2
     for group, options in groupby(TABLE.values(), key=lambda option: option.group):
-        screen.note(f"{group}:", "title")
-        for option in options:
-            lines = _wrap_text(option.doc, max(30, width - column - 2))
-            screen.note(f"  {option.name:<{column}}{lines[0]}")
-            for line in lines[1:]:
-                screen.note(" " * (column + 2) + line)
+        screen.table((f"{group}:", ""), [(f"  {option.name}", option.doc) for option in options])
     screen.note("")
     screen.note("pilothouse options NAME tells more; pilothouse options --explain shows what is set here", "quiet")
 
 
 def _print_one(option: Option, now: OptionExplanation, screen: Screen) -> None:
     screen.note(option.name, "title")
-    for line in _wrap_text(option.doc, 76):
-        screen.note(f"  {line}")
+    screen.note(f"  {option.doc}")
     facts = make_option_dict(option, now)
     rows = (
         ("value", option.value_type.expected),
         ("default", repr(facts["default"])),
         ("goes to", facts["goes_to"]),
         ("needs", f"Claude Code {option.min_cli_version}" if option.min_cli_version else ""),
-        ("file", _format_file_key(option)),
+        ("file", option.name if option.in_files else "not from a file"),
         ("variable", facts["variable"] or ""),
         ("command line", f"pilothouse ask {facts['flag']}" if facts["flag"] else ""),
         ("here", f"{now.value}  ({now.origin})"),
@@ -114,13 +102,3 @@ def _print_one(option: Option, now: OptionExplanation, screen: Screen) -> None:
     for title, text in rows:
         if text:
             screen.note(f"  {title + ':':<14}{text}")
-
-
-def _format_file_key(option: Option) -> str:
-    if not option.in_files:
-        return "not from a file"
-    return option.name
-
-
-def _wrap_text(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

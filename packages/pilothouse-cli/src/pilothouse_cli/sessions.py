@@ -43,9 +43,7 @@ async def sessions(request: flags.SessionsRequest, screen: Screen) -> int:
 
 
 def _list(request: flags.ListRequest, screen: Screen) -> int:
-    found = transcripts.list_sessions(
-        request.directory, request.limit, request.offset, on_problem=partial(_print_problem, screen)
-    )
+    found = transcripts.list_sessions(request.directory, request.limit, on_problem=partial(_print_problem, screen))
     if request.json:
         _print_json(found)
     elif found:
@@ -77,15 +75,13 @@ def _show(request: flags.ShowRequest, screen: Screen) -> int:
     session_id = _resolve_id(request.session)
     tell = partial(_print_problem, screen)
     if request.agent is not None:
-        messages = transcripts.get_subagent_messages(
-            session_id, request.agent, None, request.limit, request.offset, on_problem=tell
-        )
+        messages = transcripts.get_subagent_messages(session_id, request.agent, None, request.limit, on_problem=tell)
         if not messages:
             known = ", ".join(transcripts.list_subagents(session_id)) or "it has none"
             raise UsageError(f"there is no sub-agent {request.agent!r} in this session: {known}")
     else:
         messages = transcripts.get_session_messages(
-            session_id, None, request.limit, request.offset, include_compacted=request.whole, on_problem=tell
+            session_id, None, request.limit, include_compacted=request.whole, on_problem=tell
         )
     if request.json:
         for message in messages:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from served_host import LIMIT, TOKEN, Program, Served
 
-from pilothouse_cli.chat_on_host import BlockingHostClient
+from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_host import ClientLimits
 from pilothouse_host.asks import MAX_ASK_BYTES
 from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
@@ -189,8 +190,8 @@ def test_events_of_all_sessions_resume_without_loss(serve_host: MakeHost) -> Non
 @pytest.mark.parametrize("path", ["", "/", "/v1/wire"])
 def test_a_chat_takes_either_scheme_of_an_address(serve_host: MakeHost, scheme: str, path: str) -> None:
     served = serve_host()
-    client = BlockingHostClient(f"{scheme}://127.0.0.1:{served.port}{path}", TOKEN)
-    assert client.call("GET", "/v1/sessions")["sessions"] == []
+    with httpx2.Client(**client_settings(f"{scheme}://127.0.0.1:{served.port}{path}", TOKEN)) as client:
+        assert read_body(client.get("/v1/sessions"))["sessions"] == []
 
 
 def test_a_chat_shows_an_ask_that_is_too_long_for_an_event(serve_host: MakeHost) -> None:

@@ -21,14 +21,8 @@ from pilothouse.options import PrivateFile
 from pilothouse.support import LoopCondition, decode_line, run_blocking
 from pilothouse_native import frames, prompts
 from pilothouse_native.api import ApiError, MessagesApi
-from pilothouse_native.configuration import (
-    EngineArguments,
-    EngineSettings,
-    FlagError,
-    parse_arguments,
-    read_memory,
-    read_settings,
-)
+from pilothouse_native.configuration import EngineSettings, read_memory, read_settings
+from pilothouse_native.flags import EngineArguments, FlagError, parse_arguments
 from pilothouse_native.history import CLI_VERSION, History
 from pilothouse_native.mcp import McpServer, read_servers
 from pilothouse_native.models import context_tokens, get_model, list_models

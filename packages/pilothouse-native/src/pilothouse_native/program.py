@@ -20,8 +20,8 @@ import anyio
 import anyio.to_thread
 
 from pilothouse import __version__
-from pilothouse_native.configuration import CommandLine, FlagError, make_help_page, parse_command_line
 from pilothouse_native.engine import Engine
+from pilothouse_native.flags import FlagError, make_parser, parse_arguments
 from pilothouse_native.history import CLI_VERSION
 
 ATOMIC_WRITE_BYTES: Final = 4096
@@ -36,18 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit code. Ctrl-C and SIGTERM end it, with all processes that it started."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        line = parse_command_line(given)
+        arguments = parse_arguments(given, Path.cwd())
     except FlagError as error:
         return _print_error(str(error))
-    if line.has("version"):
+    if arguments.version:
         sys.stdout.write(f"{CLI_VERSION} (pilothouse-agent {__version__})\n")
         return 0
-    if line.has("help"):
-        sys.stdout.write(make_help_page())
+    if arguments.help:
+        sys.stdout.write(make_parser().format_help())
         return 0
-    if not line.has("print") and not line.has("input-format") and sys.stdout.isatty():
+    if not arguments.print and arguments.input_format == "text" and sys.stdout.isatty():
         return _print_error("pilothouse-agent has no interactive mode: use --print")
-    code = anyio.run(_run, given, line, backend="asyncio")
+    code = anyio.run(_run, given, arguments.output_format, backend="asyncio")
     # `os._exit`, because the thread that reads stdin may still block; there is nothing left to clean up.
     _flush()
     os._exit(code)
@@ -64,8 +64,8 @@ def _flush() -> None:
             stream.flush()
 
 
-async def _run(argv: Sequence[str], line: CommandLine) -> int:
-    port = _StdioPort(line.text("output-format") or "text")
+async def _run(argv: Sequence[str], output_format: str) -> int:
+    port = _StdioPort(output_format)
     code = 1  # also if the reader has closed the pipe
     ended: list[int] = []
     async with anyio.create_task_group() as group:

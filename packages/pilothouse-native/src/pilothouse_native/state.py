@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 from pilothouse.json_schema import SchemaCheck, make_checker
 from pilothouse.options.permission_rules import RuleSet
 from pilothouse_native.api import MessagesApi
-from pilothouse_native.configuration import EngineArguments, EngineSettings
+from pilothouse_native.configuration import EngineSettings
+from pilothouse_native.flags import EngineArguments
 from pilothouse_native.history import History
 from pilothouse_native.hooks import HookOutcome, HookRunner
 from pilothouse_native.mcp import McpServers, McpTool

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pilothouse.support import run_blocking
 from pilothouse_native import frames
-from pilothouse_native.configuration import PERMISSION_MODES
+from pilothouse_native.flags import PERMISSION_MODES
 from pilothouse_native.hooks import HookOutcome
 from pilothouse_native.mcp import McpTool
 from pilothouse_native.permissions import Decision, decide, resolve_call_path

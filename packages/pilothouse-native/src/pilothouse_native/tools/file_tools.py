@@ -217,12 +217,9 @@ MAX_TEXT_BYTES = 256 * 1024
 """Limit of text in one output, in bytes, as in 2.1.330."""
 MAX_LARGE_BYTES = 10 * 1024 * 1024
 """The same with `allow_large`."""
-MAX_SCANNED_BYTES = 1 << 30
-"""Size of the largest file of which a part can be read."""
 MAX_IMAGE_BYTES = 3_750_000
 """Limit of an image, in bytes; in base64 it becomes the 5 MB limit of the Messages API."""
 MAX_PDF_BYTES = 20_000_000
-PIECE_BYTES = 65536
 EMPTY = "[The file is empty.]"
 OFFSET_TOO_LARGE = "[There is no line {}: the file has {} lines.]"
 NOT_UTF8 = "\n\n[Some bytes of this file are of no encoding that is known here and show as U+FFFD; Edit refuses it.]"
@@ -318,21 +315,20 @@ def _read_text(
     first = max(1, tool_input.get("offset") or 1)
     count = tool_input.get("limit")
     most = MAX_LARGE_BYTES if tool_input.get("allow_large") else MAX_TEXT_BYTES
-    if size <= MAX_LOADED_BYTES:
-        data = file.read(MAX_LOADED_BYTES + 1)
-        found = decode_text(data)
-        lines = found.text.split("\n")
-        total, exact = len(lines), found.is_exact
-        if count is None and first == 1 and len(data) > most:
-            raise BuiltinToolError(TOO_LARGE.format(format_size(len(data)), format_size(most)))
-        wanted = lines[first - 1 : first - 1 + (count or DEFAULT_LINES)]
-        record_read(workplace, path, data, whole=len(wanted) == total)
-        if not data:
-            return _make_output(EMPTY, given, "", 1, 1, 1)
-    else:
-        if count is None and first == 1:
-            raise BuiltinToolError(TOO_LARGE.format(format_size(size), format_size(most)))
-        wanted, total, exact = _scan_lines(file, size, first, count or DEFAULT_LINES, most)
+    if size > MAX_LOADED_BYTES:
+        raise BuiltinToolError(
+            f"The file ({format_size(size)}) is larger than {format_size(MAX_LOADED_BYTES)}: use Grep."
+        )
+    data = file.read(MAX_LOADED_BYTES + 1)
+    found = decode_text(data)
+    lines = found.text.split("\n")
+    total = len(lines)
+    if count is None and first == 1 and len(data) > most:
+        raise BuiltinToolError(TOO_LARGE.format(format_size(len(data)), format_size(most)))
+    wanted = lines[first - 1 : first - 1 + (count or DEFAULT_LINES)]
+    record_read(workplace, path, data, whole=len(wanted) == total)
+    if not data:
+        return _make_output(EMPTY, given, "", 1, 1, 1)
     if not wanted:
         return _make_output(OFFSET_TOO_LARGE.format(first, total), given, "", 0, first, total)
     if sum(map(len, wanted)) > most:
@@ -341,29 +337,14 @@ def _read_text(
     last = first + len(wanted) - 1
     if count is None and last < total:
         shown += MORE_LINES.format(first, last, total)
-    return _make_output(shown + ("" if exact else NOT_UTF8), given, "\n".join(wanted), len(wanted), first, total)
+    return _make_output(
+        shown + ("" if found.is_exact else NOT_UTF8), given, "\n".join(wanted), len(wanted), first, total
+    )
 
 
 def _make_output(text: str, given: str, content: str, count: int, first: int, total: int) -> ToolOutput:
     about = {"filePath": given, "content": content, "numLines": count, "startLine": first, "totalLines": total}
     return ToolOutput(text, result={"type": "text", "file": about})
-
-
-def _scan_lines(file: BinaryIO, size: int, first: int, count: int, max_bytes: int) -> tuple[list[str], int, bool]:
-    """Read some lines of a file that is too large to load, in pieces, because one line may be the whole file."""
-    if size > MAX_SCANNED_BYTES:
-        raise BuiltinToolError(f"The file ({format_size(size)}) is larger than {format_size(MAX_SCANNED_BYTES)}.")
-    number, kept, taken = 1, bytearray(), 0
-    while piece := file.readline(PIECE_BYTES):
-        if first <= number < first + count:
-            taken += len(piece)
-            if taken > max_bytes:
-                raise BuiltinToolError(TOO_LARGE.format(f"more than {format_size(taken)}", format_size(max_bytes)))
-            kept += piece
-        number += piece.endswith(b"\n")
-    found = decode_text(bytes(kept))
-    lines = found.text.split("\n")
-    return (lines[:-1] if kept.endswith(b"\n") else lines) if kept else [], number, found.is_exact
 
 
 READ = BuiltinSpec(

@@ -272,6 +272,7 @@ MAX_TAG_CHARS = 10_000
 
 def html_to_text(page: str) -> str:
     """Convert an HTML page to text: headings, paragraphs, items and links; no scripts and styles."""
+    # Not by html.parser: that of Python 3.11.7 takes minutes for a page of unclosed tags.
     pieces: list[str] = []
     links: list[str] = []
     lower = page.lower()

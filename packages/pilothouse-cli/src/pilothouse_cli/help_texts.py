@@ -1,0 +1,95 @@
+"""The help of the options of a query, in the words of a shell, and how help is laid out.
+
+`flags` has the texts of the commands and of their own flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Mapping
+from itertools import groupby
+
+from pilothouse.options import TABLE, Option
+
+SHOWN_OPTIONS = frozenset({
+    "add_dirs", "allowed_tools", "append_system_prompt", "cli", "continue_conversation", "cwd", "disallowed_tools",
+    "effort", "fallback_model", "fork_session", "idle_timeout", "json_schema", "max_budget_usd", "max_turns",
+    "mcp_servers", "model", "permission_mode", "resume", "session_id", "system_prompt", "timeout", "tools",
+})  # fmt: skip
+"""The options of a query that `--help` shows; `--help-all` shows every one."""
+
+# Where the table of options speaks of Python.
+_SHELL_WORDS: Mapping[str, str] = {
+    "agents": "Sub-agents by name, each with its description, prompt, tools and model.",
+    "cwd": "Working directory, from which settings, programs and instructions are loaded. Default: this one.",
+    "debug": "Let Claude Code write a debug log of everything, or of categories such as 'api,mcp'.",
+    "idle_timeout": "Seconds of silence until it fails; not counted while a tool runs. No limit by default.",
+    "inherit_env": "Do not start from the environment of this shell.",
+    "mcp_servers": "MCP servers: a configuration file, or JSON with the servers by name.",
+    "nonessential_traffic": "No network beyond the API: no updates, telemetry and error reports.",
+    "output_repairs": "Number of further attempts when the answer does not fit --json-schema.",
+    "partial_messages": "Stream the answer while the model writes it.",
+    "persist_session": "Do not write the session to disk.",
+    "plugins": "Directories of plugins for this session.",
+    "retry": "Number of retries after those of --api-max-retries, or a policy as JSON. Default: none.",
+    "sandbox": "A sandbox around the commands that tools run. A part of --settings.",
+    "session_id": "Id for the new session. With --resume, --fork-session makes one.",
+    "setting_sources": "Settings files to load, of user, project and local; '' for none.",
+    "settings": "Settings for Claude Code: a file, or JSON. They are checked before the first prompt.",
+    "supported_dialog_kinds": "Kinds of dialogs that can be shown.",
+    "system_prompt": "Replaces the system prompt of Claude Code.",
+    "thinking": "'adaptive', 'disabled', or JSON with a budget or display settings.",
+    "timeout": "Seconds until it fails. No limit by default.",
+    "tool_bridge": "How calls of the program's own tools reach it: 'mcp', 'deferred' or 'xml'.",
+    "tools": "The available built-in tools; '' for none, 'default' for all.",
+    "user": "System user that runs Claude Code; only root may set it. HOME does not change.",
+    "wait_for_mcp": "Wait for the MCP servers before the first prompt: true, or seconds. Fails if one is late.",
+}
+_SPELLING = {
+    "add_dirs": "--add-dir",
+    "continue_conversation": "--continue",
+    "mcp_servers": "--mcp-config",
+    "thinking": "--thinking-mode",
+}
+"""Flags that the claude command has under this name, or whose name pilothouse uses for something else."""
+
+
+def get_flag(option: Option) -> str | None:
+    """Return the flag of `pilothouse ask` for an option; None for keys, and for options without a text form."""
+    if option.secret or option.value_type.parse is None:
+        return None
+    return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
+
+
+def describe_option(option: Option) -> str:
+    """Return what an option does, in the words of a shell."""
+
+    def to_flag(match: re.Match[str]) -> str:
+        named = TABLE.get(match[1])
+        return (named and get_flag(named)) or match[1]
+
+    return re.sub(r"`([^`]+)`", to_flag, _SHELL_WORDS.get(option.name, option.doc))
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the terminal, and leaves lines that begin with a blank as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled: list[str] = []
+        for is_paragraph, group in groupby(text.splitlines(), lambda line: line.lstrip() == line != ""):
+            lines = [*group]
+            filled += textwrap.wrap(" ".join(lines), width) if is_paragraph else lines
+        return "\n".join(filled)
+
+
+OVERVIEW = """Examples:
+  pilothouse demo
+  pilothouse chat
+  pilothouse ask "What does this project do?"
+  pilothouse ask --local "What is the capital of France?"
+
+pilothouse COMMAND --help tells more. Exit codes: 0 done, 1 failed, 2 wrong usage or no Claude Code to run,
+124 timeout, 130 Ctrl-C, 141 standard output was closed.
+"""

@@ -1,0 +1,44 @@
+"""The REST API of a host, over httpx2: what its addresses mean, and how it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+
+from pilothouse.errors import UsageError
+from pilothouse_remote.messages import DEFAULT_PATH
+
+CALL_SECONDS = 30.0
+"""Seconds for a request other than a stream."""
+
+
+class HostError(msgspec.Struct):
+    """The body of a refusal."""
+
+    error: dict[str, Any] = {}
+
+
+def client_settings(url: str, token: str) -> dict[str, Any]:
+    """Make the arguments of an `httpx2.Client` or `AsyncClient`; the token goes to no proxy."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+        raise UsageError(f"--remote: expected an address such as http://127.0.0.1:8750, got {url!r}")
+    base = parts._replace(
+        scheme=parts.scheme.replace("ws", "http"), path=parts.path.rstrip("/").removesuffix(DEFAULT_PATH)
+    )
+    headers = {"Authorization": f"Bearer {token}"}
+    return {"base_url": base.geturl(), "headers": headers, "timeout": CALL_SECONDS, "trust_env": False}
+
+
+def read_body(response: httpx2.Response) -> Any:
+    """Return the decoded body of a response; raises UsageError if the host refuses."""
+    if response.is_success:
+        return response.json() if response.content else None
+    try:
+        message = msgspec.json.decode(response.content, type=HostError).error.get("message")
+    except msgspec.DecodeError:
+        message = None
+    raise UsageError(f"--remote: {message or f'HTTP {response.status_code}'}")
