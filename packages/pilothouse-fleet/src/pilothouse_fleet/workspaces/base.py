@@ -242,18 +242,7 @@ class LocalWorkspace(ABC):
                 await run_blocking(self._write_record, name, record)
         if record is not None or await run_blocking(os.path.lexists, path):
             await run_cancellable(lambda check: remove_tree(path, check))
-        await run_blocking(self.get_index(name).unlink, True)
         await run_blocking(self._get_admin_path(name, "json").unlink, True)
-
-    def get_index(self, name: str) -> Path:
-        """The path of git's index as it was when the directory was filled."""
-        return self._get_admin_path(name, "index")
-
-    def keep_index(self, index: Path, name: str) -> None:
-        """Copy git's index of a filled directory to where its run does not write."""
-        kept = self.get_index(name)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(index, kept)
 
     # Records.
 

@@ -297,7 +297,6 @@ class CopiedDirectory(LocalWorkspace):
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent, env=env)
             facts["base"] = await run_git("rev-parse", "HEAD", cwd=path)
             facts["format"] = await run_git("rev-parse", "--show-object-format", cwd=path)
-            await run_blocking(self.keep_index, path / ".git" / "index", path.name)
             return
         work = self._copy if self._kind == "directory" else unpack_archive
         await run_cancellable(lambda check: work(self._source, path, check))
@@ -323,7 +322,7 @@ class CopiedDirectory(LocalWorkspace):
         """See `Workspace`."""
         path, facts = run_directory.path, run_directory.facts
         repository = GitRepository((path / ".git" / "objects",), facts.get("format", "sha1"))
-        await write_patch(path, facts["base"], target, repository, self.get_index(path.name))
+        await write_patch(path, facts["base"], target, repository)
 
 
 def _is_special(path: Path) -> bool:
