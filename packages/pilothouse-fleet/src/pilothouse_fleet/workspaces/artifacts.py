@@ -24,6 +24,7 @@ import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
 from pilothouse.support import run_blocking, run_cancellable
+from pilothouse_fleet.limits import validate_count
 from pilothouse_fleet.workspaces.base import CancelCheck, RunDirectory, Workspace, make_directory_name
 from pilothouse_transcripts.stores.backend import (
     find_address_secrets,
@@ -91,12 +92,10 @@ class Artifacts:
         for one in (*patterns, *((prefix,) if prefix else ())):
             if not one.strip() or one.startswith("/") or {".", "..", ""} & set(one.split("/")):
                 raise UsageError(f"artifacts: a path without '..' that does not begin with '/', not {one!r}")
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"max_bytes is a whole number of at least 1, not {max_bytes!r}")
         self.patch = patch
         self._patterns = [_compile_pattern(one) for one in patterns]
         self._prefix = f"{prefix}/" if prefix else ""
-        self._max_bytes = max_bytes
+        self._max_bytes = validate_count("max_bytes", max_bytes)
         text = str(target) if isinstance(target, str) else ""
         self._secrets = (
             find_address_secrets(text) | find_setting_secrets(config or {}) if "://" in text else frozenset[str]()
@@ -157,9 +156,8 @@ class Artifacts:
                 with _translate_errors(self._secrets):
                     yield self._target.put(folder + _escape_name(name), _read_chunks(opened.read, size, check), size)
         if left_out:
-            shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES])) + (
-                ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
-            )
+            shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES]))
+            shown += ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
             log.warning("run %r: %d files are not saved, because they exceed the limits: %s", key, len(left_out), shown)
 
     def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
