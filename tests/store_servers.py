@@ -118,7 +118,6 @@ def _serve_postgres(directory: Path) -> None:
         raise SystemExit(made.stderr.decode(errors="replace"))
     log = directory / "log"
     settings = ["-c", "fsync=off", "-c", "listen_addresses=", "-c", f"unix_socket_directories={directory}"]
-    settings += ["-c", "max_connections=1100"]  # `benchmarks.fleet` has a thousand idle workers
 
     def start() -> subprocess.Popen[Any]:
         with log.open("wb") as output:

@@ -1,38 +1,33 @@
 """Work of several steps that survives its program: DBOS records each answer, and no step is asked twice.
 
-pip install pilothouse dbos
+pip install 'pilothouse[fleet]' dbos
 python durable_steps.py release-7 notes.txt     the same name again continues, whatever ended the program
 """
 
 import sys
 from pathlib import Path
-from uuid import NAMESPACE_URL, uuid5
 
 from dbos import DBOS, SetWorkflowID
 
 from pilothouse import sync as ph
-from pilothouse.errors import SessionNotFoundError
 from pilothouse.options import RetryPolicy
+from pilothouse_fleet.sync import durable_query
 
 agent = ph.Agent(tools=[], max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
 
 
 @DBOS.step()
-def ask(prompt: str, session_id: str) -> tuple[str, float]:
-    """Ask, or continue the session that a killed program began."""
-    result = agent.query("Continue where you stopped.", resume=session_id).result()
-    if isinstance(result.error, SessionNotFoundError):
-        result = agent.query(prompt, session_id=session_id).result()
-    result.raise_for_error()
+def ask(prompt: str, key: str) -> tuple[str, float]:
+    """Ask, or continue what a killed program began."""
+    result = durable_query(prompt, key=key, agent=agent)
     return result.text, result.cost_usd or 0.0
 
 
 @DBOS.workflow()
 def announce(notes: str) -> str:
     """Two steps; the second builds on the answer of the first."""
-    name = f"pilothouse:{DBOS.workflow_id}"
-    changes, first = ask(f"List what users will notice:\n{notes}", str(uuid5(NAMESPACE_URL, f"{name}/changes")))
-    text, second = ask(f"Announce this in two sentences:\n{changes}", str(uuid5(NAMESPACE_URL, f"{name}/text")))
+    changes, first = ask(f"List what users will notice:\n{notes}", f"{DBOS.workflow_id}/changes")
+    text, second = ask(f"Announce this in two sentences:\n{changes}", f"{DBOS.workflow_id}/text")
     return f"{text}\n[${first + second:.4f}]"
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from places import PROGRAMS
+from store_servers import started
 
 from pilothouse.provision.pinned_files import model_path
 from pilothouse_testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
@@ -450,12 +451,79 @@ def test_durable_steps(model: ScriptedModel, run: Run, program_env: dict[str, st
             gate.open()
     until_gone(tmp_path)
     asked = len(model.requests)
-    model.on("Continue where you stopped", reply="Size your windows.")
+    model.on("This run was interrupted", reply="Size your windows.")
     assert run("durable_steps.py", "release-7", "notes.txt").stdout.startswith("Size your windows.\n[$0.0")
     [continued] = model.requests[asked:]
     assert "Windows of any size." in json.dumps(continued.messages)
     assert run("durable_steps.py", "release-7", "notes.txt").stdout.startswith("Size your windows.\n")
     assert len(model.requests) == asked + 1
+
+
+@pytest.fixture
+def interrupted_triage(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> Callable[..., None]:
+    """Kills a worker within its answer, starts it again, and looks whether it continues its conversation."""
+    env = program_env | {"PYTHONPATH": str(PROGRAMS), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def check(worker: list[str], add: list[str] | None, **more: str) -> None:
+        gate = Gate()
+        model.on("Triage: The door", reply=lambda request: [Text("Now "), Pause(gate), Text("never said.")])
+        model.on("This run was interrupted", reply="Oil the hinges.")
+        options: Any = {"cwd": tmp_path, "env": env | more, "text": True}
+        with ExitStack() as ended, (tmp_path / "output").open("w") as log:
+            options |= {"stdout": log, "stderr": subprocess.STDOUT}
+            if add is not None:
+                adding = ended.enter_context(subprocess.Popen(add, **options | {"cwd": PROGRAMS}))
+                ended.callback(adding.kill)
+            with subprocess.Popen(worker, **options) as first:
+                try:
+                    gate.wait_reached(LIMIT_S)
+                finally:
+                    first.kill()
+                    gate.open()
+            until_gone(tmp_path)
+            asked = len(model.requests)
+            second = ended.enter_context(subprocess.Popen(worker, **options))
+            ended.callback(second.kill)
+            until = time.monotonic() + LIMIT_S
+            while "Oil the hinges.\n" not in (said := (tmp_path / "output").read_text()):
+                assert time.monotonic() < until, said
+                time.sleep(0.1)
+        assert "never said" not in said
+        [continued] = model.requests[asked:]
+        assert "Triage: The door squeaks" in json.dumps(continued.messages)
+
+    return check
+
+
+@pytest.mark.matrix
+def test_durable_celery(interrupted_triage: Callable[..., None], tmp_path: Path) -> None:
+    worker = [sys.executable, "-m", "celery", "--app=durable_celery", "worker", "--pool=solo", "--loglevel=ERROR"]
+    add = [sys.executable, str(PROGRAMS / "durable_celery.py"), "ticket-7", "The door squeaks"]
+    with started("valkey") as how:
+        interrupted_triage(worker, add, BROKER=f"redis+socket://{how['path']}", REDELIVER_AFTER="1")
+
+
+@pytest.mark.matrix
+def test_durable_procrastinate(interrupted_triage: Callable[..., None], program_env: dict[str, str]) -> None:
+    program = [sys.executable, str(PROGRAMS / "durable_procrastinate.py")]
+    with started("postgres") as how:
+        env = program_env | {"DATABASE": how["url"], "PYTHONPATH": str(PROGRAMS)}
+        command = [sys.executable, "-m", "procrastinate", "--app=durable_procrastinate.app", "schema", "--apply"]
+        subprocess.run(command, env=env, check=True, capture_output=True)
+        add = [*program, "add", "The door squeaks"]
+        interrupted_triage([*program, "work"], add, DATABASE=how["url"], DEAD_AFTER="1")
+
+
+@pytest.mark.matrix
+def test_durable_temporal(interrupted_triage: Callable[..., None]) -> None:
+    """The activity alone: no package has a server of Temporal."""
+    code = """
+import asyncio, durable_temporal
+from temporalio.testing import ActivityEnvironment
+async def main(): print(await ActivityEnvironment().run(durable_temporal.triage, "The door squeaks"))
+asyncio.run(main())
+"""
+    interrupted_triage([sys.executable, "-c", code], None)
 
 
 @pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])

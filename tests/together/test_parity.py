@@ -129,9 +129,12 @@ CLASSES: dict[str, tuple[type, type]] = {
 }
 FUNCTIONS = {
     **{name: (getattr(pilothouse, name), getattr(ph, name)) for name in sorted(set(BLOCKING_NAMES) - set(CLASSES))},
+    "durable_query": (pilothouse_fleet.durable_query, pilothouse_fleet.sync.durable_query),
     "import_session_to_store": (stores.import_session_to_store, sync_stores.import_session_to_store),
 }
-BLOCKING_IN_PACKAGES = {"Fleet", "LanguageModel", "Runs", "StoredSessions", "Stream", "import_session_to_store"}
+BLOCKING_IN_PACKAGES = {
+    "Fleet", "LanguageModel", "Runs", "StoredSessions", "Stream", "durable_query", "import_session_to_store",
+}  # fmt: skip
 
 
 def members(cls: type) -> dict[str, Any]:

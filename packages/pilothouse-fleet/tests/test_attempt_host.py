@@ -1,4 +1,4 @@
-"""What does attempts in another process, asked here by hand: calls that come twice, too late, or with what it lacks."""
+"""What executes attempts in an actor, asked here by hand: what it yields, how it stops, and what it lacks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import pickle
 import sys
 import types
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from scripted_runners import Interruptible, answer
 
@@ -18,7 +20,7 @@ from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, U
 from pilothouse.messages import Message, from_dict
 from pilothouse.tools import tool
 from pilothouse_fleet import AgentRunner, Attempt
-from pilothouse_fleet.runner import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
+from pilothouse_fleet.ray_runner import MAX_WAITING_MESSAGES, AttemptHost, unpickle_answer
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -55,19 +57,19 @@ def here() -> Attempt:
     return Attempt("a", "the prompt", {}, hear)
 
 
-async def all_of(host: AttemptHost, name: str) -> tuple[list[Message], bytes]:
+async def all_of(host: AttemptHost, pickled: bytes = b"") -> tuple[list[Message], bytes]:
     messages: list[Message] = []
-    while True:
-        printed, end = await host.more(name, len(messages))
-        messages += pickle.loads(printed)
-        if end is not None:
-            return messages, end
+    async for part in host.run("one", pickled or order()):
+        if isinstance(part, bytes):
+            return messages, part
+        messages += part
+    raise AssertionError
 
 
 async def test_the_end_and_the_messages_before_it() -> None:
     printed = [
         from_dict(frames.init()),
-        *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_BUFFERED_MESSAGES)),
+        *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_WAITING_MESSAGES)),
     ]
 
     async def play(attempt: Attempt) -> QueryResult:
@@ -76,54 +78,11 @@ async def test_the_end_and_the_messages_before_it() -> None:
         attempt.artifacts = ("s3://bucket/a",)
         return answer(f"{attempt.prompt}!")
 
-    host, attempt = host_of(play), here()
-    await host.begin("one", order())
-    messages, end = await all_of(host, "one")
+    attempt = here()
+    messages, end = await all_of(host_of(play))
     assert messages == printed
     assert unpickle_answer(end, attempt).text == "the prompt!"
     assert attempt.artifacts == ("s3://bucket/a",)
-    await host.end("one")
-
-
-async def test_every_call_may_come_twice() -> None:
-    started: list[Attempt] = []
-
-    async def play(attempt: Attempt) -> QueryResult:
-        started.append(attempt)
-        for n in range(3):
-            await attempt.on_message(from_dict(frames.assistant(str(n))))
-        return answer("done")
-
-    host = host_of(play)
-    for _ in range(2):
-        await host.begin("one", order())
-    assert len(started) == 1
-    for _ in range(2):
-        printed, end = await host.more("one", 0)
-        assert [message.text for message in pickle.loads(printed)] == ["0", "1", "2"]
-    assert [message.text for message in pickle.loads((await host.more("one", 2))[0])] == ["2"]
-    printed, end = await host.more("one", 3)
-    assert (pickle.loads(printed), end is not None) == ([], True)
-    for _ in range(2):
-        await host.interrupt("one")
-        await host.end("one")
-
-
-async def test_an_attempt_that_was_ended_before_it_began_never_runs() -> None:
-    started: list[Attempt] = []
-
-    async def play(attempt: Attempt) -> QueryResult:
-        started.append(attempt)
-        return answer("done")
-
-    host = host_of(play)
-    await host.end("one")
-    await host.begin("one", order())
-    await anyio.wait_all_tasks_blocked()
-    assert started == []
-    await host.begin("two", order())
-    await all_of(host, "two")
-    assert len(started) == 1
 
 
 async def test_an_unread_attempt_waits() -> None:
@@ -135,66 +94,57 @@ async def test_an_unread_attempt_waits() -> None:
             await attempt.on_message(from_dict(frames.assistant("more")))
             count += 1
 
-    host = host_of(play)
-    await host.begin("one", order())
-    await anyio.wait_all_tasks_blocked()
-    assert count == MAX_BUFFERED_MESSAGES - 1  # the last one is being heard
-    await host.more("one", 10)
-    await anyio.wait_all_tasks_blocked()
-    assert count == MAX_BUFFERED_MESSAGES + 9
-    await host.end("one")
-
-
-async def test_what_is_large_waits_sooner() -> None:
-    count = 0
-
-    async def play(attempt: Attempt) -> QueryResult:
-        nonlocal count
-        while True:
-            message = from_dict(frames.assistant("x" * 300_000))
-            await attempt.on_message(message)
-            count += 1
-
-    host = host_of(play)
-    await host.begin("one", order())
-    await anyio.wait_all_tasks_blocked()
-    printed, _ = await host.more("one", 0)
-    await host.end("one")
-    assert count < len(pickle.loads(printed)) < 20
+    async with aclosing(host_of(play).run("one", order())) as parts:
+        taken = 0
+        for _ in range(2):
+            part = await anext(parts)
+            taken += len(part)
+            await anyio.wait_all_tasks_blocked()
+            assert taken <= count + 1 == taken + MAX_WAITING_MESSAGES
 
 
 async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:
-    host = host_of(Interruptible())
-    await host.begin("one", order())
+    host, messages = host_of(Interruptible()), []
     await host.interrupt("one")
-    messages, end = await all_of(host, "one")
-    assert unpickle_answer(end, here()).outcome == "interrupted"
+    async for part in host.run("one", order()):
+        if isinstance(part, bytes):
+            assert unpickle_answer(part, here()).outcome == "interrupted"
+        else:
+            messages += part
+            await host.interrupt("one")
     assert [message.session_id for message in messages] == ["session of a"]
     await host.interrupt("one")
-    await host.end("one")
-    await host.interrupt("one")
 
 
-async def test_the_end_stops_it_and_frees_waiters() -> None:
-    cancelled: list[str] = []
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_the_end_stops_it_and_its_cleaning_up_is_not_cut_short(is_left: bool) -> None:
+    cleaned: list[str] = []
 
     async def play(attempt: Attempt) -> QueryResult:
         try:
+            await attempt.on_message(from_dict(frames.init()))
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()
-            cancelled.append(attempt.key)
+                for _ in range(10):
+                    await anyio.lowlevel.checkpoint()
+            cleaned.append(attempt.key)
         raise AssertionError
 
-    host = host_of(play)
-    await host.begin("one", order())
+    async def read() -> None:
+        async for _ in host_of(play).run("one", order()):
+            if is_left:
+                break
+
+    reading = asyncio.ensure_future(read())
+    await anyio.wait_all_tasks_blocked()
+    for _ in range(5):
+        reading.cancel()  # as Ray does, perhaps more than once
+        await anyio.lowlevel.checkpoint()
     with anyio.fail_after(LIMIT):
-        waiting = asyncio.ensure_future(host.more("one", 0))
+        await asyncio.wait([reading])
         await anyio.wait_all_tasks_blocked()
-        await host.end("one")
-        assert cancelled == ["a"]
-        assert pickle.loads((await waiting)[0]) == []
+    assert cleaned == ["a"]
 
 
 class UnreadableError(Exception):
@@ -217,14 +167,12 @@ async def test_an_error_comes_as_itself_or_at_least_in_words(
         raise error from CLINotFoundError("no claude")
 
     host = host_of(play)
-    await host.begin("one", order())
-    _, end = await all_of(host, "one")
+    _, end = await all_of(host)
     with pytest.raises(kind, match=text) as caught:
         unpickle_answer(end, here())
     assert type(caught.value) is kind
     assert caught.value.__dict__ == (error.__dict__ if kind is type(error) else {})
     assert find_cause(caught.value, CLINotFoundError) is not None
-    await host.end("one")
 
 
 async def test_an_answer_that_does_not_pickle() -> None:
@@ -236,12 +184,10 @@ async def test_an_answer_that_does_not_pickle() -> None:
         return result
 
     host = host_of(play)
-    await host.begin("one", order())
-    _, end = await all_of(host, "one")
+    _, end = await all_of(host)
     result = unpickle_answer(end, here())
     assert [type(error) for error in result.callback_errors] == [PilothouseError, PilothouseError]
-    await host.begin("two", order("worse"))
-    _, end = await all_of(host, "two")
+    _, end = await all_of(host, order("worse"))
     with pytest.raises(PilothouseError, match="the answer cannot be sent from where it was made"):
         unpickle_answer(end, here())
 
@@ -255,12 +201,10 @@ async def test_unloadable_data_is_reported_and_the_next_attempt_is_unaffected() 
     module.Thing = type("Thing", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
     packed = order([module.Thing()])  # type: ignore[attr-defined]
     del sys.modules["only_here"]
-    await host.begin("one", packed)
-    _, end = await all_of(host, "one")
+    _, end = await all_of(host, packed)
     with pytest.raises(UsageError, match=r"cannot be loaded where it is to run: ModuleNotFoundError.*only_here"):
         unpickle_answer(end, here())
-    await host.begin("two", order())
-    assert unpickle_answer((await all_of(host, "two"))[1], here()).text == "done"
+    assert unpickle_answer((await all_of(host))[1], here()).text == "done"
 
 
 async def test_a_runner_in_whose_block_it_works_is_entered_once() -> None:
@@ -279,9 +223,8 @@ async def test_a_runner_in_whose_block_it_works_is_entered_once() -> None:
     globals()["Block"] = Block
     Block.__qualname__ = "Block"
     host = AttemptHost(pickle.dumps(Block()))
-    for name in "ab":
-        await host.begin(name, order())
-        assert unpickle_answer((await all_of(host, name))[1], here()).text == "done"
+    for _ in range(2):
+        assert unpickle_answer((await all_of(host))[1], here()).text == "done"
     assert entered == ["in"]
 
 
@@ -290,8 +233,7 @@ async def test_an_agent_brings_all_that_holds_for_it() -> None:
     with FakeCLI().text("Hello") as fake:
         host = AttemptHost(pickle.dumps(AgentRunner(Agent(cli=fake.path, max_turns=3))))
         configure(model="haiku")  # elsewhere something else holds
-        await host.begin("one", order())
-        assert unpickle_answer((await all_of(host, "one"))[1], here()).text == "Hello"
+        assert unpickle_answer((await all_of(host))[1], here()).text == "Hello"
         [call] = fake.calls
     assert {"--model=opus", "--max-turns=3"} <= set(call.argv)
 

@@ -8,7 +8,6 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from git_repositories import git, left_in, made_repository, nobody
@@ -219,21 +218,18 @@ async def test_an_archive_that_is_too_large_is_refused(
             patched.setattr(copies, name, limit)
             with pytest.raises(UsageError, match="is too large"):
                 await CopiedDirectory(source, root=root).open(nobody)
-    # What the archive says of its sizes may be wrong.
-    real = copies._check_members  # pyright: ignore[reportPrivateUsage]
 
-    def small(*given: Any) -> list[copies.ArchiveMember]:
-        monkeypatch.setattr(copies, "MAX_BYTES", 3999)
-        return [member._replace(size=0) for member in members(*given)]
 
-    def members(*given: Any) -> list[copies.ArchiveMember]:
-        with monkeypatch.context() as patched:
-            patched.setattr(copies, "MAX_BYTES", 4000)
-            return real(*given)
-
-    monkeypatch.setattr(copies, "_check_members", small)
-    with pytest.raises(WorkspaceError, match="more than 3,999 bytes"):
-        copies.unpack_archive(source, root / "forced", lambda: None)
+async def test_a_zip_that_lies_about_sizes_unpacks_no_more(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a", b"x" * 100_000)
+    data = source.read_bytes()
+    central = data.index(b"PK\x01\x02")
+    source.write_bytes(data[: central + 24] + (10).to_bytes(4, "little") + data[central + 28 :])
+    with pytest.raises(WorkspaceError, match="cannot be unpacked"):
+        copies.unpack_archive(source, root, lambda: None)
+    assert sum(path.stat().st_size for path in root.rglob("*")) <= 10
 
 
 async def test_hard_links_of_a_tar(tmp_path: Path, root: Path) -> None:

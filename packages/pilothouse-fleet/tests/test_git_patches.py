@@ -97,8 +97,6 @@ async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str, is_bun
         os.mkfifo(index)
     elif trick == "broken":
         index.write_bytes(b"DIRC and nothing else")
-    elif trick == "missing":  # and the one that was kept, as in directories that an older version made
-        workspace.get_index(place.path.name).unlink()
     [saved] = await Artifacts(tmp_path / "saved", patch=True).save("a", place, workspace)
     output = Path(saved).read_text()
     assert "+changed" in output

@@ -57,7 +57,7 @@ import pickle, threading
 from pilothouse_fleet import ray_runner
 
 ray_runner.EXIT_SECONDS = 0.1
-host = ray_runner.ActorAttemptHost(b"", pickle.dumps)
+host = ray_runner.AttemptHost(b"", pickle.dumps)
 threading.Thread(target=threading.Event().wait).start()  # Python waits for it when the main thread has ended
 print("ended", flush=True)
 """

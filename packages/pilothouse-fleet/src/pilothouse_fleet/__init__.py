@@ -5,6 +5,7 @@ nothing of the CLI or its protocol.
 Start reading at `fleet.py` (the API), then `scheduler.py`.
 """
 
+from pilothouse_fleet.durable import durable_query as durable_query
 from pilothouse_fleet.fleet import Fleet as Fleet
 from pilothouse_fleet.journals.base import FleetJournalError as FleetJournalError
 from pilothouse_fleet.journals.base import FleetJournalInUseError as FleetJournalInUseError

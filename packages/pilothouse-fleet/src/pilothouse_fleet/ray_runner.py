@@ -1,37 +1,52 @@
 """`RayRunner`: executes attempts in actors of a Ray cluster.
 
-Owns the connection to Ray, the actors, and the transfer of attempts and messages.
+Owns the connection to Ray, the actors, and the transfer of attempts and messages. Ray places the actors, starts them
+again when they or their nodes die, streams what a method yields, and cancels it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from math import inf
 from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
 
 import anyio
+from anyio import to_thread
 
 from pilothouse import __version__
 from pilothouse.client import Agent, QueryResult, default_agent
 from pilothouse.client.structured_output import OutputSchema
-from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
+from pilothouse.errors import (
+    PilothouseError,
+    RemoteError,
+    SessionClosedError,
+    StructuredOutputError,
+    UsageError,
+    WorkerLostError,
+)
+from pilothouse.messages import Message
+from pilothouse.support import LoopCondition
 from pilothouse.transports.concurrency import make_loop_caller
 from pilothouse_fleet.limits import validate_count
-from pilothouse_fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
+from pilothouse_fleet.runner import AgentRunner, Attempt, Runner, make_runner_context
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+PickleFunction = Callable[[Any], bytes]
 
 CONNECT_SECONDS = 10.0
 """Timeout in seconds to reach the address of a cluster; Ray would try for a minute, and then end the program."""
@@ -126,56 +141,183 @@ def shorten_error(error: BaseException) -> str:
 
 log = logging.getLogger("pilothouse.fleet")
 
-UNAVAILABLE_SECONDS = 60.0
-"""Seconds after which an unreachable actor counts as lost; Ray reports lost nodes sooner."""
-RETRY_SECONDS = 0.5
-"""Seconds between two calls to an unreachable actor."""
-START_RETRY_SECONDS = 5.0
-"""Seconds until a failed start of an actor is retried."""
+# In an actor.
 
-
-@dataclass(slots=True, eq=False)
-class ActorSlot:
-    """A place for one actor; a slot without an actor counts as gone."""
-
-    actor: Any = None
-    ready_future: Future[str] | None = None
-    is_gone: bool = True
-    is_ready: bool = False
-    attempt_count: int = 0
-    retry_at: float = 0.0
-    start_error: BaseException | None = None
-
-
-ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-"""Default Ray options of an actor."""
-RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "num_returns")
-"""Options that the runner sets itself or that would break it."""
-
-END_SECONDS = 20.0
-"""Seconds for an actor to end an attempt and its process; then the actor is killed."""
-
-
+MAX_WAITING_MESSAGES = 100
+"""Messages of one attempt that wait to be sent; at this number the attempt waits."""
+MAX_CAUSES = 8
+"""Maximum length of the chain of errors that is sent: the error and its causes."""
 EXIT_SECONDS = 5.0
 """Seconds for an actor's process to exit once its main thread has ended."""
 
 
-class ActorAttemptHost(AttemptHost):
-    """An `AttemptHost` in an actor. Its process exits soon after its main thread.
+@dataclass(slots=True, eq=False)
+class _HostedAttempt:
+    """A running attempt. It is cancelled by its scope: a cancelled asyncio task would not respect shields."""
 
-    Without that it may stay for ever when the program of the actor is killed: the main thread then waits for a thread
-    of Ray's that no longer exists (seen with Ray 2.60 on Python 3.11).
+    waiting: list[Message] = field(default_factory=list[Message])
+    changed: LoopCondition = field(default_factory=LoopCondition)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    attempt: Attempt | None = None  # once it has begun
+
+    async def add_message(self, message: Message) -> None:
+        self.waiting.append(message)
+        self.changed.notify_all()
+        await self.changed.wait_until(lambda: len(self.waiting) < MAX_WAITING_MESSAGES)
+
+    def take(self) -> list[Message]:
+        taken, self.waiting = self.waiting, []
+        self.changed.notify_all()
+        return taken
+
+
+class AttemptHost:
+    """The class of the actors: executes attempts with a pickled runner. `dumps` pickles answers.
+
+    Its process exits soon after its main thread. Without that it may stay for ever when the program of the actor is
+    killed: the main thread then waits for a thread of Ray's that no longer exists (seen with Ray 2.60 on Python 3.11).
     """
 
-    def __init__(self, runner: bytes, dumps: Callable[[Any], bytes]) -> None:
-        super().__init__(runner, dumps)
+    def __init__(self, runner: bytes, dumps: PickleFunction = pickle.dumps) -> None:
+        self._pickled_runner = runner
+        self._dumps = dumps
+        self._runner: Runner | None = None
+        self._load_lock = asyncio.Lock()
+        self._attempts: dict[str, _HostedAttempt] = {}
         threading.Thread(target=_exit_after_main_thread, name="pilothouse actor", daemon=True).start()
+
+    async def ready(self) -> str:
+        """Return the version of pilothouse in this process."""
+        return __version__
+
+    async def run(self, name: str, pickled_attempt: bytes) -> AsyncGenerator[list[Message] | bytes]:
+        """Execute an attempt under a unique name.
+
+        Yields:
+            Its messages, several at once if they come fast, and last the bytes for `unpickle_answer`.
+        """
+        hosted = self._attempts[name] = _HostedAttempt()
+        task = asyncio.create_task(self._run_attempt(hosted, pickled_attempt))
+        task.add_done_callback(lambda _: hosted.changed.notify_all())
+        try:
+            while not task.done() or hosted.waiting:
+                await hosted.changed.wait_until(lambda: bool(hosted.waiting) or task.done())
+                if hosted.waiting:
+                    yield hosted.take()
+            yield task.result()
+        finally:
+            hosted.scope.cancel()
+            await asyncio.wait([task])
+            del self._attempts[name]
+
+    async def interrupt(self, name: str) -> None:
+        """Interrupt an attempt gracefully, if it still runs."""
+        hosted = self._attempts.get(name)
+        if hosted is not None and hosted.attempt is not None and hosted.attempt.interrupt is not None:
+            with suppress(PilothouseError):  # the attempt ends anyway and reports its error
+                await hosted.attempt.interrupt()
+
+    async def _run_attempt(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> bytes:
+        with hosted.scope:
+            try:
+                runner = await self._load_runner()
+                hosted.attempt = Attempt(**_load(pickled_attempt), on_message=hosted.add_message)
+                return self._pickle_answer(await runner.run(hosted.attempt), hosted.attempt.artifacts)
+            except Exception as error:  # noqa: BLE001 - raised in the calling process
+                return pickle_error(error, self._dumps, () if hosted.attempt is None else hosted.attempt.artifacts)
+        return b""  # cancelled: nobody reads it
+
+    async def _load_runner(self) -> Runner:
+        async with self._load_lock:
+            if self._runner is None:
+                runner: Runner = _load(self._pickled_runner)
+                await make_runner_context(runner).__aenter__()  # exited when the process ends
+                self._runner = runner
+        return self._runner
+
+    def _pickle_answer(self, answer: QueryResult, artifacts: tuple[str, ...]) -> bytes:
+        answer.callback_errors = [_make_picklable(each, self._dumps) for each in answer.callback_errors]
+        try:
+            return self._dumps((answer, (), artifacts))
+        except Exception as error:  # noqa: BLE001 - an output may be anything
+            text = f"the answer cannot be sent from where it was made: {type(error).__name__}: {error}"
+            return pickle_error(PilothouseError(text), self._dumps, artifacts)
 
 
 def _exit_after_main_thread() -> None:
     threading.main_thread().join()
     time.sleep(EXIT_SECONDS)
     os._exit(0)
+
+
+def _load(pickled: bytes) -> Any:
+    try:
+        return pickle.loads(pickled)  # noqa: S301 - from the process we work for
+    except Exception as error:
+        text = f"what the attempt needs cannot be loaded where it is to run: {type(error).__name__}: {error}"
+        raise UsageError(text) from error
+
+
+def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[str, ...] = ()) -> bytes:
+    """Pickle the error of a failed attempt and its causes; an error that cannot be pickled is sent as text."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < MAX_CAUSES and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return dumps((None, tuple(_make_picklable(each, dumps) for each in chain), artifacts))
+
+
+def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
+    try:
+        pickle.loads(dumps(error))  # noqa: S301 - our own; some errors pickle and do not unpickle
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        return PilothouseError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
+    """Unpickle the answer of an attempt, or raise its error with its causes, as `AttemptHost.run` yielded it."""
+    answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own actor
+    if not errors:
+        return answer
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    raise errors[0]
+
+
+# In the program.
+
+ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": -1}
+"""Default Ray options of an actor."""
+RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "num_returns")
+"""Options that the runner sets itself or that would break it."""
+END_SECONDS = 20.0
+"""Seconds for an actor to end an attempt and its process; then the actor is killed."""
+
+
+class _Stream:
+    """What an actor yields for one attempt. Every method blocks; one thread at a time reads."""
+
+    def __init__(self, ray: Any, actor: Any, name: str, pickled_attempt: bytes) -> None:
+        self._ray = ray
+        self._reading = threading.Lock()
+        self._parts = actor.run.options(num_returns="streaming").remote(name, pickled_attempt)
+
+    def next(self) -> Any:
+        """Return what comes next; None: it has ended."""
+        with self._reading:
+            try:
+                return self._ray.get(next(self._parts))
+            except StopIteration:
+                return None
+
+    def stop(self) -> None:
+        """Cancel the attempt, unless it has ended, and return when its child has ended."""
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.cancel(self._parts)
+            while self.next() is not None:
+                pass
 
 
 class RayRunner:
@@ -187,7 +329,7 @@ class RayRunner:
         async with Fleet(runner=runner, concurrency=64, journal="runs.db") as fleet:
             ...
 
-    A fleet enters and leaves the runner; without a fleet, use it with `async with`. An actor that dies is replaced;
+    A fleet enters and leaves the runner; without a fleet, use it with `async with`. Ray restarts an actor that dies;
     its attempts raise `WorkerLostError`, which a fleet handles as an interruption. The nodes need the same version of
     pilothouse, and the CLI.
 
@@ -225,17 +367,20 @@ class RayRunner:
         options = {**ACTOR_OPTIONS, **_validate_options(actor_options)}
         self._payload = _pickle_runner(self._ray, agent)
         self._start_timeout = start_timeout
-        limit = 3 * self._attempts_per_actor + 8  # per attempt: one call that waits, and those that stop it
         try:
-            self._actor_class = self._ray.remote(ActorAttemptHost).options(
-                **options, max_concurrency=limit, max_restarts=0
-            )
+            # Calls beside the attempts: those that interrupt them, and those that ask whether the actor is there.
+            limit = 3 * self._attempts_per_actor + 8
+            self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit)
         except (TypeError, ValueError) as error:
             raise UsageError(f"actor_options: {shorten_error(error)}") from error
-        self._slots: list[ActorSlot] = []
+        self._actors: list[Any] = []
+        self._free: list[int] = []  # places of each actor that answers
+        self._busy_count = 0
+        self._start_errors: dict[int, BaseException] = {}  # of actors that will never start
         self._users = 0
         self._enter_lock = anyio.Lock()
-        self._changed = anyio.Event()
+        self._changed = LoopCondition()
+        self._threads = anyio.CapacityLimiter(inf)  # each attempt waits in one
 
     # Entering and leaving.
 
@@ -248,10 +393,11 @@ class RayRunner:
         """
         self._users += 1
         if self._users == 1:  # possibly in another event loop than before
-            self._enter_lock, self._changed = anyio.Lock(), anyio.Event()
+            self._enter_lock, self._changed = anyio.Lock(), LoopCondition()
+            self._threads = anyio.CapacityLimiter(inf)
         try:
             async with self._enter_lock:
-                if not self._slots:
+                if not self._actors:
                     await self._start_actors()
         except BaseException:
             self._users -= 1
@@ -262,8 +408,14 @@ class RayRunner:
         try:
             with anyio.CancelScope(shield=True):
                 await await_future(RAY_CONNECTION.submit(RAY_CONNECTION.connect, self._ray, self._address))
-            self._slots = [ActorSlot() for _ in range(self._count)]
-            self._release(await self._acquire(is_start=True))
+                make = partial(self._actor_class.remote, self._payload, self._ray.cloudpickle.dumps)
+                self._actors = await await_future(RAY_CONNECTION.submit(lambda: [make() for _ in range(self._count)]))
+            self._free, self._start_errors = [0] * self._count, {}
+            for number in range(self._count):
+                self._wait_for_actor(number, self._attempts_per_actor)
+            number = await self._take_place()
+            self._busy_count -= 1
+            self._add_places(number, 1)
         except BaseException:
             await self._stop_actors()
             raise
@@ -274,12 +426,15 @@ class RayRunner:
             await self._stop_actors()
 
     async def _stop_actors(self) -> None:
-        slots, self._slots = self._slots, []
+        actors, self._actors = self._actors, []
+
+        def stop() -> None:
+            for actor in actors:
+                self._ray.kill(actor)
+            RAY_CONNECTION.disconnect(self._ray)
+
         with anyio.CancelScope(shield=True):
-            for slot in slots:
-                slot.is_gone = True
-                await self._kill(slot)
-            await await_future(RAY_CONNECTION.submit(RAY_CONNECTION.disconnect, self._ray))
+            await await_future(RAY_CONNECTION.submit(stop))
 
     # Attempts.
 
@@ -294,171 +449,118 @@ class RayRunner:
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
         while True:
-            slot = await self._acquire()
+            number = await self._take_place()
+            is_there = False
             try:
-                if await self._is_alive(slot):
-                    return _decode_answer(await self._run_in_actor(slot, attempt, order), expected)
+                is_there = await self._is_alive(number)
+                if is_there:
+                    return _decode_answer(await self._run_in_actor(number, attempt, order), expected)
+            except WorkerLostError:
+                is_there = False
+                raise
             finally:
-                self._release(slot)
+                self._busy_count -= 1
+                if is_there:
+                    self._add_places(number, 1)
+                else:
+                    self._wait_for_actor(number, 1)
 
-    async def _is_alive(self, slot: ActorSlot) -> bool:
-        """Whether an actor still responds; an idle actor that died has begun nothing, so another one can be tried."""
+    async def _is_alive(self, number: int) -> bool:
+        """Whether an actor answers; an idle actor that died has begun nothing, so another one can be tried."""
         with suppress(WorkerLostError):
-            await self._call(slot, "ready")
+            await self._call(number, "ready")
             return True
         return False
 
-    async def _run_in_actor(self, slot: ActorSlot, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
+    async def _run_in_actor(self, number: int, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
         name = uuid4().hex
+        stream = _Stream(self._ray, self._actors[number], name, pickled_attempt)
+        attempt.interrupt = partial(self._interrupt, number, name)
         try:
-            await self._call(slot, "begin", name, pickled_attempt)
-            attempt.interrupt = partial(self._interrupt, slot, name)
-            taken, end = 0, None
-            while end is None:
-                pickled, end = await self._call(slot, "more", name, taken)
-                for message in pickle.loads(pickled):  # noqa: S301 - from our own actor
+            while (part := await self._in_thread(stream.next)) is not None:
+                if isinstance(part, bytes):
+                    return unpickle_answer(part, attempt)
+                for message in cast("list[Message]", part):
                     await attempt.on_message(message)
-                    taken += 1
-            return unpickle_answer(end, attempt)
+            raise WorkerLostError("the attempt was cancelled on the cluster")
         finally:
-            await self._end(slot, name)
+            with anyio.move_on_after(END_SECONDS, shield=True) as limit:
+                await to_thread.run_sync(stream.stop, abandon_on_cancel=True, limiter=self._threads)
+            if limit.cancelled_caught:
+                log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
+                self._ray.kill(self._actors[number], no_restart=False)
 
-    async def _interrupt(self, slot: ActorSlot, name: str) -> None:
+    async def _interrupt(self, number: int, name: str) -> None:
         with suppress(WorkerLostError):  # `run` raises it
-            await self._call(slot, "interrupt", name)
+            await self._call(number, "interrupt", name)
 
-    async def _end(self, slot: ActorSlot, name: str) -> None:
-        if slot.is_gone:
-            return
-        with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(WorkerLostError):
-            await self._call(slot, "end", name)
-        if limit.cancelled_caught:
-            log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
-            await self._discard(slot)
+    async def _call(self, number: int, method: str, *args: Any) -> Any:
+        with self._translate_errors():
+            return await await_future(getattr(self._actors[number], method).remote(*args).future())
 
-    # Actors and calls.
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        with self._translate_errors():
+            return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
 
-    async def _acquire(self, *, is_start: bool = False) -> ActorSlot:
-        """Take a free place of an actor until `_release`.
-
-        Raises:
-            RemoteError: there has been no actor for `start_timeout`, or at the start none can be started.
-            SessionClosedError: the pool was not entered.
-        """
-        none_since = inf
-        while True:
-            if not self._slots:
-                raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
-            await self._refresh_slots()
-            ready = [slot for slot in self._slots if slot.is_ready]
-            free = [slot for slot in ready if slot.attempt_count < self._attempts_per_actor]
-            if free:
-                slot = min(free, key=lambda one: one.attempt_count)
-                slot.attempt_count += 1
-                return slot
-            now = anyio.current_time()
-            none_since = inf if ready else min(none_since, now)
-            none_starts = is_start and all(slot.start_error is not None for slot in self._slots)
-            if none_starts or now >= none_since + self._start_timeout:
-                raise self._make_no_actor_error()
-            due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
-            with anyio.move_on_after(max(0.0, min(due, none_since + self._start_timeout) - now)):
-                await self._changed.wait()
-
-    def _release(self, slot: ActorSlot) -> None:
-        """Free a place of an actor."""
-        slot.attempt_count -= 1
-        self._changed.set()
-
-    async def _call(self, slot: ActorSlot, method: str, *args: Any) -> Any:
-        """Call an actor method and return its result; the call may be repeated.
-
-        Raises:
-            WorkerLostError: the actor is gone.
-        """
-        errors = self._ray.exceptions
-        until = inf
-        while True:
-            if slot.is_gone:
-                raise WorkerLostError("the actor that had this attempt is gone")
-            try:
-                return await await_future(getattr(slot.actor, method).remote(*args).future())
-            except errors.RayTaskError:
-                raise  # a bug of pilothouse
-            except errors.ActorUnavailableError as error:
-                until = min(until, anyio.current_time() + UNAVAILABLE_SECONDS)
-                if anyio.current_time() >= until:
-                    await self._discard(slot)
-                    raise WorkerLostError(
-                        f"the actor that had this attempt is out of reach: {shorten_error(error)}"
-                    ) from None
-            except errors.RayError as error:
-                await self._discard(slot)
-                raise WorkerLostError(f"the actor that had this attempt is gone: {shorten_error(error)}") from None
-            await anyio.sleep(RETRY_SECONDS)
-
-    async def _discard(self, slot: ActorSlot) -> None:
-        """Kill the actor of a slot, unless it is gone; another one is started in its place."""
-        if not slot.is_gone:
-            slot.is_gone, slot.is_ready = True, False
-            self._changed.set()
-            with anyio.CancelScope(shield=True):
-                await self._kill(slot)
-
-    async def _kill(self, slot: ActorSlot) -> None:
-        if slot.actor is not None:
-            with suppress(self._ray.exceptions.RayError):
-                await await_future(RAY_CONNECTION.submit(self._ray.kill, slot.actor))
-
-    # Starting actors.
-
-    def _make_no_actor_error(self) -> RemoteError:
-        fault = next((slot.start_error for slot in self._slots if slot.start_error is not None), None)
-        why = "the cluster lacks the resources of actor_options (`ray status`)"
-        why = why if fault is None else shorten_error(fault)
-        return RemoteError(f"no actor could be started: {why}", code="unreachable")
-
-    async def _refresh_slots(self) -> None:
-        """Check which actors have started, and start one in each empty slot, unless its retry delay still runs."""
-        if self._changed.is_set():
-            self._changed = anyio.Event()
-        for slot in self._slots:
-            if slot.ready_future is not None and slot.ready_future.done():
-                first_word, slot.ready_future = slot.ready_future, None
-                self._on_started(slot, first_word)
-        for index, slot in enumerate(self._slots):
-            if slot.is_gone and slot.retry_at <= anyio.current_time():
-                new = self._slots[index] = replace(slot, actor=None, ready_future=None, is_gone=False, attempt_count=0)
-                with anyio.CancelScope(shield=True):  # a created actor that is not recorded would never end
-                    await self._start_actor(new)
-
-    async def _start_actor(self, slot: ActorSlot) -> None:
+    @contextmanager
+    def _translate_errors(self) -> Generator[None]:
         try:
-            slot.actor, ready_future = await await_future(RAY_CONNECTION.submit(self._create_actor))
-        except Exception as error:  # noqa: BLE001 - raised if no actor starts
-            self._on_failed(slot, error)
+            yield
+        except self._ray.exceptions.RayTaskError:
+            raise  # a bug of pilothouse
+        except self._ray.exceptions.RayError as error:
+            raise WorkerLostError(f"the actor that had this attempt is gone: {shorten_error(error)}") from None
+
+    # Places: each actor has `concurrency_per_actor`.
+
+    async def _take_place(self) -> int:
+        """Take a place of the actor that has most of them; return the number of the actor.
+
+        Raises:
+            RemoteError: there has been no actor for `start_timeout`, or none will ever start.
+            SessionClosedError: the runner was not entered.
+        """
+        while True:
+            if not self._actors:
+                raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
+            number = max(range(self._count), key=self._free.__getitem__)
+            if self._free[number]:
+                self._free[number] -= 1
+                self._busy_count += 1
+                return number
+            is_lost = len(self._start_errors) == self._count
+            with anyio.move_on_after(inf if self._busy_count else self._start_timeout) as limit:
+                if not is_lost:
+                    await self._changed.wait()
+            if is_lost or limit.cancelled_caught:
+                why = "the cluster lacks the resources of actor_options (`ray status`)"
+                why = next(map(shorten_error, self._start_errors.values()), why)
+                raise RemoteError(f"no actor could be started: {why}", code="unreachable")
+
+    def _add_places(self, number: int, count: int) -> None:
+        self._free[number] += count
+        self._changed.notify_all()
+
+    def _wait_for_actor(self, number: int, count: int) -> None:
+        """Make places of an actor free once it answers: Ray is about to start it, or to start it again."""
+        if not (actors := self._actors):
             return
-        slot.ready_future, call = ready_future, make_loop_caller()
-        ready_future.add_done_callback(lambda _: call(lambda: self._changed.set()))  # the event of then
+        call = make_loop_caller()
+        answer: Future[str] = actors[number].ready.options(max_task_retries=-1).remote().future()
+        answer.add_done_callback(lambda _: call(lambda: self._on_answer(actors, number, count, answer)))
 
-    def _create_actor(self) -> tuple[Any, Future[str]]:
-        """Create an actor. Runs in the thread of the connection, because it may take a while."""
-        actor = self._actor_class.remote(self._payload, self._ray.cloudpickle.dumps)
-        return actor, actor.ready.remote().future()
-
-    def _on_started(self, slot: ActorSlot, ready_future: Future[str]) -> None:
-        """Handle the end of an actor's start: success or failure."""
-        if (error := ready_future.exception()) is not None:
-            self._on_failed(slot, error)
-        elif (there := ready_future.result()) != __version__:
+    def _on_answer(self, actors: list[Any], number: int, count: int, answer: Future[str]) -> None:
+        if actors is not self._actors:  # the runner was left
+            return
+        error = answer.exception()
+        if error is None and (there := answer.result()) != __version__:
             text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
-            self._on_failed(slot, UsageError(text))
-        else:
-            slot.is_ready, slot.start_error = True, None
-
-    def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
-        log.warning("an actor has not started: %s", shorten_error(error))
-        slot.is_gone, slot.start_error, slot.retry_at = True, error, anyio.current_time() + START_RETRY_SECONDS
+            error = UsageError(text)
+        if error is not None:
+            log.warning("an actor has not started: %s", shorten_error(error))
+            self._start_errors[number] = error
+            count = 0
+        self._add_places(number, count)
 
 
 # Serialization.

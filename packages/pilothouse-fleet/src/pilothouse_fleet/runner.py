@@ -1,31 +1,26 @@
 """`Runner`: the interface between a fleet and the code that executes an attempt; with the runners of this machine.
 
 Owns how an attempt is made from a run (`AgentRunner`), when it gets a directory and when its files are saved
-(`WorkspaceRunner`), and how it is executed in another process for a remote runner (`AttemptHost`). Knows neither
-journals nor limits, nor Ray. To execute attempts elsewhere, write another class with the one method of `Runner`.
+(`WorkspaceRunner`). Knows neither journals nor Ray. To execute attempts elsewhere, write another class with the one
+method of `Runner`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import pickle
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import anyio
 
-from pilothouse import __version__
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import ArtifactsError, PilothouseError, SessionNotFoundError, UsageError, WorkspaceError
 from pilothouse.messages import Message
-from pilothouse.support import LoopCondition, run_blocking
+from pilothouse.support import run_blocking
 from pilothouse_fleet.limits import RESUME_PROMPT
 from pilothouse_fleet.run import Run, RunState
 from pilothouse_fleet.workspaces.artifacts import Artifacts
@@ -240,167 +235,3 @@ class WorkspaceRunner:
 
 async def _get_no_run(key: str) -> Run | None:
     return None
-
-
-E = TypeVar("E", bound=BaseException)
-PickleFunction = Callable[[Any], bytes]
-
-MAX_BUFFERED_MESSAGES = 500
-MAX_BUFFERED_BYTES = 1 << 20
-"""Limits of the messages of one attempt that wait to be fetched; at either limit the attempt waits."""
-MAX_CAUSES = 8
-"""Maximum length of the chain of errors that is sent: the error and its causes."""
-
-
-@dataclass(slots=True, eq=False)
-class _HostedAttempt:
-    """A running attempt."""
-
-    messages: deque[Message] = field(default_factory=deque[Message])
-    size: int = 0
-    taken_count: int = 0
-    changed: LoopCondition = field(default_factory=LoopCondition)
-    end: bytes | None = None
-    attempt: Attempt | None = None  # once it has begun
-    task: asyncio.Task[None] = field(init=False)
-
-    async def add_message(self, message: Message) -> None:
-        self.messages.append(message)
-        self.size += len(message.raw_line)
-        self.changed.notify_all()
-        await self.changed.wait_until(
-            lambda: len(self.messages) < MAX_BUFFERED_MESSAGES and self.size < MAX_BUFFERED_BYTES
-        )
-
-    def discard_taken(self, taken: int) -> None:
-        """Remove the first `taken` messages of the attempt, which the caller has received."""
-        while self.taken_count < taken and self.messages:
-            self.size -= len(self.messages.popleft().raw_line)
-            self.taken_count += 1
-        self.changed.notify_all()
-
-
-REMEMBERED_ENDS = 10_000
-"""Number of ended attempts of which the late call that would begin them is recognized."""
-
-
-class AttemptHost:
-    """Executes attempts with a pickled runner, which is unpickled on first use; `dumps` pickles answers."""
-
-    def __init__(self, runner: bytes, dumps: PickleFunction = pickle.dumps) -> None:
-        self._pickled_runner = runner
-        self._dumps = dumps
-        self._runner: Runner | None = None
-        self._load_lock = asyncio.Lock()
-        self._attempts: dict[str, _HostedAttempt] = {}
-        self._ended: deque[str] = deque(maxlen=REMEMBERED_ENDS)
-
-    async def ready(self) -> str:
-        """Return the version of pilothouse in this process."""
-        return __version__
-
-    async def begin(self, name: str, pickled_attempt: bytes) -> None:
-        """Begin an attempt under a unique name. An error that prevents the start becomes the end of the attempt.
-
-        Calls may come in another order than they were made in: an attempt that has been ended does not begin.
-        """
-        if name in self._ended:
-            return
-        if name not in self._attempts:
-            work = self._attempts[name] = _HostedAttempt()
-            work.task = asyncio.create_task(self._run_attempt(work, pickled_attempt))
-            work.task.add_done_callback(lambda _: work.changed.notify_all())
-        work = self._attempts[name]
-        await work.changed.wait_until(lambda: work.attempt is not None or work.task.done())
-
-    async def _run_attempt(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> None:
-        try:
-            runner, hosted.attempt = await self._load(hosted, pickled_attempt)
-            hosted.changed.notify_all()  # the caller resumes after the runner's first step
-            hosted.end = self._pickle_answer(await runner.run(hosted.attempt), hosted.attempt.artifacts)
-        except Exception as error:  # noqa: BLE001 - raised in the calling process
-            artifacts = () if hosted.attempt is None else hosted.attempt.artifacts
-            hosted.end = pickle_error(error, self._dumps, artifacts)
-
-    async def _load(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> tuple[Runner, Attempt]:
-        try:
-            async with self._load_lock:
-                if self._runner is None:
-                    runner: Runner = pickle.loads(self._pickled_runner)  # noqa: S301 - from the process we work for
-                    await make_runner_context(runner).__aenter__()  # exited when the process ends
-                    self._runner = runner
-            return self._runner, Attempt(**pickle.loads(pickled_attempt), on_message=hosted.add_message)  # noqa: S301 - as above
-        except PilothouseError:
-            raise
-        except Exception as error:
-            text = f"what the attempt needs cannot be loaded where it is to run: {type(error).__name__}: {error}"
-            raise UsageError(text) from error
-
-    def _pickle_answer(self, answer: QueryResult, artifacts: tuple[str, ...]) -> bytes:
-        try:
-            return self._dumps((answer, (), artifacts))
-        except Exception as error:  # noqa: BLE001 - callbacks may raise anything
-            answer.callback_errors = [_make_picklable(each, self._dumps) for each in answer.callback_errors]
-            with suppress(Exception):
-                return self._dumps((answer, (), artifacts))
-            text = f"the answer cannot be sent from where it was made: {type(error).__name__}: {error}"
-            return pickle_error(PilothouseError(text), self._dumps, artifacts)
-
-    async def more(self, name: str, taken: int) -> tuple[bytes, bytes | None]:
-        """Wait until an attempt has new messages, of which the caller has received `taken`, or has ended.
-
-        Returns:
-            The new messages, pickled; and, once the attempt has ended, the bytes for `unpickle_answer`.
-        """
-        work = self._attempts[name]
-        work.discard_taken(taken)
-        await work.changed.wait_until(lambda: bool(work.messages) or work.task.done())
-        return self._dumps(list(work.messages)), work.end
-
-    async def interrupt(self, name: str) -> None:
-        """Interrupt an attempt gracefully, if it still runs."""
-        work = self._attempts.get(name)
-        if (
-            work is not None
-            and not work.task.done()
-            and work.attempt is not None
-            and work.attempt.interrupt is not None
-        ):
-            with suppress(PilothouseError):  # the attempt ends anyway and reports its error
-                await work.attempt.interrupt()
-
-    async def end(self, name: str) -> None:
-        """Remove an attempt, and cancel it if it still runs. Returns when its task has finished."""
-        self._ended.append(name)
-        if (work := self._attempts.get(name)) is not None:
-            work.task.cancel()
-            await asyncio.wait([work.task])
-            self._attempts.pop(name, None)
-
-
-def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[str, ...] = ()) -> bytes:
-    """Pickle the error of a failed attempt and its causes; an error that cannot be pickled is sent as text."""
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and len(chain) < MAX_CAUSES and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return dumps((None, tuple(_make_picklable(each, dumps) for each in chain), artifacts))
-
-
-def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
-    try:
-        pickle.loads(dumps(error))  # noqa: S301 - our own; some errors pickle and do not unpickle
-    except Exception:  # noqa: BLE001 - pickling may raise anything
-        return PilothouseError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """Unpickle the answer of an attempt, or raise its error with its causes, as `AttemptHost.more` returned it."""
-    answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own worker
-    if not errors:
-        return answer
-    for error, cause in pairwise(errors):
-        error.__cause__ = cause
-    raise errors[0]

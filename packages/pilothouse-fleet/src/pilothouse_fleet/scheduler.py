@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -86,21 +85,6 @@ INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
 
-class UnixClock:
-    """Unix seconds that do not jump: the event loop's clock plus the time of day at its start."""
-
-    def __init__(self) -> None:
-        try:
-            self._read = asyncio.get_running_loop().time  # ten times faster
-        except RuntimeError:  # trio
-            self._read = anyio.current_time
-        self._offset = time.time() - self._read()
-
-    def now(self) -> float:
-        """Return the time."""
-        return self._read() + self._offset
-
-
 @dataclass(eq=False)
 class Scheduler:
     """Starts due runs until it has drained or is cancelled."""
@@ -115,7 +99,7 @@ class Scheduler:
     observers: FleetObservers
 
     def __post_init__(self) -> None:
-        self.now = UnixClock().now
+        self._clock_offset = time.time() - anyio.current_time()
         self.active: dict[str, RunningAttempt] = {}
         self.is_stopping = False
         self._is_awake = False
@@ -129,6 +113,10 @@ class Scheduler:
         self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self.is_draining = False
+
+    def now(self) -> float:
+        """Return Unix seconds that do not jump: the event loop's clock plus the time of day at its start."""
+        return anyio.current_time() + self._clock_offset
 
     async def open(self) -> None:
         """Open the journal, as its executor unless `concurrency` is 0."""

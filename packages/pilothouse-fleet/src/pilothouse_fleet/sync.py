@@ -6,16 +6,18 @@ Owns the task that holds the asynchronous fleet during a `with` block. `pilothou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from pilothouse import client
+from pilothouse.client import QueryResult
 from pilothouse.client.result import OutputT
 from pilothouse.support import copy_method_signature, get_portal, make_blocking, user_class
 from pilothouse.sync import Agent
 from pilothouse_fleet import Fleet as AsyncFleet
-from pilothouse_fleet import Run
+from pilothouse_fleet import Run, durable
 from pilothouse_fleet import Runs as AsyncRuns
 from pilothouse_fleet.results import ItemArguments, Items
 
@@ -163,6 +165,14 @@ class Runs(Generic[OutputT]):
 
     async def _close(self) -> None:
         self._runs.close()
+
+
+def durable_query(
+    prompt: str | Sequence[Any], *, key: str, agent: Agent | None = None, **options: Any
+) -> QueryResult[Any]:
+    """See `pilothouse_fleet.durable_query`."""
+    inner = None if agent is None else agent.async_agent
+    return get_portal().call(partial(durable.durable_query, prompt, key=key, agent=inner, **options))
 
 
 class _BlockFailedError(Exception):

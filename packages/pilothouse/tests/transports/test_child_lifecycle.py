@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from leak_checks import Left
+from msgspec.structs import replace
 from process_checks import DEADLINE, eventually, find_processes, is_dead, linux_only, process_state, until
 from shell_children import first_line, sh
 
@@ -442,3 +443,15 @@ async def test_many_children_start_no_threads() -> None:
             for transport in transports:
                 group.start_soon(transport.close)
     assert started < len(transports) / 2  # some look for the executable
+
+
+async def test_cancelled_while_the_watchdog_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = CliTransport(close_grace=0.0)  # kept, and not collected: in actors of Ray that takes long
+    monkeypatch.setattr(watchdog, "is_starting", True)
+    monkeypatch.setattr("pilothouse.transports.cli.START_SECONDS", 600.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(transport.start, replace(sh("sleep 600"), initialize={}))
+        await until(lambda: transport.facts.pid is not None)
+        group.cancel_scope.cancel()
+    assert transport.facts.pid is not None
+    assert is_dead(transport.facts.pid)

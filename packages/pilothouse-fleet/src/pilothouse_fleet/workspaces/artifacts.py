@@ -24,7 +24,8 @@ import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
 from pilothouse.support import run_blocking, run_cancellable
-from pilothouse_fleet.workspaces.base import RunDirectory, Workspace, make_directory_name
+from pilothouse_fleet.limits import validate_count
+from pilothouse_fleet.workspaces.base import CancelCheck, RunDirectory, Workspace, make_directory_name
 from pilothouse_transcripts.stores.backend import (
     find_address_secrets,
     find_setting_secrets,
@@ -44,8 +45,6 @@ _CHUNK_BYTES = 1 << 20  # per read
 _MAX_SINGLE_PUT_BYTES = 4 << 20  # objects up to this size take one request
 _MAX_LISTED_NAMES = 5  # names of skipped files in a warning
 _SCHEMES = ("az", "file", "gs", "s3")
-
-CancelCheck = Callable[[], object]
 
 
 class Artifacts:
@@ -93,15 +92,10 @@ class Artifacts:
         for one in (*patterns, *((prefix,) if prefix else ())):
             if not one.strip() or one.startswith("/") or {".", "..", ""} & set(one.split("/")):
                 raise UsageError(f"artifacts: a path without '..' that does not begin with '/', not {one!r}")
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"max_bytes is a whole number of at least 1, not {max_bytes!r}")
         self.patch = patch
         self._patterns = [_compile_pattern(one) for one in patterns]
-        self._max_depth = (
-            None if any("**" in one for one in patterns) else max((p.count("/") for p in patterns), default=0)
-        )
         self._prefix = f"{prefix}/" if prefix else ""
-        self._max_bytes = max_bytes
+        self._max_bytes = validate_count("max_bytes", max_bytes)
         text = str(target) if isinstance(target, str) else ""
         self._secrets = (
             find_address_secrets(text) | find_setting_secrets(config or {}) if "://" in text else frozenset[str]()
@@ -162,37 +156,29 @@ class Artifacts:
                 with _translate_errors(self._secrets):
                     yield self._target.put(folder + _escape_name(name), _read_chunks(opened.read, size, check), size)
         if left_out:
-            shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES])) + (
-                ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
-            )
+            shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES]))
+            shown += ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
             log.warning("run %r: %d files are not saved, because they exceed the limits: %s", key, len(left_out), shown)
 
     def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
-        """Yield names and paths of the files to save."""
+        """Yield names and paths of the files to save, sorted by name."""
         if patch.exists():
             yield PATCH_NAME, str(patch)
-        if self._patterns:
-            for name, file in _walk(str(path), "", self._max_depth, check):
-                is_taken = self.patch and name == PATCH_NAME  # the name is reserved for the patch
-                if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
-                    yield name, file
+        for name in sorted(_walk(str(path), check) if self._patterns else ()):
+            is_taken = self.patch and name == PATCH_NAME  # the name is reserved for the patch
+            if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
+                yield name, str(path / name)
 
 
-def _walk(path: str, prefix: str, max_depth: int | None, check: CancelCheck) -> Iterator[tuple[str, str]]:
-    """Yield regular files below a directory, sorted by name, without following links."""
-    check()
-    with os.scandir(path) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        name = prefix + entry.name
-        if entry.name == ".git":
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            if max_depth is None or name.count("/") < max_depth:
-                with suppress(PermissionError):
-                    yield from _walk(entry.path, name + "/", max_depth, check)
-        elif stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-            yield name, entry.path
+def _walk(path: str, check: CancelCheck) -> Iterator[str]:
+    """Yield the relative paths of regular files, without following links."""
+    for directory, folders, names in os.walk(path):
+        check()
+        folders[:] = [name for name in folders if name != ".git"]
+        for name in names:
+            file = os.path.join(directory, name)  # noqa: PTH118 - by the thousand
+            if stat.S_ISREG(os.lstat(file).st_mode):
+                yield os.path.relpath(file, path).replace(os.sep, "/")
 
 
 def _read_chunks(read: Callable[[int], bytes], size: int, check: CancelCheck) -> Iterator[bytes]:

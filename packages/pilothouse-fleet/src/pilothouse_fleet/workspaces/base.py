@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import random
 import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -90,6 +89,7 @@ class Workspace(Protocol):
 
 log = logging.getLogger("pilothouse.fleet")
 
+CancelCheck = Callable[[], object]
 Keep = Literal["always", "failed", "never"]
 _REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
     "always": frozenset(),
@@ -100,7 +100,7 @@ _REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
 
 IN_USE_SECONDS = 20.0
 """Seconds a run waits for another process in its directory: a process declared dead stops within that time."""
-LOCK_RETRY_SECONDS = 0.03
+LOCK_RETRY_SECONDS = 0.02
 """Seconds between two attempts to get a lock."""
 UNDO_SECONDS = 5.0
 """Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
@@ -140,7 +140,7 @@ class LocalWorkspace(ABC):
         self._subdirectory = None if subdirectory is None else Path(subdirectory)
         if self._subdirectory is not None and (self._subdirectory.is_absolute() or ".." in self._subdirectory.parts):
             raise UsageError(f"subdirectory: a path inside the directory of a run, not {str(subdirectory)!r}")
-        self._locks: dict[Path, AsyncExitStack] = {}
+        self._locks: dict[Path, ExitStack] = {}
 
     @property
     def root(self) -> Path:
@@ -181,9 +181,8 @@ class LocalWorkspace(ABC):
         record = await run_blocking(self._read_record, name)
         run = None if record is None else await get_run(record.key)
         if record is not None and run is not None and run.state in self._removed_states:
-            with suppress(TimeoutError):  # in use
-                async with await acquire_lock(self._get_admin_path(name, "lock"), 0):
-                    await self._remove_directory(name, record)
+            with suppress(TimeoutError), await acquire_lock(self._get_admin_path(name, "lock"), 0):  # else in use
+                await self._remove_directory(name, record)
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
         """See `Workspace`."""
@@ -193,10 +192,9 @@ class LocalWorkspace(ABC):
             try:
                 lock = await acquire_lock(self._get_admin_path(name, "lock"), IN_USE_SECONDS)
             except TimeoutError:
-                raise WorkspaceError(
-                    f"another process is at work in {path}; give each fleet its own root", path=str(path)
-                ) from None
-            async with lock:
+                text = f"another process is at work in {path}; give each fleet its own root"
+                raise WorkspaceError(text, path=str(path)) from None
+            with lock:
                 record = await run_blocking(self._read_record, name)
                 is_kept = record is not None and is_resumed and record.is_ready and await run_blocking(path.is_dir)
                 if record is None or not is_kept:
@@ -231,8 +229,7 @@ class LocalWorkspace(ABC):
         except (OSError, WorkspaceError) as error:
             log.warning("the directory %s stays: %s", run_directory.path, error)
         finally:
-            if (lock := self._locks.pop(run_directory.path, None)) is not None:
-                await lock.aclose()
+            self._locks.pop(run_directory.path, ExitStack()).close()
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
@@ -245,18 +242,7 @@ class LocalWorkspace(ABC):
                 await run_blocking(self._write_record, name, record)
         if record is not None or await run_blocking(os.path.lexists, path):
             await run_cancellable(lambda check: remove_tree(path, check))
-        await run_blocking(self.get_index(name).unlink, True)
         await run_blocking(self._get_admin_path(name, "json").unlink, True)
-
-    def get_index(self, name: str) -> Path:
-        """The path of git's index as it was when the directory was filled."""
-        return self._get_admin_path(name, "index")
-
-    def keep_index(self, index: Path, name: str) -> None:
-        """Copy git's index of a filled directory to where its run does not write."""
-        kept = self.get_index(name)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(index, kept)
 
     # Records.
 
@@ -283,7 +269,7 @@ def make_directory_name(key: str) -> str:
     return f"{slug}-{digest}" if slug else digest
 
 
-def remove_tree(path: Path, check: Callable[[], object]) -> None:
+def remove_tree(path: Path, check: CancelCheck) -> None:
     """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
     if path.is_symlink() or path.is_file():
         path.unlink()
@@ -295,7 +281,7 @@ def remove_tree(path: Path, check: Callable[[], object]) -> None:
             _remove_entries(path, check)
 
 
-def _remove_entries(path: Path, check: Callable[[], object]) -> None:
+def _remove_entries(path: Path, check: CancelCheck) -> None:
     for child in path.iterdir():  # one by one, so that cancellation takes effect soon
         check()
         if child.is_dir() and not child.is_symlink():
@@ -315,32 +301,24 @@ def _restore_permissions(directory: str) -> None:
                 _restore_permissions(entry.path)
 
 
-async def acquire_lock(path: Path, timeout: float) -> AsyncExitStack:
+async def acquire_lock(path: Path, timeout: float) -> ExitStack:
     """Take the lock on a file, until the result is closed; then the file is removed.
 
     Raises:
         TimeoutError: another process still holds it after `timeout` seconds.
     """
-    lock = ExitStack()
-    deadline = anyio.current_time() + timeout
-    while True:
-        try:
-            await run_blocking(lock.enter_context, lock_file(path, wait=0, on_wait=lambda: None))
-            break
-        except TimeoutError:
-            if anyio.current_time() >= deadline:
-                raise
-        await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
-    lock.push(suppress(OSError))  # Windows cannot remove an open file
-    lock.callback(path.unlink)
-    held = AsyncExitStack()
-    held.push_async_callback(_release_lock, lock)
-    return held
 
+    def lock(check: CancelCheck) -> None:
+        held.enter_context(lock_file(path, wait=timeout, on_wait=check, poll=LOCK_RETRY_SECONDS))
 
-async def _release_lock(lock: ExitStack) -> None:
-    with anyio.CancelScope(shield=True):
-        await run_blocking(lock.close)
+    def remove() -> None:
+        with suppress(OSError):  # Windows cannot remove an open file
+            path.unlink()
+
+    with ExitStack() as held:
+        await run_cancellable(lock)
+        held.callback(remove)
+        return held.pop_all()
 
 
 @contextmanager

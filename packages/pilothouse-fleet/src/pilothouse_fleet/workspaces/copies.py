@@ -1,10 +1,11 @@
 """`CopiedDirectory`: each run gets a copy of a directory, an archive or a git bundle.
 
-Archives are checked before anything is written.
+Archives are checked before anything is written, and links are made after everything else.
 """
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 import shutil
@@ -12,14 +13,14 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.support import run_blocking, run_cancellable
-from pilothouse_fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory
+from pilothouse_fleet.workspaces.base import CancelCheck, Keep, LocalWorkspace, RunDirectory
 from pilothouse_fleet.workspaces.git import GitRepository, run_git, write_patch
 
 MAX_BYTES = 16 * 1024**3
@@ -30,12 +31,10 @@ MAX_DEPTH = 64
 """Maximum number of directories above a member."""
 MAX_LINKS = 40
 """Maximum number of links followed to resolve a link, as in Linux."""
-_CHUNK_BYTES = 1024 * 1024
 _BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 
-CancelCheck = Callable[[], object]
 MemberPath = tuple[str, ...]
-MemberKind = Literal["file", "directory", "link", "hard"]
+MemberKind = Literal["directory", "file", "hard", "link"]
 _TAR_KINDS: dict[bytes, MemberKind] = {
     **dict.fromkeys(tarfile.REGULAR_TYPES, "file"),
     tarfile.DIRTYPE: "directory",
@@ -45,16 +44,38 @@ _TAR_KINDS: dict[bytes, MemberKind] = {
 _WRITE_ORDER: tuple[MemberKind, ...] = ("directory", "file", "hard", "link")
 
 
-class ArchiveMember(NamedTuple):
-    """One member of an archive; a "hard" link names another member. `source` is the library's object for it."""
+class _Member(NamedTuple):
+    """One member of an archive; a "hard" link names another member."""
 
     path: MemberPath
     kind: MemberKind
     size: int
-    executable: bool
     target: str
-    modified_at: float | None
-    source: Any
+    extract_file: Callable[[Path], object] = id
+
+    def extract(self, directory: Path) -> None:
+        """Make it in a directory in which everything of the kinds before its own is made."""
+        path = directory.joinpath(*self.path)
+        if self.kind in ("directory", "file"):
+            self.extract_file(directory)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.kind == "hard":
+            path.hardlink_to(directory.joinpath(*_parse_member_name(self.target)))
+        else:
+            path.symlink_to(self.target)
+
+
+class _SourceFile(io.FileIO):
+    """A file whose readers can be cancelled."""
+
+    def __init__(self, path: Path, check: CancelCheck) -> None:
+        super().__init__(path)
+        self._check = check
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        return super().read(-1 if size is None else size) or b""
 
 
 def check_archive(source: Path, check: CancelCheck) -> None:
@@ -64,8 +85,8 @@ def check_archive(source: Path, check: CancelCheck) -> None:
         UsageError: the archive cannot be read, leads out of the directory of a run, or is too large.
     """
     try:
-        with _open_archive(source) as (members, _):
-            _check_members(members, source, check)
+        with _open_archive(source, check):
+            pass
     except (*_BROKEN_ARCHIVE_ERRORS, OSError) as error:
         raise UsageError(f"the archive {source} cannot be read: {error}") from error
 
@@ -78,82 +99,66 @@ def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
     """
     path.mkdir(parents=True)
     try:
-        with _open_archive(source) as (members, open_member):
-            _write_members(_check_members(members, source, check), path, open_member, check)
+        with _open_archive(source, check) as members:
+            for member in sorted(members, key=lambda member: _WRITE_ORDER.index(member.kind)):
+                member.extract(path)
     except (*_BROKEN_ARCHIVE_ERRORS, UsageError) as error:
         raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
 
 
-# Reading.
-
-
 @contextmanager
-def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Callable[[ArchiveMember], IO[bytes]]]]:
-    """Yield the members of an archive, and a function that opens a file in it."""
-    if source.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(source) as archive:
-            yield (
-                (_parse_zip_member(archive, info) for info in archive.infolist()),
-                lambda member: archive.open(member.source),
-            )
-        return
-    with tarfile.open(source) as tar:
-
-        def open_member(member: ArchiveMember) -> IO[bytes]:
-            found = tar.extractfile(member.source)
-            assert found is not None  # it is a file
-            return found
-
-        yield (_parse_tar_member(info) for info in tar), open_member
+def _open_archive(source: Path, check: CancelCheck) -> Generator[Collection[_Member]]:
+    """Yield the checked members of an archive."""
+    if not hasattr(tarfile, "data_filter"):
+        raise UsageError("to unpack archives, use Python 3.11.4 or later, whose tarfile has filters")
+    with _SourceFile(source, check) as file:
+        if source.name.lower().endswith(".zip"):
+            with zipfile.ZipFile(file) as archive:
+                yield _check_members((_parse_zip_member(archive, info) for info in archive.infolist()), source)
+        else:
+            with tarfile.open(fileobj=file) as tar:
+                yield _check_members((_parse_tar_member(tar, info) for info in tar), source)
 
 
-def _parse_tar_member(info: tarfile.TarInfo) -> ArchiveMember:
-    kind = _TAR_KINDS.get(info.type)
+def _parse_tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
+    path, kind = _parse_member_name(info.name), _TAR_KINDS.get(info.type)
     if kind is None:
         raise UsageError(f"{info.name[:200]!r} is a device or a pipe")
-    path, is_executable = _parse_member_name(info.name), bool(info.mode & 0o100)
-    return ArchiveMember(path, kind, info.size, is_executable, info.linkname, float(info.mtime), info)
+
+    def extract(to: Path) -> None:
+        archive.extract(info, to, filter="data")
+
+    return _Member(path, kind, info.size, info.linkname, extract)
 
 
-def _parse_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
-    mode = info.external_attr >> 16
-    path = _parse_member_name(info.filename.replace("\\", "/"))
-    if info.is_dir():
-        return ArchiveMember(path, "directory", 0, False, "", None, info)
+def _parse_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    path, mode = _parse_member_name(info.filename.replace("\\", "/")), info.external_attr >> 16
     if stat.S_ISLNK(mode):
         if info.file_size > 4096:
             raise UsageError(f"the target of the link {info.filename[:200]!r} is too long")
-        return ArchiveMember(path, "link", 0, False, archive.read(info).decode("utf-8", "surrogateescape"), None, info)
-    return ArchiveMember(path, "file", info.file_size, bool(mode & 0o100), "", None, info)
+        return _Member(path, "link", 0, archive.read(info).decode("utf-8", "surrogateescape"))
+
+    def extract(to: Path) -> None:
+        name = archive.extract(info, to)  # never more than `file_size`
+        if mode & 0o100 and not info.is_dir():
+            os.chmod(name, 0o755)  # noqa: PTH101, S103 - a program, as in git
+
+    return _Member(path, "directory" if info.is_dir() else "file", info.file_size, "", extract)
 
 
-def _parse_member_name(name: str) -> MemberPath:
-    parts = tuple(part for part in name.split("/") if part not in ("", "."))
-    drive = ":" in (parts[0] if parts else "")
-    if name.startswith("/") or ".." in parts or drive or (os.sep != "/" and os.sep in name) or "\0" in name:
-        raise UsageError(f"{name[:200]!r}")
-    if len(parts) > MAX_DEPTH + 1:
-        raise UsageError(f"{name[:200]!r}… lies more than {MAX_DEPTH} directories deep")
-    return parts
-
-
-# Checks.
-
-
-def _check_members(members: Iterator[ArchiveMember], source: Path, check: CancelCheck) -> list[ArchiveMember]:
-    """Check all members and return them."""
-    planned: list[ArchiveMember] = []
+def _check_members(members: Iterable[_Member], source: Path) -> Collection[_Member]:
+    """Check the members of an archive and return them; of those with the same path, the last one."""
+    found: list[_Member] = []
     size = 0
     try:
         for member in members:
-            check()
-            planned.append(member)
+            found.append(member)
             size += member.size
-            if len(planned) > MAX_MEMBERS or size > MAX_BYTES:
+            if len(found) > MAX_MEMBERS or size > MAX_BYTES:
                 break
         else:
-            _check_links(planned)
-            return planned
+            _check_links(found)
+            return {member.path: member for member in found}.values()
     except UsageError as error:
         raise UsageError(f"the archive {source} leads out of the directory of a run: {error}") from None
     raise UsageError(
@@ -161,7 +166,23 @@ def _check_members(members: Iterator[ArchiveMember], source: Path, check: Cancel
     )
 
 
-def _check_links(members: list[ArchiveMember]) -> None:
+def _parse_member_name(name: str) -> MemberPath:
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    is_drive = bool(parts) and ":" in parts[0]
+    if name.startswith("/") or ".." in parts or "\0" in name or is_drive or _is_foreign(name):
+        raise UsageError(f"{name[:200]!r}")
+    if len(parts) > MAX_DEPTH + 1:
+        raise UsageError(f"{name[:200]!r}… lies more than {MAX_DEPTH} directories deep")
+    return parts
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether Windows would interpret the path differently."""
+    return os.sep != "/" and (os.sep in path or ":" in path)
+
+
+def _check_links(members: list[_Member]) -> None:
+    """Check what the filters of the standard library do not find in every version: names that lead through links."""
     links = {member.path: member.target for member in members if member.kind == "link"}
     files = {member.path for member in members if member.kind == "file"}
     for member in members:
@@ -183,68 +204,25 @@ def _stays_inside(path: MemberPath, links: dict[MemberPath, str]) -> bool:
     followed = 0
     while left:
         part = left.pop()
-        if part in ("", "."):
-            continue
         if part == "..":
             if not at:
                 return False
             at.pop()
-            continue
-        at.append(part)
-        if (target := links.get(tuple(at))) is not None:
-            followed += 1
-            if followed > MAX_LINKS or not target or target.startswith("/") or "\0" in target or _is_foreign(target):
-                return False
-            at.pop()
-            left.extend(reversed(target.split("/")))
+        elif part not in ("", "."):
+            at.append(part)
+            if (target := links.get(tuple(at))) is not None:
+                followed += 1
+                if (
+                    followed > MAX_LINKS
+                    or not target
+                    or target.startswith("/")
+                    or "\0" in target
+                    or _is_foreign(target)
+                ):
+                    return False
+                at.pop()
+                left.extend(reversed(target.split("/")))
     return True
-
-
-def _is_foreign(target: str) -> bool:
-    """Whether Windows would interpret the target differently."""
-    return os.sep != "/" and (os.sep in target or ":" in target)
-
-
-# Writing.
-
-
-def _write_members(
-    members: list[ArchiveMember], path: Path, open_member: Callable[[ArchiveMember], IO[bytes]], check: CancelCheck
-) -> None:
-    left = MAX_BYTES
-    for member in sorted(members, key=lambda member: _WRITE_ORDER.index(member.kind)):
-        check()
-        target = path.joinpath(*member.path)
-        if member.kind == "directory":
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if member.kind == "file":
-            with open_member(member) as content:
-                left -= _write_file(content, target, member, left, check)
-            continue
-        target.unlink(missing_ok=True)  # an archive may contain a member twice
-        if member.kind == "hard":
-            target.hardlink_to(path.joinpath(*_parse_member_name(member.target)))
-        else:
-            target.symlink_to(member.target)
-
-
-def _write_file(content: IO[bytes], target: Path, member: ArchiveMember, max_bytes: int, check: CancelCheck) -> int:
-    """Write a file; return its actual size, which may differ from the size in the archive."""
-    size = 0
-    mode = 0o755 if member.executable else 0o644
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(target, flags, mode), "wb") as file:
-        while piece := content.read(_CHUNK_BYTES):
-            check()
-            size += len(piece)
-            if size > max_bytes:
-                raise UsageError(f"its files have more than {MAX_BYTES:,} bytes")
-            file.write(piece)
-    if member.modified_at is not None:
-        os.utime(target, (member.modified_at, member.modified_at))
-    return size
 
 
 SourceKind = Literal["directory", "archive", "bundle"]
@@ -319,7 +297,6 @@ class CopiedDirectory(LocalWorkspace):
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent, env=env)
             facts["base"] = await run_git("rev-parse", "HEAD", cwd=path)
             facts["format"] = await run_git("rev-parse", "--show-object-format", cwd=path)
-            await run_blocking(self.keep_index, path / ".git" / "index", path.name)
             return
         work = self._copy if self._kind == "directory" else unpack_archive
         await run_cancellable(lambda check: work(self._source, path, check))
@@ -345,7 +322,7 @@ class CopiedDirectory(LocalWorkspace):
         """See `Workspace`."""
         path, facts = run_directory.path, run_directory.facts
         repository = GitRepository((path / ".git" / "objects",), facts.get("format", "sha1"))
-        await write_patch(path, facts["base"], target, repository, self.get_index(path.name))
+        await write_patch(path, facts["base"], target, repository)
 
 
 def _is_special(path: Path) -> bool:

@@ -127,7 +127,7 @@ def _read_small(path: Path) -> bytes:
     return b""
 
 
-async def write_patch(path: Path, base: str, target: Path, repository: GitRepository, index: Path) -> None:
+async def write_patch(path: Path, base: str, target: Path, repository: GitRepository) -> None:
     """Write the differences of a working tree to `base`: commits, changes, and new files that are not ignored.
 
     Git uses a temporary directory of its own, so the current `.git` of the tree and the configuration, attributes and
@@ -138,7 +138,6 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
         base: a commit.
         target: the file to write.
         repository: has the objects of the commit.
-        index: the index as it was when the working tree was made, so that git reads only changed files.
 
     Raises:
         WorkspaceError: the path is no longer a working tree, or the commit does not exist.
@@ -146,10 +145,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
     with tempfile.TemporaryDirectory(prefix="pilothouse-", ignore_cleanup_errors=True) as name:
         own = await make_git_directory(Path(name), repository)
         env = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path)}
-        if await run_blocking(index.is_file):
-            await run_blocking(shutil.copy2, index, own / "index")  # with its time, which git compares
-        else:
-            await run_git("read-tree", base, cwd=path, env=env)
+        await run_git("read-tree", base, cwd=path, env=env)
         await run_git("add", "--all", "--", ".", cwd=path, env=env)
         changes = Path(name) / "changes"
         await run_git(
@@ -204,7 +200,7 @@ class GitWorktree(LocalWorkspace):
         self._common = Path()
         self._repository = GitRepository(())
         self._refs = ""
-        self._settings = ""
+        self._settings: list[tuple[str, str]] = []
 
     async def _check(self) -> None:
         await run_blocking(find_git)
@@ -234,10 +230,12 @@ class GitWorktree(LocalWorkspace):
         self._refs = await self._run_in_source(
             "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags", "refs/remotes"
         )
-        self._settings = ""
+        self._settings = []
         with suppress(WorkspaceError):  # git fails if there are none
             found = await self._run_in_source("config", "--local", "--null", "--get-regexp", _COPIED_SETTINGS)
-            self._settings = "".join(_format_setting(entry) for entry in found.split("\0") if entry)
+            self._settings = [
+                (name, value) for name, _, value in (e.partition("\n") for e in found.split("\0")) if name
+            ]
 
     async def _run_in_source(self, *arguments: str) -> str:
         """Run a command that reads or writes names of commits, which starts no program of the configuration there."""
@@ -256,14 +254,9 @@ class GitWorktree(LocalWorkspace):
             await run_blocking(_write_files, own, encoded)
             await run_blocking(path.mkdir)
             await run_git("reset", "--hard", "--quiet", cwd=path, env={"GIT_DIR": str(own), "GIT_WORK_TREE": str(path)})
-            await run_blocking(self._hand_over, own, path)
-
-    def _hand_over(self, own: Path, path: Path) -> None:
-        """Give the git directory to the run. Nothing here runs git in it from now on."""
-        self.keep_index(own / "index", path.name)
-        with (own / "config").open("a", encoding="utf-8", errors="surrogateescape") as config:
-            config.write(self._settings)
-        shutil.move(own, path / ".git")
+            for setting, value in self._settings:
+                await run_git("config", "--file", str(own / "config"), "--add", setting, value, cwd=path)
+            await run_blocking(shutil.move, own, path / ".git")  # nothing here runs git in it from now on
 
     async def _find_free_branch(self, wanted: str) -> str:
         for name in _list_branch_names(wanted):
@@ -316,8 +309,7 @@ class GitWorktree(LocalWorkspace):
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        index = self.get_index(run_directory.path.name)
-        await write_patch(run_directory.path, run_directory.facts["base"], target, self._repository, index)
+        await write_patch(run_directory.path, run_directory.facts["base"], target, self._repository)
 
 
 def _list_branch_names(wanted: str) -> Iterator[str]:
@@ -335,17 +327,3 @@ def _read_ref(git_directory: Path, name: str) -> str | None:
 
 def _read_text(path: Path) -> str:
     return _read_small(path).decode(errors="replace")
-
-
-def _format_setting(entry: str) -> str:
-    """Write an entry of `git config --null` as lines of a configuration file."""
-    name, _, value = entry.partition("\n")
-    section, _, key = name.rpartition(".")
-    kind, _, subsection = section.partition(".")
-    title = f"{kind} {_quote(subsection)}" if subsection else kind
-    return f"[{title}]\n\t{key} = {_quote(value)}\n"
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

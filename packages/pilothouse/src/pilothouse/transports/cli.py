@@ -170,7 +170,11 @@ class CliTransport(Transport):
             # The module that explains errors is imported only on demand. Without a free file descriptor, the import
             # fails.
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
-        await self._wait_for_watchdog()
+        try:
+            await self._wait_for_watchdog()
+        except BaseException:  # cancelled: nobody else closes what has not started
+            await self.close()
+            raise
 
     async def _wait_for_watchdog(self) -> None:
         """Wait until this program may be killed without leaving the child behind with a prompt."""

@@ -1,0 +1,49 @@
+"""A task of procrastinate, a queue in PostgreSQL, that survives its worker: its conversation continues.
+
+pip install 'pilothouse[fleet]' procrastinate
+export DATABASE=postgresql://localhost/tickets
+procrastinate --app durable_procrastinate.app schema --apply
+python durable_procrastinate.py work
+python durable_procrastinate.py add "The door squeaks"
+"""
+
+import asyncio
+import os
+import sys
+
+import procrastinate
+
+import pilothouse as ph
+from pilothouse.options import RetryPolicy
+from pilothouse_fleet import durable_query
+
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE"]))
+agent = ph.Agent(tools=[], max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
+DEAD_AFTER = float(os.environ.get("DEAD_AFTER", "30"))  # seconds without a sign of life
+
+
+@app.task(name="triage", pass_context=True)
+async def triage(context: procrastinate.JobContext, ticket: str) -> None:
+    """Ask, or continue what a killed worker began: the id of the job is the same then."""
+    result = await durable_query(f"Triage: {ticket}", key=f"tickets/{context.job.id}", agent=agent)
+    print(result.text, flush=True)  # or write it to a table
+
+
+@app.periodic(cron="* * * * * */5")
+@app.task(name="retry_stalled_jobs", queueing_lock="retry_stalled_jobs")
+async def retry_stalled_jobs(timestamp: int) -> None:
+    """Queue the jobs of dead workers again."""
+    for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=DEAD_AFTER):
+        await app.job_manager.retry_job(job)
+
+
+async def main(command: str, *tickets: str) -> None:
+    async with app.open_async():
+        for ticket in tickets:
+            await triage.defer_async(ticket=ticket)
+        if command == "work":
+            await app.run_worker_async(concurrency=4)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
