@@ -21,11 +21,17 @@ from pilothouse.client.query_plan import make_transport
 from pilothouse.errors import LineDecodeError, OptionsError, PermissionModeError, ProtocolError
 from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
-from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, CompleteLines
+from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import decode_line, encode_json
-from pilothouse.transports import CliTransport, Transport, TransportFactory, TransportFacts, TransportWrapper
-from pilothouse.transports.base import find_facts
+from pilothouse.transports import (
+    CliTransport,
+    Transport,
+    TransportFactory,
+    TransportFacts,
+    TransportWrapper,
+    find_facts,
+)
+from pilothouse_access.permission_modes import MODES_BY_PERMISSIVENESS, permits_more
 
 TOKEN_VARIABLE: Final = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 """Holds the token of a host; no child gets it."""

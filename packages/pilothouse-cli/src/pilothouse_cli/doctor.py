@@ -22,15 +22,13 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse import __version__
-from pilothouse.client import Query, Session, default_agent
+from pilothouse.client import EffectiveSettings, Query, Session, default_agent
 from pilothouse.client.config_file import CONFIG_VARIABLE, get_config_file, printable
-from pilothouse.client.controls import EffectiveSettings
 from pilothouse.client.settings_check import describe_lost, get_source
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
 from pilothouse.options import TABLE, Options
 from pilothouse.options.lost_settings import find_dead_rules, find_lost, format_path
-from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
 from pilothouse.provision import managed_cli_path
 from pilothouse.provision.artifacts import CACHE_VARIABLE, load_pins
 from pilothouse.provision.installer import is_pinned_file
@@ -90,8 +88,8 @@ def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
     except OptionsError as error:
         yield CheckResult("configuration", "failed", str(error))
         return
-    options = {get_variable_name(name) for name in TABLE}
-    ours = [name for name in sorted(environ) if name.startswith(VARIABLE_PREFIX) and environ[name]]
+    options = {option.variable for option in TABLE.values()}
+    ours = [name for name in sorted(environ) if name.startswith("PILOTHOUSE_") and environ[name]]
     known = [name for name in ours if name in options or name in OTHER_VARIABLES]
     if known:
         yield CheckResult("variables", "ok", ", ".join(known))

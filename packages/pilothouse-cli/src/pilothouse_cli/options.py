@@ -14,10 +14,8 @@ import msgspec
 
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
-from pilothouse.options import TABLE, Option
-from pilothouse.options.options import get_variable_name
-from pilothouse.options.table import describe_target
-from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
+from pilothouse.options import TABLE, Option, OptionExplanation
+from pilothouse.options.values import DEFAULT_ORIGIN
 from pilothouse.support import find_similar_name
 from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
@@ -71,9 +69,9 @@ def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
         "group": option.group,
         "value": option.value_type.expected,
         "default": None if callable(option.default) else option.default,
-        "goes_to": describe_target(option.target),
+        "goes_to": option.destination,
         "since": option.min_cli_version or None,
-        "variable": get_variable_name(option.name),
+        "variable": option.variable,
         "flag": get_flag(option),
         "in_files": option.in_files,
         "doc": option.doc,

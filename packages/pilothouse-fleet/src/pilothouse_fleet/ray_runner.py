@@ -24,10 +24,9 @@ from uuid import uuid4
 import anyio
 
 from pilothouse import __version__
-from pilothouse.client import Agent, QueryResult, default_agent
-from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client import Agent, OutputSchema, QueryResult, default_agent
 from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
-from pilothouse.transports.concurrency import make_loop_caller
+from pilothouse.support import make_loop_caller
 from pilothouse_fleet.limits import validate_count
 from pilothouse_fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from pilothouse import client
 from pilothouse.client.result import OutputT
 from pilothouse.support import copy_method_signature, get_portal, make_blocking, user_class
-from pilothouse.sync.agent import Agent
+from pilothouse.sync import Agent
 from pilothouse_fleet import Fleet as AsyncFleet
 from pilothouse_fleet import Run
 from pilothouse_fleet import Runs as AsyncRuns

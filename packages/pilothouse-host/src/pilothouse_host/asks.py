@@ -28,8 +28,9 @@ from pilothouse.permissions import (
     QuestionRequest,
     SetMode,
     Settlement,
+    read_request,
+    read_subject,
 )
-from pilothouse.permissions.requests import read_request, read_subject
 from pilothouse.support import encode_json
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal

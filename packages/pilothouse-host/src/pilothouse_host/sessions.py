@@ -24,7 +24,7 @@ from pilothouse.client import Query, Session
 from pilothouse.client.prompt import Prompt
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
 from pilothouse.options import Invocation, Options
-from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, CompleteLines
+from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import LoopCondition, encode_json
 from pilothouse.transports import ExitInfo, Transport, TransportWrapper
 from pilothouse.transports.settings_answer import StoredOutput

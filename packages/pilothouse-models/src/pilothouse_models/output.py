@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pilothouse.client.structured_output import OUTPUT_TOOL, OutputSchema, find_json
+from pilothouse.client import OutputSchema
+from pilothouse.client.structured_output import OUTPUT_TOOL, find_json
 from pilothouse.errors import StructuredOutputError
 from pilothouse.events import TextDelta, TextRetracted, ToolCall, ToolCallDelta, ToolCallStarted
 from pilothouse.support import to_json_values
-from pilothouse.tools.content import json_text
+from pilothouse_models.json_text import json_text
 
 _DESCRIPTION: Final = "Takes your final answer. Call it once, when you need no other tool."
 OUTPUT_DEMAND: Final = (

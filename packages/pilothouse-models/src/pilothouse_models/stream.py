@@ -41,11 +41,9 @@ from pilothouse.messages import (
     Usage,
 )
 from pilothouse.options import Options
-from pilothouse.options.permission_rules import RuleSet
+from pilothouse.permissions import RuleSet
 from pilothouse.support import to_json_values, user_class
-from pilothouse.tools import ToolError, ToolFailure, ToolInputError, sdk_server
-from pilothouse.tools.calls import unknown_tool_message
-from pilothouse.tools.content import to_model_content
+from pilothouse.tools import ToolError, ToolFailure, ToolInputError, sdk_server, to_model_content
 from pilothouse_models.bridges import (
     InvocationResult,
     LoopStep,
@@ -59,6 +57,7 @@ from pilothouse_models.loop_bridges import LoopBridge
 from pilothouse_models.output import AnswerOutput
 from pilothouse_models.request import CallWarning, RequestTools
 from pilothouse_models.xml import ReplyReader, declare_tools, derive_nonce, results_content
+from pilothouse_models.xml.call_reader import unknown_tool_message
 from pilothouse_models.xml.prompt import get_tool_parts
 
 FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "error", "other"]

@@ -10,13 +10,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from pilothouse.messages.core import PermissionMode
 from pilothouse.options.lost_settings import SettingPath, as_mapping, find_lost, format_path
-from pilothouse.options.permission_rules import BEHAVIORS, RuleSet
+from pilothouse.permissions import PermissionMode, RuleSet
 
 _TYPES: Final[Mapping[SettingPath, Any]] = {
     ("permissions",): dict[str, Any],
-    **{("permissions", behavior): list[str] for behavior in BEHAVIORS},
+    **{("permissions", behavior): list[str] for behavior in RuleSet.BEHAVIORS},
     ("permissions", "additionalDirectories"): list[str],
     ("permissions", "defaultMode"): PermissionMode,
     ("model",): str,
@@ -39,7 +38,7 @@ def find_mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         except msgspec.ValidationError as error:
             yield format_path(path), str(error).replace("`", "")
             continue
-        if path[-1] in BEHAVIORS:
+        if path[-1] in RuleSet.BEHAVIORS:
             for at, rule in enumerate(cast("list[str]", value)):
                 if not RuleSet.parse(allow=[rule]).allow:  # the strict reading
                     yield (

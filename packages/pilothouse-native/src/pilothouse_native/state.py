@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pilothouse.json_schema import SchemaCheck, make_checker
-from pilothouse.options.permission_rules import RuleSet
+from pilothouse.permissions import RuleSet
 from pilothouse_native.api import MessagesApi
 from pilothouse_native.configuration import EngineArguments, EngineSettings
 from pilothouse_native.history import History

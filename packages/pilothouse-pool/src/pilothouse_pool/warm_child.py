@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeBody
-from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
-from pilothouse.protocol.control_frames import request_line
+from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived, request_line
 from pilothouse.transports import Transport
 from pilothouse.transports.discovery import parse_version
 

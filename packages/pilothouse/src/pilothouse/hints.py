@@ -57,6 +57,7 @@ PUBLIC_MODULES = (
     "pilothouse.tools",
     "pilothouse.errors",
     "pilothouse.transports",
+    "pilothouse.protocol",
     "pilothouse.instrumentation",
     "pilothouse.provision",
     "pilothouse_access",
@@ -205,7 +206,7 @@ def list_names(module: str) -> list[str]:
     except (ImportError, OSError):  # no such package; no such file
         return []
     exported = parse_exports(source.splitlines())
-    names = [name for name, home in exported.items() if home != "pilothouse.lazy_exports"]
+    names = [name for name in exported if name != "make_lazy_exports"]
     return [*names, *(match[1] or match[2] for match in _DEFINITION.finditer(source))]
 
 

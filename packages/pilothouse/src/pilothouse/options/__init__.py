@@ -18,6 +18,7 @@ from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 from pilothouse.options.table import Option as Option
+from pilothouse.options.values import OptionExplanation as OptionExplanation
 
 if TYPE_CHECKING:
     from pilothouse.options.cli_settings import CliHook as CliHook

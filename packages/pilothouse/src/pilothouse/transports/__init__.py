@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from pilothouse.transports.base import TransportFactory as TransportFactory
     from pilothouse.transports.base import TransportFacts as TransportFacts
     from pilothouse.transports.base import TransportWrapper as TransportWrapper
+    from pilothouse.transports.base import find_facts as find_facts
+    from pilothouse.transports.base import missing_methods as missing_methods
+    from pilothouse.transports.memory import InProcessTransport as InProcessTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
+    from pilothouse.transports.settings_answer import hide_settings as hide_settings
+    from pilothouse.transports.stderr import StderrLog as StderrLog
 
 
 # Loaded lazily: a query needs no transport in memory.
