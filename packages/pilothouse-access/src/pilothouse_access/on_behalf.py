@@ -16,11 +16,9 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.client import Agent
-from pilothouse.client.query_plan import make_transport
+from pilothouse.client import Agent, make_transport
 from pilothouse.errors import LineDecodeError, OptionsError, PermissionModeError, ProtocolError
 from pilothouse.options import Invocation, Options
-from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import decode_line, encode_json
 from pilothouse.transports import (
@@ -98,7 +96,7 @@ class StartRules(Struct, frozen=True, kw_only=True):
         return replace(
             invocation,
             argv=(*added, *argv),
-            env=ChildEnvironment(kept),
+            env=kept,
             explicit_env={**chosen, **invocation.explicit_env},
         )
 

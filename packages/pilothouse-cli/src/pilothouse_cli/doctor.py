@@ -14,7 +14,7 @@ from datetime import date
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -23,22 +23,19 @@ from msgspec import Struct
 
 from pilothouse import __version__
 from pilothouse.client import EffectiveSettings, Query, Session, default_agent
-from pilothouse.client.config_file import CONFIG_VARIABLE, get_config_file, printable
-from pilothouse.client.settings_check import describe_lost, get_source
+from pilothouse.client.config_file import get_config_file, printable
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
-from pilothouse.options import TABLE, Options
-from pilothouse.options.lost_settings import find_dead_rules, find_lost, format_path
-from pilothouse.provision import managed_cli_path
-from pilothouse.provision.artifacts import CACHE_VARIABLE, load_pins
-from pilothouse.provision.installer import is_pinned_file
-from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact
-from pilothouse.support import Redactor, cache_root, find_similar_name, secret_values
-from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_version
+from pilothouse.options import CREDENTIAL_VARIABLES, TABLE, Options
+from pilothouse.provision import PINNED_VERSION, is_pinned_cli, managed_cli_path
+from pilothouse.provision.artifacts import load_pins
+from pilothouse.support import Redactor, cache_root, find_similar_name, parse_version, secret_values
+from pilothouse.transports import find_cli
+from pilothouse.transports.discovery import OLDEST_SUPPORTED
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
-from pilothouse_cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
+from pilothouse_cli.failures import FAILED, describe_failure, find_credentials
 from pilothouse_cli.flags import DoctorRequest
 from pilothouse_cli.screen import Screen, Style
 from pilothouse_remote import CommandTransport
@@ -58,8 +55,8 @@ INSTALLED_BYTES = 600 * 1000 * 1000
 
 # Variables of pilothouse that are not options.
 OTHER_VARIABLES = {
-    CACHE_VARIABLE: "where fetched files are kept",
-    CONFIG_VARIABLE: "which configuration file to read",
+    "PILOTHOUSE_CACHE": "where fetched files are kept",
+    "PILOTHOUSE_CONFIG": "which configuration file to read",
     "PILOTHOUSE_JOURNAL": "the journal of `batch` and `worker`",
     "PILOTHOUSE_INSTALL": "0 forbids installing Claude Code by itself",
     "PILOTHOUSE_REQUIRE_CLI": "tests fail, not skip, without Claude Code",
@@ -144,7 +141,7 @@ def _has_key(settings: Path) -> bool:
         text = settings.read_text("utf-8", "replace")
     except OSError:
         return False
-    return any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES))
+    return any(f'"{name}"' in text for name in ("apiKeyHelper", *CREDENTIAL_VARIABLES))
 
 
 def get_claude_directory(environ: Mapping[str, str]) -> Path:
@@ -157,7 +154,7 @@ def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
     yield from _check_open_files()
     yield from _check_memory()
     yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
-    yield _check_directory("cache", cache_root(), INSTALLED_BYTES, f"{CACHE_VARIABLE} names another directory")
+    yield _check_directory("cache", cache_root(), INSTALLED_BYTES, "PILOTHOUSE_CACHE names another directory")
 
 
 def _check_open_files() -> Iterator[CheckResult]:
@@ -326,7 +323,7 @@ def check_pin(today: date) -> CheckResult:
 def _make_managed_result(used: str) -> CheckResult:
     managed = managed_cli_path()
     if str(managed) == used:
-        if not is_pinned_file(find_cli_artifact(), managed):
+        if not is_pinned_cli(managed):
             detail = f"{managed} is not the pinned file: its digest differs; doctor does not run it"
             return CheckResult("managed copy", "failed", detail, "pilothouse install-cli --force fetches it again")
         return CheckResult("managed copy", "ok", "it is the one in use, and has the pinned digest")
@@ -374,7 +371,7 @@ async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]
     ]
     skipped = [file for file, _ in errors]
     for source, file in there.items():
-        found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer.raw, skipped))
+        found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer, skipped))
     return found or [CheckResult(name, "ok", "Claude Code takes all that is in them")]
 
 
@@ -393,7 +390,7 @@ async def _ask_settings(executable: str, config_dir: str) -> EffectiveSettings:
 
 
 def _list_dropped(
-    name: str, source: str, file: Path, answer: Mapping[str, Any], skipped: Sequence[str]
+    name: str, source: str, file: Path, answer: EffectiveSettings, skipped: Sequence[str]
 ) -> list[CheckResult]:
     """List the rules and hooks that Claude Code drops without counting them as errors, of a file that it has read."""
     if file.resolve() in [Path(each).resolve() for each in skipped]:
@@ -402,16 +399,14 @@ def _list_dropped(
         content = msgspec.json.decode(file.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except (OSError, msgspec.DecodeError):
         return []
-    lost = [each for each in find_lost(content, get_source(answer, source)) if each.is_restriction]
-    lost += [each for each in find_dead_rules(content) if each not in lost]
     return [
         CheckResult(
             name,
             "warning",
-            f"{printable(str(file))}: {format_path(each.path)}: {printable(describe_lost(each, source))}",
+            f"{printable(str(file))}: {place}: {printable(why)}",
             "Claude Code drops it, and goes on without",
         )
-        for each in lost
+        for place, why in answer.find_lost_restrictions(source, content)
     ]
 
 

@@ -15,7 +15,6 @@ import msgspec
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option, OptionExplanation
-from pilothouse.options.values import DEFAULT_ORIGIN
 from pilothouse.support import find_similar_name
 from pilothouse_cli.arguments import get_flag
 from pilothouse_cli.ask import write_line
@@ -34,7 +33,7 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)
     if request.explain:
-        names = [name for name in names if rows[name].origin != DEFAULT_ORIGIN]
+        names = [name for name in names if not rows[name].is_default]
     if request.json or (request.explain and not request.name):
         facts = [make_option_dict(TABLE[name], rows[name]) for name in names]
         return _print(facts if request.json else None, str(rows), screen)

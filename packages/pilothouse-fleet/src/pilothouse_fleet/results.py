@@ -17,8 +17,7 @@ import anyio
 import anyio.to_thread
 from msgspec.structs import replace
 
-from pilothouse.client import OutputSchema
-from pilothouse.client.result import OutputT
+from pilothouse.client import OutputSchema, OutputT
 from pilothouse.errors import StructuredOutputError, UsageError
 from pilothouse.options import Options
 from pilothouse.support import LoopCondition, encode_json, make_loop_caller, user_class

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from pilothouse.errors import LineDecodeError, OptionsError, PilothouseError, ProtocolError, UsageError
 from pilothouse.options import TABLE, Invocation, PrivateFile
-from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.support import decode_line, encode_json, secret_values
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_access.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
@@ -626,7 +625,7 @@ class HostPolicy(Struct, frozen=True):
         is_redirecting = found.brings_key or bool(changed - _TUNING_VARIABLES - _KEY_VARIABLES)
         return is_redirecting or bool(found.references & secrets)
 
-    def _make_environment(self, requested: Mapping[str, str | None], found: Capabilities) -> ChildEnvironment:
+    def _make_environment(self, requested: Mapping[str, str | None], found: Capabilities) -> dict[str, str]:
         self._check_variables(requested, "env")
         base = {name: value for name, value in self.base.items() if name not in UNINHERITED_VARIABLES}
         if self.needs_own_key(found):
@@ -635,7 +634,7 @@ class HostPolicy(Struct, frozen=True):
                 _log.warning("a session gets none of the host's keys, and brings none; its client sets: %s", names)
             base = {name: value for name, value in base.items() if not secret_values({name: value})}
         merged = {**base, **requested}
-        return ChildEnvironment({name: value for name, value in merged.items() if value is not None})
+        return {name: value for name, value in merged.items() if value is not None}
 
 
 def _parse_json(content: bytes) -> Any:

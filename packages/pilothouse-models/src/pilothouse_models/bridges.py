@@ -16,6 +16,7 @@ import anyio
 from msgspec import Struct, field, structs
 
 from pilothouse.events import ToolCall
+from pilothouse.hooks import merge_hook_outputs
 from pilothouse.messages import (
     AssistantMessage,
     InitMessage,
@@ -28,7 +29,6 @@ from pilothouse.messages import (
     to_dict,
 )
 from pilothouse.permissions import PermissionBehavior, RuleSet
-from pilothouse.protocol.control_frames import merge_hook_outputs
 from pilothouse.tools import Tool, ToolContext, ToolError, ToolFailure, ToolInputError, text_content, to_model_content
 from pilothouse_models.xml.call_reader import unknown_tool_message
 from pilothouse_models.xml.prompt import CallAnswer, new_nonce, results_content, system_prompt

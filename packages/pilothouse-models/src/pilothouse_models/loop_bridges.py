@@ -13,7 +13,6 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from pilothouse.client import Middleware, NextPrompt, PromptMessage, Prompts, ToolBridge
-from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.errors import OptionsError
 from pilothouse.hooks import HookMatcher
 from pilothouse.messages import Message, ResultMessage
@@ -104,9 +103,9 @@ def make_xml(options: Options) -> XmlTools:
 
 
 def _make_executor(options: Options) -> ToolExecutor:
-    rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
-    tools = sdk_server(TOOL_SERVER, options.custom_tools or ()).tools
-    executor = ToolExecutor(TOOL_SERVER, tools, rules, log_tool_failure)
+    rules = RuleSet.parse(allow=ToolBridge.list_allowed_tools(options), deny=options.disallowed_tools or ())
+    tools = sdk_server(ToolBridge.TOOL_SERVER, options.custom_tools or ()).tools
+    executor = ToolExecutor(ToolBridge.TOOL_SERVER, tools, rules, ToolBridge.log_failure)
     executor.permission_mode = options.permission_mode
     return executor
 

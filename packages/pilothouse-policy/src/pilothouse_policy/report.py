@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
-from pilothouse.options import Options, Settings
+from pilothouse.options import Options, Settings, normalize_mcp_name
 from pilothouse.options.conflicts import find_conflicts
 from pilothouse.options.permission_facts import OptionRule, PermissionFacts
-from pilothouse.permissions import normalize_mcp_name
 from pilothouse.tracebacks import user_function
 from pilothouse_policy.outcomes import (
     CALL_DESCRIPTIONS,

@@ -10,7 +10,7 @@ pilothouse exactly, as the packages of this repository do.
   thread), `get_portal` and `make_blocking` (for blocking twins)
 - secrets: `secret_values` of options, `invocation_secrets` of a child, `Redactor`, `mask`, `MASK`
 - files: `open_database` and `SqliteFileError` (a private SQLite file), `create_private_file`, `lock_file`, `cache_root`
-- programs: `find_program` (on PATH, never in the working directory)
+- programs: `find_program` (on PATH, never in the working directory), `parse_version` (of the CLI, to compare it)
 - packages: `copy_method_signature`, `user_class` (short tracebacks), `find_similar_name`,
   `make_lazy_exports` (names that a package loads on first use)
 """
@@ -40,3 +40,4 @@ from pilothouse.transports.concurrency import make_loop_caller as make_loop_call
 from pilothouse.transports.concurrency import run_blocking as run_blocking
 from pilothouse.transports.concurrency import run_cancellable as run_cancellable
 from pilothouse.transports.discovery import find_program as find_program
+from pilothouse.transports.discovery import parse_version as parse_version

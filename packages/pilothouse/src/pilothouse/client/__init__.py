@@ -18,7 +18,10 @@ from pilothouse.client.event_reader import EventReader as EventReader
 from pilothouse.client.event_reader import TextReader as TextReader
 from pilothouse.client.middleware import Middleware as Middleware
 from pilothouse.client.queries import Query as Query
+from pilothouse.client.query_plan import make_transport as make_transport
+from pilothouse.client.result import OutputT as OutputT
 from pilothouse.client.result import QueryResult as QueryResult
+from pilothouse.client.retry import retry_reason as retry_reason
 from pilothouse.client.sessions import Session as Session
 from pilothouse.client.structured_output import OutputSchema as OutputSchema
 from pilothouse.client.tool_bridge import ToolBridge as ToolBridge

@@ -8,16 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.options.credentials import CREDENTIAL_VARIABLES as CREDENTIAL_VARIABLES
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.options import Options as Options
 from pilothouse.options.options import OptionsBuilder as OptionsBuilder
+from pilothouse.options.permission_rules import normalize_mcp_name as normalize_mcp_name
 from pilothouse.options.renderer import render as render
 from pilothouse.options.renderer import render_child_env as render_child_env
 from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 from pilothouse.options.table import Option as Option
+from pilothouse.options.value_types import InvalidValueError as InvalidValueError
 from pilothouse.options.values import OptionExplanation as OptionExplanation
 
 if TYPE_CHECKING:

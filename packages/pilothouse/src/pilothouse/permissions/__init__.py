@@ -8,7 +8,6 @@ from pilothouse.messages.core import PermissionMode as PermissionMode
 from pilothouse.options.permission_rules import PermissionBehavior as PermissionBehavior
 from pilothouse.options.permission_rules import PermissionRule as PermissionRule
 from pilothouse.options.permission_rules import RuleSet as RuleSet
-from pilothouse.options.permission_rules import normalize_mcp_name as normalize_mcp_name
 from pilothouse.permissions.asks import Ask as Ask
 from pilothouse.permissions.asks import Asks as Asks
 from pilothouse.permissions.asks import AskStream as AskStream

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pilothouse.transports.base import TransportWrapper as TransportWrapper
     from pilothouse.transports.base import find_facts as find_facts
     from pilothouse.transports.base import missing_methods as missing_methods
+    from pilothouse.transports.discovery import find_cli as find_cli
     from pilothouse.transports.memory import InProcessTransport as InProcessTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
