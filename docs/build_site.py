@@ -65,6 +65,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Understand": (
         "design.md",
         "architecture.md",
+        "packages.md",
         "reliability.md",
         "stability.md",
         "speed.md",

@@ -32,7 +32,6 @@ from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalForma
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, settings, value_structs
-from pilothouse.options.table import describe_target
 from pilothouse_models.endpoints.fields import CHAT_FIELDS, MESSAGES_FIELDS, RESPONSES_FIELDS
 from pilothouse_otel import genai
 
@@ -128,7 +127,7 @@ def options() -> str:
 
 def option_row(option: Option) -> tuple[str, ...]:
     value = option.value_type.expected[:1].upper() + option.value_type.expected[1:]
-    return code(option.name), value, default(option), describe_target(option.target), option.min_cli_version, option.doc
+    return code(option.name), value, default(option), option.destination, option.min_cli_version, option.doc
 
 
 def hook_events() -> str:

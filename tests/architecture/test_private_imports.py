@@ -19,8 +19,9 @@ def find_private_imports() -> list[str]:
     public = {
         (module, name) for module in PUBLIC_MODULES if module.startswith("pilothouse.") for name in list_names(module)
     }
-    public |= {("pilothouse", name) for name in (*list_names("pilothouse"), "sync", "errors", "options", "__version__")}
+    public |= {("pilothouse", name) for name in (*list_names("pilothouse"), "sync", "__version__")}
     public |= {("pilothouse.sync", name) for name in BLOCKING_NAMES}
+    public |= {("pilothouse", module.removeprefix("pilothouse.")) for module in PUBLIC_MODULES}
     found: set[str] = set()
     for source in SOURCES:
         if source == CORE:

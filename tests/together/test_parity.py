@@ -47,8 +47,8 @@ SHARED = {
             "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal SqliteJournal Workspace"
         ),
         "driven by the event loop of a query, never by its user": (
-            "CliTransport CommandTransport MemoryTransport NativeTransport RecordingTransport ReplayTransport "
-            "Transport TransportFactory TransportWrapper WebSocketTransport"
+            "CliTransport CommandTransport InProcessTransport MemoryTransport NativeTransport RecordingTransport "
+            "ReplayTransport Transport TransportFactory TransportWrapper WebSocketTransport"
         ),
         "opened from any thread; a scripted model waits at it": "Gate",
         "the server itself; `pilothouse serve` runs it": "Host",

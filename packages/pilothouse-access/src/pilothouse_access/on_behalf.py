@@ -16,16 +16,20 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.client import Agent
-from pilothouse.client.query_plan import make_transport
+from pilothouse.client import Agent, make_transport
 from pilothouse.errors import LineDecodeError, OptionsError, PermissionModeError, ProtocolError
 from pilothouse.options import Invocation, Options
-from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
-from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, CompleteLines
+from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import decode_line, encode_json
-from pilothouse.transports import CliTransport, Transport, TransportFactory, TransportFacts, TransportWrapper
-from pilothouse.transports.base import find_facts
+from pilothouse.transports import (
+    CliTransport,
+    Transport,
+    TransportFactory,
+    TransportFacts,
+    TransportWrapper,
+    find_facts,
+)
+from pilothouse_access.permission_modes import MODES_BY_PERMISSIVENESS, permits_more
 
 TOKEN_VARIABLE: Final = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 """Holds the token of a host; no child gets it."""
@@ -92,7 +96,7 @@ class StartRules(Struct, frozen=True, kw_only=True):
         return replace(
             invocation,
             argv=(*added, *argv),
-            env=ChildEnvironment(kept),
+            env=kept,
             explicit_env={**chosen, **invocation.explicit_env},
         )
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import shtab
 
 from pilothouse import __version__
-from pilothouse.options import TABLE, Option, value_types
-from pilothouse.options.value_types import InvalidValueError, make_parse_error
+from pilothouse.options import TABLE, InvalidValueError, Option, value_types
+from pilothouse.options.value_types import make_parse_error
 from pilothouse.support import find_similar_name
 from pilothouse_cli import flags
 from pilothouse_cli.help_texts import OVERVIEW, SHOWN_OPTIONS, HelpFormatter, describe_option, get_flag

@@ -27,7 +27,7 @@ from pilothouse.errors import (
 from pilothouse.messages import Message, encode
 from pilothouse.options import Options, Settings, render_child_env
 from pilothouse.support import Redactor, secret_values
-from pilothouse.transports.discovery import find_cli
+from pilothouse.transports import find_cli
 from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import describe_failure, explain_failure, quote_question, report_failure
 from pilothouse_cli.flags import AskRequest, RunRequest

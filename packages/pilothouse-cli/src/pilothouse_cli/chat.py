@@ -15,13 +15,12 @@ from typing import Any, cast, get_args
 
 import anyio
 
-from pilothouse.client import Query, QueryResult, Session, default_agent
-from pilothouse.client.controls import ModelInfo, to_results
+from pilothouse.client import ModelInfo, Query, QueryResult, Session, default_agent
+from pilothouse.client.controls import to_results
 from pilothouse.errors import AuthenticationError, CLIExitedError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import ResultMessage
-from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Options, Settings
-from pilothouse.permissions import Allow, Deny, PermissionRequest
+from pilothouse.permissions import Allow, Deny, PermissionMode, PermissionRequest
 from pilothouse.support import Redactor, find_similar_name, secret_values
 from pilothouse_cli.ask import make_run_options
 from pilothouse_cli.chat_editor import EditorInput

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 
-from pilothouse.driver import make_loop_caller
 from pilothouse.permissions import (
     AddDirectories,
     AddRules,
@@ -30,6 +29,7 @@ from pilothouse.permissions import (
     SetMode,
     UserQuestion,
 )
+from pilothouse.support import make_loop_caller
 from pilothouse_cli.screen import Screen, Style, escape_invisible
 
 T = TypeVar("T")

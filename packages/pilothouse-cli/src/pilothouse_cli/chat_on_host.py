@@ -17,7 +17,7 @@ import httpx2
 
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import from_dict
-from pilothouse.permissions.requests import read_request
+from pilothouse.permissions import read_request
 from pilothouse.support import LoopCondition, Redactor, secret_values
 from pilothouse_cli.chat_input import preview_call
 from pilothouse_cli.console import find_link

@@ -9,9 +9,8 @@ import anyio
 
 from pilothouse.errors import CLIVersionError
 from pilothouse.options import Invocation
-from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.support import parse_version
 from pilothouse.transports import CliTransport, ExitInfo, Transport
-from pilothouse.transports.discovery import parse_version
 
 ANSWER_SECONDS = 10.0
 """Seconds for `--version`. It takes 0.02 s, 0.15 s from a cold disk; a busy machine may need more."""
@@ -45,7 +44,7 @@ async def ask_version(path: str, env: Mapping[str, str]) -> str:
     """
     with TemporaryDirectory(prefix="pilothouse-version-", ignore_cleanup_errors=True) as directory:
         kept = {name: env[name] for name in _INHERITED_VARIABLES if name in env}
-        clean = ChildEnvironment({**kept, **_QUIET_VARIABLES, "CLAUDE_CONFIG_DIR": directory})
+        clean = {**kept, **_QUIET_VARIABLES, "CLAUDE_CONFIG_DIR": directory}
         return await read_version(CliTransport(), path, clean, path, ANSWER_SECONDS)
 
 

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 from pilothouse.client import configure
-from pilothouse.client.config_file import CONFIG_VARIABLE
 
 
 def read_config(named: str | None) -> None:
@@ -20,7 +19,7 @@ def read_config(named: str | None) -> None:
     """
     if named is not None:
         configure(file=named)
-    elif not os.environ.get(CONFIG_VARIABLE) and (own := find_own_file()).exists():
+    elif not os.environ.get("PILOTHOUSE_CONFIG") and (own := find_own_file()).exists():
         configure(file=own)
 
 

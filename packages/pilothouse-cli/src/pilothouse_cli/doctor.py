@@ -9,11 +9,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -21,21 +21,16 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse import __version__
-from pilothouse.client import Query, Session, default_agent
-from pilothouse.client.config_file import CONFIG_VARIABLE, get_config_file, printable
-from pilothouse.client.controls import EffectiveSettings
-from pilothouse.client.settings_check import describe_lost, get_source
+from pilothouse.client import EffectiveSettings, Query, Session, default_agent
+from pilothouse.client.config_file import get_config_file, printable
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
 from pilothouse.options import TABLE, Options
-from pilothouse.options.lost_settings import find_dead_rules, find_lost, format_path
-from pilothouse.options.options import VARIABLE_PREFIX, get_variable_name
-from pilothouse.provision import managed_cli_path
-from pilothouse.provision.artifacts import CACHE_VARIABLE, load_pins
-from pilothouse.provision.installer import is_pinned_file
-from pilothouse.provision.pinned_files import PINNED_VERSION, find_cli_artifact
-from pilothouse.support import Redactor, cache_root, find_similar_name, secret_values
-from pilothouse.transports.discovery import OLDEST_SUPPORTED, find_cli, parse_version
+from pilothouse.provision import PINNED_VERSION, is_pinned_cli, managed_cli_path
+from pilothouse.provision.artifacts import load_pins
+from pilothouse.support import Redactor, cache_root, find_similar_name, parse_version, secret_values
+from pilothouse.transports import find_cli
+from pilothouse.transports.discovery import OLDEST_SUPPORTED
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
@@ -57,8 +52,8 @@ INSTALLED_BYTES = 600 * 1000 * 1000
 
 # Variables of pilothouse that are not options.
 OTHER_VARIABLES = {
-    CACHE_VARIABLE: "where fetched files are kept",
-    CONFIG_VARIABLE: "which configuration file to read",
+    "PILOTHOUSE_CACHE": "where fetched files are kept",
+    "PILOTHOUSE_CONFIG": "which configuration file to read",
     "PILOTHOUSE_JOURNAL": "the journal of `batch` and `worker`",
     "PILOTHOUSE_INSTALL": "0 forbids installing Claude Code by itself",
     "PILOTHOUSE_REQUIRE_CLI": "tests fail, not skip, without Claude Code",
@@ -87,8 +82,8 @@ def _check_configuration(context: DoctorContext) -> Iterator[CheckResult]:
     except OptionsError as error:
         yield CheckResult("configuration", "failed", str(error))
         return
-    options = {get_variable_name(name) for name in TABLE}
-    ours = [name for name in sorted(environ) if name.startswith(VARIABLE_PREFIX) and environ[name]]
+    options = {option.variable for option in TABLE.values()}
+    ours = [name for name in sorted(environ) if name.startswith("PILOTHOUSE_") and environ[name]]
     known = [name for name in ours if name in options or name in OTHER_VARIABLES]
     if known:
         yield CheckResult("variables", "ok", ", ".join(known))
@@ -103,7 +98,7 @@ def _check_limits(context: DoctorContext) -> Iterator[CheckResult]:
     """Check limits of this system: open files, space for temporary files and for the cache."""
     yield from _check_open_files()
     yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
-    yield _check_directory("cache", cache_root(), INSTALLED_BYTES, f"{CACHE_VARIABLE} names another directory")
+    yield _check_directory("cache", cache_root(), INSTALLED_BYTES, "PILOTHOUSE_CACHE names another directory")
 
 
 def _check_open_files() -> Iterator[CheckResult]:
@@ -254,7 +249,7 @@ def check_pin(today: date) -> CheckResult:
 def _make_managed_result(used: str) -> CheckResult:
     managed = managed_cli_path()
     if str(managed) == used:
-        if not is_pinned_file(find_cli_artifact(), managed):
+        if not is_pinned_cli(managed):
             detail = f"{managed} is not the pinned file: its digest differs; doctor does not run it"
             return CheckResult("managed copy", "failed", detail, "pilothouse install-cli --force fetches it again")
         return CheckResult("managed copy", "ok", "it is the one in use, and has the pinned digest")
@@ -308,7 +303,7 @@ async def _check_settings_files(context: DoctorContext) -> Iterable[CheckResult]
     ]
     skipped = [file for file, _ in errors]
     for source, file in there.items():
-        found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer.raw, skipped))
+        found += await anyio.to_thread.run_sync(partial(_list_dropped, name, source, file, answer, skipped))
     listed = ", ".join(map(str, there.values()))
     return found or [CheckResult(name, "ok", f"Claude Code takes all that is in {listed}")]
 
@@ -328,7 +323,7 @@ async def _ask_settings(executable: str, config_dir: str) -> EffectiveSettings:
 
 
 def _list_dropped(
-    name: str, source: str, file: Path, answer: Mapping[str, Any], skipped: Sequence[str]
+    name: str, source: str, file: Path, answer: EffectiveSettings, skipped: Sequence[str]
 ) -> list[CheckResult]:
     """List the rules and hooks that Claude Code drops without counting them as errors, of a file that it has read."""
     if file.resolve() in [Path(each).resolve() for each in skipped]:
@@ -337,16 +332,14 @@ def _list_dropped(
         content = msgspec.json.decode(file.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except (OSError, msgspec.DecodeError):
         return []
-    lost = [each for each in find_lost(content, get_source(answer, source)) if each.is_restriction]
-    lost += [each for each in find_dead_rules(content) if each not in lost]
     return [
         CheckResult(
             name,
             "warning",
-            f"{printable(str(file))}: {format_path(each.path)}: {printable(describe_lost(each, source))}",
+            f"{printable(str(file))}: {place}: {printable(why)}",
             "Claude Code drops it, and goes on without",
         )
-        for each in lost
+        for place, why in answer.find_lost_restrictions(source, content)
     ]
 
 

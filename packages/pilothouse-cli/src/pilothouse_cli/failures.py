@@ -26,10 +26,9 @@ from pilothouse.errors import (
     ReplayMismatch,
     UsageError,
 )
-from pilothouse.options import Options
-from pilothouse.options.credentials import KEY_VARIABLE, PROVIDER_NAMES, TOKEN_VARIABLES
+from pilothouse.options import CREDENTIAL_VARIABLES, Options
 from pilothouse.support import Redactor, secret_values
-from pilothouse.transports.discovery import find_cli
+from pilothouse.transports import find_cli
 from pilothouse_cli.screen import Screen
 
 FAILED = 1
@@ -37,8 +36,6 @@ USAGE = 2
 TIMED_OUT = 124  # as timeout(1)
 
 INSTALL = "pilothouse install-cli"
-KEY_VARIABLES = (KEY_VARIABLE, *TOKEN_VARIABLES)
-PROVIDER_VARIABLES = tuple(PROVIDER_NAMES)
 
 _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, USAGE),
@@ -133,7 +130,7 @@ def _format_path(path: str) -> str:
 
 def find_credentials(environ: Mapping[str, str]) -> str | None:
     """Return the name of the first variable with a key, a login or a provider; never its value."""
-    return next((name for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES) if environ.get(name, "").strip()), None)
+    return next((name for name in CREDENTIAL_VARIABLES if environ.get(name, "").strip()), None)
 
 
 def find_key(environ: Mapping[str, str], options: Options) -> str | None:
@@ -150,7 +147,7 @@ def find_key(environ: Mapping[str, str], options: Options) -> str | None:
     settings = home / "settings.json"
     with suppress(OSError):
         text = settings.read_text("utf-8", "replace")
-        if any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES)):
+        if any(f'"{name}"' in text for name in ("apiKeyHelper", *CREDENTIAL_VARIABLES)):
             return f"{settings} says where to get one"
     return None
 

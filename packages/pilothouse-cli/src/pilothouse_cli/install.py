@@ -21,10 +21,17 @@ from anyio import to_thread
 from pilothouse.client import default_agent
 from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError, UsageError
 from pilothouse.options import Options, Settings
-from pilothouse.provision import install_cli, managed_cli, managed_cli_path, managed_versions, uninstall_cli
-from pilothouse.provision.pinned_files import PINNED_VERSION
+from pilothouse.provision import (
+    PINNED_VERSION,
+    install_cli,
+    managed_cli,
+    managed_cli_path,
+    managed_versions,
+    uninstall_cli,
+)
 from pilothouse.support import run_cancellable
-from pilothouse.transports.discovery import find_cli, may_install
+from pilothouse.transports import find_cli
+from pilothouse.transports.discovery import may_install
 from pilothouse_cli.cli_version import ask_version
 from pilothouse_cli.failures import FAILED, join_lines
 from pilothouse_cli.flags import InstallAction, InstallRequest

@@ -12,10 +12,7 @@ import msgspec
 
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
-from pilothouse.options import TABLE, Option
-from pilothouse.options.options import get_variable_name
-from pilothouse.options.table import describe_target
-from pilothouse.options.values import DEFAULT_ORIGIN, OptionExplanation
+from pilothouse.options import TABLE, Option, OptionExplanation
 from pilothouse.support import find_similar_name
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.flags import OptionsRequest
@@ -32,7 +29,7 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     rows = default_agent().options.explain()
     names = [_find_option(request.name)] if request.name else list(TABLE)
     if request.explain:
-        names = [name for name in names if rows[name].origin != DEFAULT_ORIGIN]
+        names = [name for name in names if not rows[name].is_default]
     if request.json or (request.explain and not request.name):
         facts = [make_option_dict(TABLE[name], rows[name]) for name in names]
         return _print(facts if request.json else None, str(rows), screen)
@@ -67,9 +64,9 @@ def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
         "group": option.group,
         "value": option.value_type.expected,
         "default": None if callable(option.default) else option.default,
-        "goes_to": describe_target(option.target),
+        "goes_to": option.destination,
         "since": option.min_cli_version or None,
-        "variable": get_variable_name(option.name),
+        "variable": option.variable,
         "flag": get_flag(option),
         "in_files": option.in_files,
         "doc": option.doc,

@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 
-from pilothouse.client import QueryResult
-from pilothouse.client.event_reader import EventReader, TextReader
+from pilothouse.client import EventReader, QueryResult, TextReader
 from pilothouse.events import (
     ApiRetry,
     QueryEvent,

@@ -49,7 +49,7 @@ def forward_signals(on_signal: Callable[[int], object]) -> Generator[None]:
 
     Ignored signals, as under nohup, stay ignored.
     """
-    from pilothouse.driver import make_loop_caller  # not every command has an event loop
+    from pilothouse.support import make_loop_caller  # not every command has an event loop
 
     call = make_loop_caller()
 

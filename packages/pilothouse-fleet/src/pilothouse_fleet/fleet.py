@@ -16,8 +16,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import anyio
 import anyio.abc
 
-from pilothouse.client import Agent, default_agent
-from pilothouse.client.result import OutputT
+from pilothouse.client import Agent, OutputT, default_agent
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.options import RetryPolicy
 from pilothouse.support import hide_arguments, user_class

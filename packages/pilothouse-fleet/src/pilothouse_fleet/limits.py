@@ -12,8 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.client import QueryResult
-from pilothouse.client.retry import retry_reason
+from pilothouse.client import QueryResult, retry_reason
 from pilothouse.errors import (
     ArtifactsError,
     AuthenticationError,
@@ -35,9 +34,7 @@ from pilothouse.errors import (
     UsageError,
     WorkspaceError,
 )
-from pilothouse.options import RetryPolicy
-from pilothouse.options.value_structs import read_retry_policy as read_retry
-from pilothouse.options.value_types import InvalidValueError
+from pilothouse.options import TABLE, InvalidValueError, RetryPolicy
 from pilothouse_fleet.run import Run
 
 OnInterrupted = Literal["resume", "restart", "fail"]
@@ -63,7 +60,7 @@ RESUME_PROMPT = (
 def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
     """Convert all forms of `retry` to a policy; None means no retries."""
     try:
-        return read_retry(0 if retry is None else retry)
+        return TABLE["retry"].value_type.read(0 if retry is None else retry)
     except InvalidValueError as fault:
         raise UsageError(f"retry: expected a number of further attempts or a RetryPolicy, got {retry!r}") from fault
 

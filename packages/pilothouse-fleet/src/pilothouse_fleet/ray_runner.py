@@ -28,8 +28,7 @@ import anyio
 from anyio import to_thread
 
 from pilothouse import __version__
-from pilothouse.client import Agent, QueryResult, default_agent
-from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client import Agent, OutputSchema, QueryResult, default_agent
 from pilothouse.errors import (
     PilothouseError,
     RemoteError,
@@ -39,8 +38,7 @@ from pilothouse.errors import (
     WorkerLostError,
 )
 from pilothouse.messages import Message
-from pilothouse.support import LoopCondition
-from pilothouse.transports.concurrency import make_loop_caller
+from pilothouse.support import LoopCondition, make_loop_caller
 from pilothouse_fleet.limits import validate_count
 from pilothouse_fleet.runner import AgentRunner, Attempt, Runner, make_runner_context
 

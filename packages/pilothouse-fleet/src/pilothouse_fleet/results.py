@@ -17,12 +17,10 @@ import anyio
 import anyio.to_thread
 from msgspec.structs import replace
 
-from pilothouse.client.result import OutputT
-from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client import OutputSchema, OutputT
 from pilothouse.errors import StructuredOutputError, UsageError
 from pilothouse.options import Options
-from pilothouse.support import LoopCondition, encode_json, user_class
-from pilothouse.transports.concurrency import make_loop_caller
+from pilothouse.support import LoopCondition, encode_json, make_loop_caller, user_class
 from pilothouse_fleet.run import Run
 
 T = TypeVar("T")

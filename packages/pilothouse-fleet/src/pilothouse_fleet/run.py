@@ -9,10 +9,10 @@ from typing import Any, Generic, Literal, Self
 import msgspec
 from msgspec import Struct
 
-from pilothouse.client import QueryResult
-from pilothouse.client.result import OutputT, essential_messages
+from pilothouse.client import OutputT, QueryResult
+from pilothouse.client.result import essential_messages
 from pilothouse.errors import UsageError
-from pilothouse.messages.json_lines import to_plain_scalar
+from pilothouse.support import to_json_values
 
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
 STATES: tuple[RunState, ...] = ("queued", "running", "succeeded", "failed", "cancelled", "interrupted")
@@ -146,7 +146,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
 def digest_prompt(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
     """Return a short digest of a prompt and its settings; the same in every process."""
     try:
-        data = msgspec.json.encode([prompt, settings], enc_hook=to_plain_scalar, order="deterministic")
+        data = msgspec.json.encode(to_json_values([prompt, settings]), order="deterministic")
     except (TypeError, ValueError, UnicodeError) as error:
         raise UsageError(f"a prompt of a fleet is text or JSON: {error}") from error
     return hashlib.sha256(data).hexdigest()[:32]

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
+from pilothouse.client import OutputSchema
 from pilothouse.client.agent import check_agent
-from pilothouse.client.structured_output import OutputSchema
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Options
 from pilothouse.support import mask, to_json_values

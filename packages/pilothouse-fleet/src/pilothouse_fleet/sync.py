@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from pilothouse import client
-from pilothouse.client import QueryResult
-from pilothouse.client.result import OutputT
+from pilothouse.client import OutputT, QueryResult
 from pilothouse.support import copy_method_signature, get_portal, make_blocking, user_class
 from pilothouse.sync import Agent
 from pilothouse_fleet import Fleet as AsyncFleet

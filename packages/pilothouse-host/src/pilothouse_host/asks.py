@@ -28,8 +28,9 @@ from pilothouse.permissions import (
     QuestionRequest,
     SetMode,
     Settlement,
+    read_request,
+    read_subject,
 )
-from pilothouse.permissions.requests import read_request, read_subject
 from pilothouse.support import encode_json
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal
@@ -111,14 +112,15 @@ class HostAsks:
             _log.warning(text, self._record.id, ask.request.server[:80], MAX_FORM_BYTES)
             ask.deny(by="host")
             return
-        if (size := len(encode_json(ask.describe(details=True)))) > MAX_ASK_BYTES:
+        description = encode_json(ask.describe(details=True))
+        if (size := len(description)) > MAX_ASK_BYTES:
             _log.warning("session %s: denied a request of %d bytes", self._record.id, size)
             ask.deny(f"A request of {size:,} bytes is too long for a person to read.", by="host")
             return
         try:
-            await self._journal.add_ask(self._record.id, ask.id, ask.describe(details=True))
+            await self._journal.add_ask(self._record.id, ask.id, description)
             self._shown[ask.id] = ask
-            self._tell_asked(ask)
+            self._tell_asked(ask, size)
             await ask.wait()
         except JournalError:
             with suppress(AskSettledError):
@@ -140,9 +142,9 @@ class HostAsks:
         while len(self._settled) > MAX_SETTLED:
             del self._settled[next(iter(self._settled))]
 
-    def _tell_asked(self, ask: Ask) -> None:
+    def _tell_asked(self, ask: Ask, size: int) -> None:
         shown = self._describe(ask)
-        if len(encode_json(shown)) > MAX_EVENT_BYTES:
+        if size > MAX_EVENT_BYTES:
             shown["request"], shown["title"] = None, shown["title"][:MAX_EVENT_TEXT]
         self._journal.add_event(self._record, "asked", shown)
 
@@ -162,7 +164,7 @@ class HostAsks:
             ask.asked_at, ask.expires_at, ask.session_id = shown["asked_at"], shown["expires_at"], shown["session"]
             self._record.conversation = self._record.conversation or shown["session"] or ""
             self._restored[ask_id] = ask
-            self._tell_asked(ask)
+            self._tell_asked(ask, len(encode_json(shown)))
 
     async def settle(
         self, ask_id: str, decide: Callable[[Ask], None], continue_with: Callable[[str], Awaitable[object]]

@@ -24,7 +24,6 @@ import anyio.abc
 from msgspec import Struct
 
 from pilothouse.client import Query, Session
-from pilothouse.client.prompt import Prompt
 from pilothouse.client.settings_check import SentSettings, check_taken
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.options import TABLE, Invocation, Options, render
@@ -45,7 +44,7 @@ from pilothouse_host.policy import (
     forbid,
     is_variable_name,
 )
-from pilothouse_host.sessions import RestSession, ServerSession, WebSocketSession
+from pilothouse_host.sessions import Prompt, RestSession, ServerSession, WebSocketSession
 from pilothouse_remote.messages import LaunchMessage
 from pilothouse_transcripts import get_session_info
 from pilothouse_transcripts.paths import find_home

@@ -13,8 +13,7 @@ import anyio.abc
 from pilothouse.errors import LineDecodeError
 from pilothouse.permissions import Asks
 from pilothouse.permissions.dispatcher import ElicitationDispatcher, PermissionDispatcher
-from pilothouse.protocol.control_frames import success_line
-from pilothouse.protocol.frame_reader import CompleteLines
+from pilothouse.protocol import CompleteLines, success_line
 from pilothouse.support import decode_line
 from pilothouse.transports import Transport, TransportWrapper
 

@@ -423,9 +423,9 @@ class OutputJournal:
         """Return who owns a conversation; None if no session of this host has made it."""
         return self._database.call(lambda connection: _find_conversation_owner(connection, conversation))
 
-    def add_ask(self, session: str, ask: str, description: Mapping[str, Any]) -> asyncio.Future[None]:
-        """Store an ask that waits."""
-        values = (ask, session, encode_json(description))
+    def add_ask(self, session: str, ask: str, description: bytes) -> asyncio.Future[None]:
+        """Store an ask that waits; `description` is JSON."""
+        values = (ask, session, description)
         return self._run("INSERT OR REPLACE INTO ask (id, session, description) VALUES (?, ?, ?)", values)
 
     def remove_ask(self, ask: str) -> asyncio.Future[None]:

@@ -19,24 +19,11 @@ from msgspec.structs import replace
 
 from pilothouse.errors import LineDecodeError, OptionsError, PilothouseError, ProtocolError, UsageError
 from pilothouse.options import TABLE, Invocation, PrivateFile
-from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
-from pilothouse.options.table import (
-    Flag,
-    JsonFlag,
-    PathFlag,
-    RepeatedFlag,
-    SplitTarget,
-    Switch,
-    SwitchOrFlag,
-    Target,
-    TextFlag,
-)
-from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
 from pilothouse.support import decode_line, encode_json, secret_values
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_access.on_behalf import TOKEN_VARIABLE, StartRules, find_config_directories
 from pilothouse_access.owners import OPERATOR, Owner
+from pilothouse_access.permission_modes import MODES_BY_PERMISSIVENESS, permits_more
 from pilothouse_remote.messages import LaunchMessage
 
 _log = logging.getLogger("pilothouse.server")
@@ -229,28 +216,9 @@ _PROGRAM_DIRECTORIES = ("plugin-dir", "plugin-dir-no-mcp")
 FlagUse = Literal["switch", "value", "path", "settings", "servers", "agents"]
 
 
-def _list_flag_uses(target: Target) -> dict[str, FlagUse]:
-    """Return the flags of a target, each with the use of its value."""
-    match target:
-        case SplitTarget(targets=targets):
-            return {name: use for part in targets for name, use in _list_flag_uses(part).items()}
-        case Switch(name) | SwitchOrFlag(name):
-            return {name: "switch"}
-        case PathFlag(name) | RepeatedFlag(name):
-            return {name: "path"}
-        case TextFlag(name, file_flag):
-            return {name: "value", file_flag: "path"} if file_flag else {name: "value"}
-        case JsonFlag(name, switches=switches):
-            return {name: "value", **dict.fromkeys(switches, "switch")}
-        case Flag(name):
-            return {name: "value"}
-        case _:
-            return {}
-
-
 ALLOWED_FLAGS: dict[str, FlagUse] = {
-    **{flag: use for name in CLIENT_OPTIONS for flag, use in _list_flag_uses(TABLE[name].target).items()},
-    **{argument.removeprefix("--"): "switch" for argument in (*COMMON_ARGS, *STDIN_ARGS) if argument.startswith("--")},
+    **{flag: use for name in CLIENT_OPTIONS for flag, use in TABLE[name].flags.items()},
+    **dict.fromkeys(("input-format", "output-format", "print", "verbose"), "switch"),  # of every child
     "p": "switch",
     "resume": "switch",  # without a value: the latest conversation
     "agents": "agents",
@@ -657,7 +625,7 @@ class HostPolicy(Struct, frozen=True):
         is_redirecting = found.brings_key or bool(changed - _TUNING_VARIABLES - _KEY_VARIABLES)
         return is_redirecting or bool(found.references & secrets)
 
-    def _make_environment(self, requested: Mapping[str, str | None], found: Capabilities) -> ChildEnvironment:
+    def _make_environment(self, requested: Mapping[str, str | None], found: Capabilities) -> dict[str, str]:
         self._check_variables(requested, "env")
         base = {name: value for name, value in self.base.items() if name not in UNINHERITED_VARIABLES}
         if self.needs_own_key(found):
@@ -666,7 +634,7 @@ class HostPolicy(Struct, frozen=True):
                 _log.warning("a session gets none of the host's keys, and brings none; its client sets: %s", names)
             base = {name: value for name, value in base.items() if not secret_values({name: value})}
         merged = {**base, **requested}
-        return ChildEnvironment({name: value for name, value in merged.items() if value is not None})
+        return {name: value for name, value in merged.items() if value is not None}
 
 
 def _parse_json(content: bytes) -> Any:

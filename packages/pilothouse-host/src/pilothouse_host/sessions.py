@@ -12,26 +12,25 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
 from msgspec.structs import replace
 
 from pilothouse.client import Query, Session
-from pilothouse.client.prompt import Prompt
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
 from pilothouse.options import Invocation, Options
-from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, CompleteLines
+from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import LoopCondition, encode_json
 from pilothouse.transports import ExitInfo, Transport, TransportWrapper
-from pilothouse.transports.settings_answer import StoredOutput
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.asks import MAX_EVENT_TEXT, HostAsks
 from pilothouse_host.journal import TAIL_BYTES, JournaledSession, JournalError, OutputJournal, OutputLog
 from pilothouse_host.policy import ControlRequestRefusedError, InputFilter
+from pilothouse_host.stored_output import StoredOutput
 from pilothouse_remote.link import Link, ReceiveWindow, SendBuffer
 
 _log = logging.getLogger("pilothouse.server")
@@ -52,6 +51,10 @@ _EVENT_START_FIELDS = ("cwd", "title", "owner")
 _EVENT_OPTIONS = ("model", "permission_mode")  # short, and they change while the session lives
 _EXIT_FIELDS = ("exit_code", "signal", "detail", "stderr")
 _RESULT_FIELDS = ("is_success", "text", "structured", "turns", "cost_usd", "session_cost_usd", "duration_ms")
+
+
+Prompt: TypeAlias = str | Sequence[Any] | Iterable[Any] | AsyncIterable[Any]
+"""What `Session.query` takes; over REST, a text or content blocks."""
 
 
 class AcceptedPrompt(NamedTuple):

@@ -24,9 +24,9 @@ from places import CONSOLE_FILES
 from served_host import PYTHON, TOKEN, Program, Served
 
 from pilothouse.errors import UsageError
+from pilothouse.options import CREDENTIAL_VARIABLES
 from pilothouse_cli import console
 from pilothouse_cli.arguments import parse
-from pilothouse_cli.failures import KEY_VARIABLES, PROVIDER_VARIABLES
 from pilothouse_cli.flags import ConsoleRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_host import ClientLimits
@@ -243,7 +243,7 @@ def test_a_console_without_a_key_says_what_to_do(
     if sys.platform == "darwin":
         pytest.skip("a login may be in the keychain")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES, "CLAUDE_CONFIG_DIR"):
+    for name in (*CREDENTIAL_VARIABLES, "CLAUDE_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
     if key is not None:
         monkeypatch.setenv("ANTHROPIC_API_KEY", key)

@@ -16,6 +16,7 @@ import anyio
 from msgspec import Struct, field, structs
 
 from pilothouse.events import ToolCall
+from pilothouse.hooks import merge_hook_outputs
 from pilothouse.messages import (
     AssistantMessage,
     InitMessage,
@@ -27,11 +28,9 @@ from pilothouse.messages import (
     from_dict,
     to_dict,
 )
-from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet
-from pilothouse.protocol.control_frames import merge_hook_outputs
-from pilothouse.tools import Tool, ToolContext, ToolError, ToolFailure, ToolInputError
-from pilothouse.tools.calls import unknown_tool_message
-from pilothouse.tools.content import make_error_result, make_text_block, to_model_content
+from pilothouse.permissions import PermissionBehavior, RuleSet
+from pilothouse.tools import Tool, ToolContext, ToolError, ToolFailure, ToolInputError, text_content, to_model_content
+from pilothouse_models.xml.call_reader import unknown_tool_message
 from pilothouse_models.xml.prompt import CallAnswer, new_nonce, results_content, system_prompt
 from pilothouse_models.xml.reply_reader import ParsedReply, ReplyReader
 
@@ -138,7 +137,7 @@ class ToolExecutor:
     async def run(self, call: ToolInvocation) -> InvocationResult:
         """Run one call, from the hooks before it to the hooks after it. Raises nothing but cancellation."""
         if call.error is not None:
-            return InvocationResult(call, make_error_result(call.error))
+            return InvocationResult(call, _make_error_result(call.error))
         opinion = call.hook_output if call.hook_output is not None else await self._run_hooks("PreToolUse", call)
         call, refusal = await self._check_permission(call, opinion)
         if refusal is not None:
@@ -180,7 +179,7 @@ class ToolExecutor:
         tool = self._tools.get(call.name)
         if tool is None:
             names = [self.full_name(tool.name) for tool in self.available_tools]
-            return make_error_result(unknown_tool_message(call.name, names))
+            return _make_error_result(unknown_tool_message(call.name, names))
         about: Any = {"tool_name": tool.name, "server_name": self._server, "tool_use_id": call.id}
         try:
             arguments: Any = call.arguments
@@ -190,7 +189,7 @@ class ToolExecutor:
         except ToolError as error:
             if self._on_failure is not None:
                 self._on_failure(ToolFailure(**about, error=error))
-            return make_error_result(str(error))
+            return _make_error_result(str(error))
 
     async def _run_post_hooks(
         self, call: ToolInvocation, before: Mapping[str, Any], result: Mapping[str, Any], milliseconds: int
@@ -208,7 +207,7 @@ class ToolExecutor:
         blocked = opinion.get("reason") if opinion.get("decision") == "block" else None
         notes = [_get_specific_output(before).get("additionalContext"), own.get("additionalContext"), blocked]
         if any(notes):
-            blocks = [make_text_block(str(note)) for note in notes if note]
+            blocks = [text_content(str(note)).body for note in notes if note]
             result = {**result, "content": [*result["content"], *blocks]}
         return InvocationResult(call, result, stops_query=opinion.get("continue") is False)
 
@@ -233,8 +232,12 @@ def _get_specific_output(output: Mapping[str, Any]) -> Mapping[str, Any]:
     return output.get("hookSpecificOutput") or {}
 
 
+def _make_error_result(text: str) -> dict[str, Any]:
+    return {"content": [text_content(text).body], "isError": True}
+
+
 def _refuse(call: ToolInvocation, text: str, **how: bool) -> InvocationResult:
-    return InvocationResult(call, make_error_result(text), is_denied=True, **how)
+    return InvocationResult(call, _make_error_result(text), is_denied=True, **how)
 
 
 def _read_replacement(value: Any) -> Mapping[str, Any]:
@@ -243,7 +246,7 @@ def _read_replacement(value: Any) -> Mapping[str, Any]:
         return cast("dict[str, Any]", value)
     if isinstance(value, list):
         return {"content": cast("list[Any]", value)}
-    return {"content": [make_text_block(str(cast("object", value)))]}
+    return {"content": [text_content(str(cast("object", value))).body]}
 
 
 # The modes that decide a call without a matching rule. In the others, permission is requested.
@@ -256,7 +259,7 @@ def decide_call(rules: RuleSet, tool: str, mode: str | None) -> PermissionBehavi
     A rule about some uses of a tool allows none here, since custom tools have no syntax for them; it denies or asks
     about all.
     """
-    for behavior in BEHAVIORS:
+    for behavior in rules.BEHAVIORS:
         if any(behavior != "allow" or rule.content is None for rule in rules.find_matching(behavior, tool)):
             return behavior
     return _MODE_DECISIONS.get(mode or "", "ask")

@@ -35,9 +35,9 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 from pilothouse.errors import ExecutionError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
 from pilothouse.support import find_similar_name
-from pilothouse.tools.content import json_text
 from pilothouse_models import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse_models.endpoints.exchange import MAX_ATTEMPTS, StopTextFilter
+from pilothouse_models.json_text import json_text
 from pilothouse_models.model import DEFAULT_MODEL
 from pilothouse_models.sync import LanguageModel as BlockingLanguageModel
 

@@ -12,16 +12,12 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from pilothouse.client import Middleware, NextPrompt
-from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.resume_state import NO_SNAPSHOT
-from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.driver import PromptMessage, Prompts, QueryRun
+from pilothouse.client import Middleware, NextPrompt, PromptMessage, Prompts, ToolBridge
 from pilothouse.errors import OptionsError
 from pilothouse.hooks import HookMatcher
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options
-from pilothouse.options.permission_rules import RuleSet
+from pilothouse.permissions import RuleSet
 from pilothouse.tools import sdk_server
 from pilothouse_models.bridges import DeferredBridge, ToolExecutor, ToolLoop, XmlBridge
 
@@ -58,7 +54,7 @@ class XmlTools(XmlBridge, LoopBridge):
         changes: dict[str, Any] = {
             "tools": [],
             "strict_mcp_config": True,
-            "extra_args": {**NO_SNAPSHOT, **(options.extra_args or {})},
+            "extra_args": {"system-prompt-snapshot": "off", **(options.extra_args or {})},
         }
         preset: Any = options.system_prompt
         if getattr(preset, "append", None) is not None:
@@ -107,9 +103,9 @@ def make_xml(options: Options) -> XmlTools:
 
 
 def _make_executor(options: Options) -> ToolExecutor:
-    rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
-    tools = sdk_server(TOOL_SERVER, options.custom_tools or ()).tools
-    executor = ToolExecutor(TOOL_SERVER, tools, rules, log_tool_failure)
+    rules = RuleSet.parse(allow=ToolBridge.list_allowed_tools(options), deny=options.disallowed_tools or ())
+    tools = sdk_server(ToolBridge.TOOL_SERVER, options.custom_tools or ()).tools
+    executor = ToolExecutor(ToolBridge.TOOL_SERVER, tools, rules, ToolBridge.log_failure)
     executor.permission_mode = options.permission_mode
     return executor
 
@@ -125,7 +121,7 @@ class BridgeMiddleware(Middleware):
         self._bridge = bridge
         self._steps: ToolLoop | None = None
 
-    def on_start(self, run: QueryRun) -> None:
+    def on_start(self, run: object) -> None:
         """Start the tool loop."""
         self._steps = self._bridge.start_loop()
 

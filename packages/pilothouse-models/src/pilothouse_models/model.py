@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from pilothouse.client import Agent, Query
-from pilothouse.client.resume_state import NO_SNAPSHOT
-from pilothouse.client.settings_check import is_on_this_machine
-from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client import Agent, OutputSchema, Query
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.support import hide_arguments, user_class
-from pilothouse.tools.content import make_text_block
+from pilothouse.tools import text_content
+from pilothouse.transports import find_facts
 from pilothouse_models.output import OUTPUT_DEMAND, AnswerOutput
 from pilothouse_models.request import CallWarning, MessageConverter, RequestTools, ToolSources
 from pilothouse_models.stream import AbortSignal, GenerateResult, ModelRun, Stream
@@ -201,14 +199,14 @@ class LanguageModel:
         cache_control, environment = _plan_caching(options)
         content = encode_turns(conversation.turns, run.nonce, cache_control=cache_control)
         if demand:
-            content.append(make_text_block(demand))  # behind the mark: the next request may have another choice
+            content.append(text_content(demand).body)  # behind the mark: the next request may have another choice
         prompt = system_prompt(run.available_tools, run.nonce, base=base or None)
         changes: dict[str, Any] = {
             **_FIXED_SETTINGS,
             "model": model,
             "partial_messages": partial,
             "system_prompt": prompt if output is None else f"{prompt}\n\n{OUTPUT_DEMAND}",
-            "extra_args": {**NO_SNAPSHOT, **(options.extra_args or {})},
+            "extra_args": {"system-prompt-snapshot": "off", **(options.extra_args or {})},
             "env": {**(options.env or {}), **environment},
         }
         if "setting_sources" not in options:
@@ -255,7 +253,8 @@ def _make_output(options: Options, output_type: Any) -> AnswerOutput | None:
 
 def _is_local_run(options: Options) -> bool:
     """Whether the process runs on this machine as this user, without a directory set by the options."""
-    return is_on_this_machine(options.transport) and options.cwd is None and options.user is None
+    is_here = options.transport is None or find_facts(options.transport).is_local
+    return is_here and options.cwd is None and options.user is None
 
 
 # By process, because a fork must not remove its parent's directory.

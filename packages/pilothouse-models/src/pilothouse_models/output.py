@@ -11,18 +11,21 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pilothouse.client.structured_output import OUTPUT_TOOL, OutputSchema, find_json
+from pilothouse.client import OutputSchema
 from pilothouse.errors import StructuredOutputError
 from pilothouse.events import TextDelta, TextRetracted, ToolCall, ToolCallDelta, ToolCallStarted
 from pilothouse.support import to_json_values
-from pilothouse.tools.content import json_text
+from pilothouse_models.json_text import json_text
 
 _DESCRIPTION: Final = "Takes your final answer. Call it once, when you need no other tool."
 OUTPUT_DEMAND: Final = (
-    f"Give your final answer by calling the tool {OUTPUT_TOOL}, once and alone. Text outside of that call is not read."
+    f"Give your final answer by calling the tool {OutputSchema.TOOL}, once and alone. "
+    "Text outside of that call is not read."
 )
-_REMINDER: Final = f"Your answer was not accepted: {{problem}}. Call the tool {OUTPUT_TOOL} with the whole answer."
-_NOT_ALONE: Final = f"{OUTPUT_TOOL} was called together with other tools; call it alone, after their results"
+_REMINDER: Final = (
+    f"Your answer was not accepted: {{problem}}. Call the tool {OutputSchema.TOOL} with the whole answer."
+)
+_NOT_ALONE: Final = f"{OutputSchema.TOOL} was called together with other tools; call it alone, after their results"
 _NO_OUTPUT: Final = "the answer has no structured output in it"
 
 
@@ -51,7 +54,7 @@ class AnswerOutput:
     @property
     def declaration(self) -> Mapping[str, Any]:
         """The tool that takes the output, as the model sees it."""
-        return {"name": OUTPUT_TOOL, "description": _DESCRIPTION, "input_schema": self._expected.schema}
+        return {"name": OutputSchema.TOOL, "description": _DESCRIPTION, "input_schema": self._expected.schema}
 
     @property
     def can_repair(self) -> bool:
@@ -75,7 +78,7 @@ class AnswerOutput:
             match event:
                 case TextDelta():
                     continue
-                case ToolCallStarted(tool_use=use) if use.name == OUTPUT_TOOL:
+                case ToolCallStarted(tool_use=use) if use.name == OutputSchema.TOOL:
                     self._call_ids.add(use.id)
                 case ToolCallDelta(id=call_id) if call_id in self._call_ids:
                     continue
@@ -96,13 +99,13 @@ class AnswerOutput:
         Returns:
             The output as JSON and no calls; else "" and the calls, those of the output with the reason as their error.
         """
-        outputs = [call for call in calls if call.name == OUTPUT_TOOL]
+        outputs = [call for call in calls if call.name == OutputSchema.TOOL]
         if calls and not outputs:
             return "", tuple(calls)
         problem = next((call.error for call in outputs if call.error is not None), None)
         if problem is None and len(outputs) < len(calls):
             problem = _NOT_ALONE
-        given = outputs[-1].input if outputs else find_json(text)
+        given = outputs[-1].input if outputs else OutputSchema.find_json(text)
         if problem is not None:
             self._error = StructuredOutputError(problem, raw=text)
         elif given is None:
@@ -117,6 +120,6 @@ class AnswerOutput:
                 return json_text(to_json_values(plain)), ()
         self._failures += 1
         return "", tuple(
-            replace(call, error=str(self._error)) if call.name == OUTPUT_TOOL and call.error is None else call
+            replace(call, error=str(self._error)) if call.name == OutputSchema.TOOL and call.error is None else call
             for call in calls
         )

@@ -15,12 +15,11 @@ import msgspec
 
 from pilothouse.errors import ToolDefinitionError, UsageError
 from pilothouse.events import ToolCall, ToolCallFinished
-from pilothouse.media import sniff_media_type
-from pilothouse.support import to_json_values
+from pilothouse.support import sniff_media_type, to_json_values
 from pilothouse.tools import Tool, ToolInputError, as_tool, create_tool
-from pilothouse.tools.content import json_text
 from pilothouse.tools.input_schema import ToolInput, make_input
 from pilothouse.tools.tool import check_tool_name
+from pilothouse_models.json_text import json_text
 
 WireObject: TypeAlias = dict[str, Any]
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.client import Query
-from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.queries import MessageIterator as Messages
 from pilothouse.client.result import make_result_error
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError, StructuredOutputError, UsageError
@@ -41,11 +40,9 @@ from pilothouse.messages import (
     Usage,
 )
 from pilothouse.options import Options
-from pilothouse.options.permission_rules import RuleSet
+from pilothouse.permissions import RuleSet
 from pilothouse.support import to_json_values, user_class
-from pilothouse.tools import ToolError, ToolFailure, ToolInputError, sdk_server
-from pilothouse.tools.calls import unknown_tool_message
-from pilothouse.tools.content import to_model_content
+from pilothouse.tools import ToolError, ToolFailure, ToolInputError, sdk_server, to_model_content
 from pilothouse_models.bridges import (
     InvocationResult,
     LoopStep,
@@ -59,6 +56,7 @@ from pilothouse_models.loop_bridges import LoopBridge
 from pilothouse_models.output import AnswerOutput
 from pilothouse_models.request import CallWarning, RequestTools
 from pilothouse_models.xml import ReplyReader, declare_tools, derive_nonce, results_content
+from pilothouse_models.xml.call_reader import unknown_tool_message
 from pilothouse_models.xml.prompt import get_tool_parts
 
 FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "error", "other"]
@@ -285,9 +283,9 @@ class ModelRun(ToolLoop, LoopBridge):
         warnings: Sequence[CallWarning] = (),
         output: AnswerOutput | None = None,
     ) -> None:
-        rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
-        local_tools = sdk_server(TOOL_SERVER, tools.local_tools).tools
-        super().__init__(ToolExecutor(TOOL_SERVER, local_tools, rules, self._record_failure), options.max_turns)
+        rules = RuleSet.parse(allow=self.list_allowed_tools(options), deny=options.disallowed_tools or ())
+        local_tools = sdk_server(self.TOOL_SERVER, tools.local_tools).tools
+        super().__init__(ToolExecutor(self.TOOL_SERVER, local_tools, rules, self._record_failure), options.max_turns)
         self.executor.permission_mode = options.permission_mode
         self.events: deque[ModelEvent] = deque()
         self.error: PilothouseError | None = None
@@ -475,7 +473,7 @@ class ModelRun(ToolLoop, LoopBridge):
         return ToolCallFinished(result, use, output=output, error=self._failures.pop(call.id, None))
 
     def _record_failure(self, failure: ToolFailure) -> None:
-        log_tool_failure(failure)
+        self.log_failure(failure)
         if failure.tool_use_id is not None:
             self._failures[failure.tool_use_id] = failure.error
 

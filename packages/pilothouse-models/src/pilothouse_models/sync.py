@@ -6,12 +6,11 @@ Owns only waiting. `pilothouse_models` does everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pilothouse.options import Options
 from pilothouse.support import get_portal, hide_arguments, user_class
-from pilothouse.sync.portal import Portal
 from pilothouse_models import GenerateResult, ModelEvent
 from pilothouse_models import LanguageModel as AsyncLanguageModel
 from pilothouse_models import Stream as AsyncStream
@@ -91,7 +90,6 @@ class Stream:
 
     def __init__(self, stream: AsyncStream) -> None:
         self._stream = stream
-        self._portal: Portal | None = None
 
     def __iter__(self) -> StreamIterator:
         return StreamIterator(self._stream, self._call)
@@ -111,9 +109,11 @@ class Stream:
         self._call(self._stream.aclose, finish=True)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
-        if self._portal is None:
-            self._portal = get_portal()
         return self._portal.call(work, finish=finish)
+
+    @cached_property
+    def _portal(self) -> Any:
+        return get_portal()
 
 
 @user_class

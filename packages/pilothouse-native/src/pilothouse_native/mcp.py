@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 import anyio
 
-from pilothouse.options.permission_rules import normalize_mcp_name
-from pilothouse.tools.content import to_model_content
+from pilothouse.options import normalize_mcp_name
+from pilothouse.tools import to_model_content
 from pilothouse_native.tools.base import ToolOutput, make_failure
 from pilothouse_native.wire import (
     HostDisconnectedError,

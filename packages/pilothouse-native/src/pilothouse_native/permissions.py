@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet, matches_wildcard
-from pilothouse.permissions import PermissionRule
+from pilothouse.options.permission_rules import matches_wildcard
+from pilothouse.permissions import PermissionBehavior, PermissionRule, RuleSet
 from pilothouse_native.tools.base import Workplace
 from pilothouse_native.tools.grep_program import covers_parts
 from pilothouse_native.wire import JsonObject
@@ -693,7 +693,7 @@ def _apply_content_rules(
     tool: str, context: RuleContext, matches: Callable[[str, PermissionBehavior], bool], *, read_only: bool
 ) -> Decision | None:
     """Decide by the first rule without content, or whose content matches. In plan mode, none allows a change."""
-    for behavior in BEHAVIORS if read_only or not context.is_planning else BEHAVIORS[:-1]:
+    for behavior in RuleSet.BEHAVIORS if read_only or not context.is_planning else RuleSet.BEHAVIORS[:-1]:
         for rule in context.rules.find_matching(behavior, tool):
             if rule.content is None or matches(rule.content, behavior):
                 return ALLOW if behavior == "allow" else _forbid(behavior, tool)

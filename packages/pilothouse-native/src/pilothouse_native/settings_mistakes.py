@@ -10,13 +10,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from pilothouse.messages.core import PermissionMode
-from pilothouse.options.lost_settings import SettingPath, as_mapping, find_lost, format_path
-from pilothouse.options.permission_rules import BEHAVIORS, RuleSet
+from pilothouse.options.lost_settings import find_lost
+from pilothouse.permissions import PermissionMode, RuleSet
 
-_TYPES: Final[Mapping[SettingPath, Any]] = {
+_TYPES: Final[Mapping[tuple[str, ...], Any]] = {
     ("permissions",): dict[str, Any],
-    **{("permissions", behavior): list[str] for behavior in BEHAVIORS},
+    **{("permissions", behavior): list[str] for behavior in RuleSet.BEHAVIORS},
     ("permissions", "additionalDirectories"): list[str],
     ("permissions", "defaultMode"): PermissionMode,
     ("model",): str,
@@ -31,19 +30,19 @@ def find_mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for path, kind in _TYPES.items():
         value: Any = values
         for name in path:
-            value = as_mapping(value).get(str(name))
+            value = cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else None
         if value is None:
             continue
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            yield format_path(path), str(error).replace("`", "")
+            yield ".".join(path), str(error).replace("`", "")
             continue
-        if path[-1] in BEHAVIORS:
+        if path[-1] in RuleSet.BEHAVIORS:
             for at, rule in enumerate(cast("list[str]", value)):
                 if not RuleSet.parse(allow=[rule]).allow:  # the strict reading
                     yield (
-                        format_path((*path, at)),
+                        f"{'.'.join(path)}[{at}]",
                         f"{rule!r:.80} is not a permission rule; write Tool or Tool(content)",
                     )
 
@@ -52,7 +51,7 @@ def find_unenforced(values: Mapping[str, Any]) -> Iterator[str]:
     """Find the places of restrictions that the engine has not, such as hooks and the sandbox."""
     for lost in find_lost(values, take_known(values)):
         if lost.is_restriction:
-            yield format_path(lost.path)
+            yield lost.place
 
 
 def take_known(values: Mapping[str, Any]) -> dict[str, Any]:

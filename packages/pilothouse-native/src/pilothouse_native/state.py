@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pilothouse.json_schema import SchemaCheck, make_checker
-from pilothouse.options.permission_rules import RuleSet
+from pilothouse.json_schema import make_checker
+from pilothouse.permissions import RuleSet
 from pilothouse_native.api import MessagesApi
 from pilothouse_native.configuration import EngineSettings
 from pilothouse_native.flags import EngineArguments
@@ -69,7 +69,7 @@ class SessionState:
         self.started_at = time.monotonic()
         self.result_count = 0
         self.schema: JsonObject | None = arguments.json_schema
-        self._validators: dict[str, tuple[Mapping[str, Any], SchemaCheck]] = {}
+        self._validators: dict[str, tuple[Mapping[str, Any], Callable[[Any], Sequence[Any]]]] = {}
         self._builtin = _load_builtin_tools() if tools is None else tools
 
     def set_rules(self, rules: RuleSet) -> None:
@@ -118,8 +118,8 @@ class SessionState:
         """Whether there is someone who answers permission requests."""
         return self.arguments.permission_prompt_tool is not None and self.arguments.permission_prompts != "none"
 
-    def get_validator(self, name: str, schema: Mapping[str, Any]) -> SchemaCheck:
-        """Return the check for a tool's input; compiled once."""
+    def get_validator(self, name: str, schema: Mapping[str, Any]) -> Callable[[Any], Sequence[Any]]:
+        """Return the check for a tool's input, which lists the violations; compiled once."""
         known = self._validators.get(name)
         if known is None or known[0] is not schema:
             known = self._validators[name] = schema, make_checker(schema)

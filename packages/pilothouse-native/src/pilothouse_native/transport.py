@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import run_blocking
-from pilothouse.transports import ExitInfo, TransportFacts
-from pilothouse.transports.memory import ENDED_BY_CLOSE, InProcessTransport
+from pilothouse.transports import ExitInfo, InProcessTransport, TransportFacts
 from pilothouse_native.api import MessagesApi
 from pilothouse_native.engine import Engine
 from pilothouse_native.tools.base import BuiltinTool
@@ -102,7 +101,7 @@ class NativeTransport(InProcessTransport):
                 self.set_exit(await self._run(self._invocation))
                 group.cancel_scope.cancel()
         finally:
-            self.set_exit(ENDED_BY_CLOSE)
+            self.set_exit(self.ENDED_BY_CLOSE)
             self._served.set()
 
     async def _run(self, invocation: Invocation) -> ExitInfo:
@@ -139,7 +138,7 @@ class NativeTransport(InProcessTransport):
             if self._scope is not None:
                 self._scope.cancel()
                 await self._served.wait()
-            self.set_exit(ENDED_BY_CLOSE)
+            self.set_exit(self.ENDED_BY_CLOSE)
             home, self._home = self._home, None
             if home is not None:
                 await run_blocking(home.cleanup)

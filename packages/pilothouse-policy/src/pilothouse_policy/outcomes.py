@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, cast
 
-from pilothouse.options.permission_facts import NO_ANSWERER, TOOLS, OptionRule, PermissionFacts
-from pilothouse.options.permission_rules import FILE_TOOLS
+from pilothouse.options.permission_facts import TOOLS, OptionRule, PermissionFacts
 
 Outcome: TypeAlias = Literal["runs", "asks", "denied", "unavailable", "judged"]
 """What happens to a call. "judged": a model of the CLI decides each time; the call may run or be denied."""
@@ -130,7 +129,7 @@ def decide_rule(facts: PermissionFacts, rule: OptionRule) -> Decision | None:
 
 def apply_answerer(facts: PermissionFacts, outcome: Outcome) -> Outcome:
     """Return `outcome`, but "denied" instead of "asks" if nothing can decide or the mode never asks."""
-    has_answerer = facts.answered_by != NO_ANSWERER or "PermissionRequest" in list_deciding_hooks(facts)
+    has_answerer = facts.has_answerer or "PermissionRequest" in list_deciding_hooks(facts)
     return "denied" if outcome == "asks" and (facts.mode == "dontAsk" or not has_answerer) else outcome
 
 
@@ -141,4 +140,4 @@ def list_deciding_hooks(facts: PermissionFacts) -> tuple[str, ...]:
 
 def allows_edits(rule: OptionRule, tool: str, kind: str) -> bool:
     """Whether a rule for edits below the working directory matches; it applies to every tool that edits."""
-    return kind == "edit" and tool in FILE_TOOLS and rule.tool == "Edit" and rule.pattern in BELOW_CWD_PATTERNS
+    return kind == "edit" and TOOLS.get(tool) == "edit" and rule.tool == "Edit" and rule.pattern in BELOW_CWD_PATTERNS

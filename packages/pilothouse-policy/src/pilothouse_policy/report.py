@@ -6,6 +6,7 @@ Pure. Owns the rows, what the options do not show, the notes, and the text. `out
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby
 from typing import Protocol, Unpack
@@ -14,19 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
-from pilothouse.options import Options, Settings
+from pilothouse.options import Options, Settings, normalize_mcp_name
 from pilothouse.options.conflicts import find_conflicts
-from pilothouse.options.permission_facts import (
-    NO_ANSWERER,
-    OptionRule,
-    PermissionFacts,
-    get_agent_value,
-    list_setting_sources,
-    may_run_shell_lines,
-)
-from pilothouse.options.permission_rules import MCP_PREFIX, TOOL_ALIASES, matches_wildcard, normalize_mcp_name
-from pilothouse.options.values import OptionValues
-from pilothouse.tracebacks import hide_arguments
+from pilothouse.options.permission_facts import OptionRule, PermissionFacts
+from pilothouse.support import hide_arguments
 from pilothouse_policy.outcomes import (
     CALL_DESCRIPTIONS,
     MODE_DESCRIPTIONS,
@@ -106,9 +98,9 @@ def _make_row(facts: PermissionFacts, tool: str, calls: str, decision: Decision)
     return PolicyRow(tool, calls, outcome, why, option, facts.get_origin(option))
 
 
-def _list_unseen_sources(options: OptionValues) -> Iterator[str]:
-    """Name what may change the policy of `options` without being visible in them."""
-    sources = list_setting_sources(options)
+def _list_unseen_sources(facts: PermissionFacts) -> Iterator[str]:
+    """Name what may change the policy without being visible in the options."""
+    options, sources = facts.options, facts.setting_sources
     if sources:
         mode = "" if options.permission_mode else ", and a permission mode"
         files = ", ".join(SETTINGS_FILES[name] for name in sources)
@@ -123,7 +115,7 @@ def _list_unseen_sources(options: OptionValues) -> Iterator[str]:
         yield f"{own}; strict_mcp_config=True excludes them"
     if options.plugins:
         yield "hooks, tools and agents of plugins"
-    if may_run_shell_lines(options):
+    if facts.may_run_shell_lines:
         own = f"skills and commands of {', '.join([*sources, *(['plugins'] if options.plugins else [])])}"
         yield (
             f"shell lines in {own} run unasked: no permission mode, hook for PreToolUse or `can_use_tool` sees them; a "
@@ -152,12 +144,11 @@ def _make_notes(facts: PermissionFacts) -> Iterator[str]:
             "these rows describe Claude Code; a different `transport` may decide differently: the native engine "
             "requests permission for every command that no rule allows"
         )
-    if mode == "plan" and facts.answered_by == NO_ANSWERER and options.on_plan is None:
+    if mode == "plan" and not facts.has_answerer and options.on_plan is None:
         yield "no function can approve a plan: the model answers with one, and cannot leave plan mode"
     if options.allow_dangerously_skip_permissions and mode != "bypassPermissions":
         yield "a running session may change to 'bypassPermissions'"
-    for name, agent in (options.agents or {}).items():
-        own = get_agent_value(agent, "permission_mode", "permissionMode")
+    for name, own in facts.agent_modes.items():
         if own in MODE_OUTCOMES and own != mode:
             yield f"the sub-agent {name!r} has the permission mode {own!r}"
 
@@ -200,14 +191,15 @@ class Policy(Struct, frozen=True):
         Args:
             tool: its name; that of a tool of an MCP server, or of a server, also with the name of the server as given.
         """
-        names = {TOOL_ALIASES.get(tool, tool)}
-        if tool.startswith(MCP_PREFIX):  # with the name of the server as it was given, too
-            names.add(MCP_PREFIX + normalize_mcp_name(tool.removeprefix(MCP_PREFIX)))
+        # Of MCP servers and tools, also the name as it was given: the CLI replaces most characters in it by "_".
+        names = {OptionRule(tool, "allow", "").tool or tool}
+        if tool.startswith("mcp__"):
+            names.add("mcp__" + normalize_mcp_name(tool.removeprefix("mcp__")))
         tools = {row: OptionRule(row.tool, "allow", "").tool for row in self.rows}
         found = tuple(row for row in self.rows if tools[row] in names)
-        if found or not tool.startswith(MCP_PREFIX):
+        if found or not tool.startswith("mcp__"):
             return found
-        by_wildcard = (row for row in self.rows if any(matches_wildcard(tools[row], name) for name in names))
+        by_wildcard = (row for row in self.rows if any(fnmatchcase(name, tools[row]) for name in names))
         by_server = (row for row in self.rows if any(name.startswith(f"{tools[row]}__") for name in names))
         return tuple(by_wildcard) or tuple(by_server)
 
@@ -285,7 +277,7 @@ def effective_policy(source: Options | HasOptions, **overrides: Unpack[Settings]
         rows=tuple(_make_rows(facts)),
         answered_by=facts.answered_by,
         hooks=list_deciding_hooks(facts),
-        unseen=tuple(_list_unseen_sources(facts.options)),
+        unseen=tuple(_list_unseen_sources(facts)),
         notes=tuple(_make_notes(facts)),
         warnings=tuple(find_conflicts(facts)),
     )

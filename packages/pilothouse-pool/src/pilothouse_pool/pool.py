@@ -21,8 +21,15 @@ from pilothouse.driver import spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import LoopCondition
-from pilothouse.transports import CliTransport, ExitInfo, Health, Transport, TransportFactory, TransportFacts
-from pilothouse.transports.base import find_facts
+from pilothouse.transports import (
+    CliTransport,
+    ExitInfo,
+    Health,
+    Transport,
+    TransportFactory,
+    TransportFacts,
+    find_facts,
+)
 from pilothouse.transports.concurrency import call_in_loop, running_loop
 from pilothouse_pool.warm_child import (
     SESSION_ID_FLAG,

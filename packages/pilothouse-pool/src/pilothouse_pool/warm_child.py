@@ -22,11 +22,9 @@ from msgspec.structs import replace
 
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout
 from pilothouse.options import Invocation
-from pilothouse.options.invocation import InitializeBody
-from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
-from pilothouse.protocol.control_frames import request_line
+from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived, request_line
+from pilothouse.support import parse_version
 from pilothouse.transports import Transport
-from pilothouse.transports.discovery import parse_version
 
 log = logging.getLogger("pilothouse.pool")
 
@@ -109,7 +107,7 @@ def move_to_initialize(invocation: Invocation) -> Invocation:
         for file in [file for file in files if file.flag == f"{flag}-file"]:
             files.remove(file)
             fields[field] = convert(file.content.decode())
-    return replace(invocation, argv=tuple(argv), files=tuple(files), initialize=InitializeBody(fields))
+    return replace(invocation, argv=tuple(argv), files=tuple(files), initialize=fields)
 
 
 def remove_directories(invocation: Invocation) -> Invocation:

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.support import make_lazy_exports as make_lazy_exports
 
 if TYPE_CHECKING:
     from pilothouse_remote.client import HostClient as HostClient

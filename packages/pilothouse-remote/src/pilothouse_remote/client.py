@@ -21,7 +21,7 @@ from msgspec import Struct
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.options import Options
-from pilothouse.protocol.control_frames import encode_line
+from pilothouse.protocol import encode_line
 from pilothouse_remote.link import Backoff
 from pilothouse_remote.messages import DEFAULT_PATH, HostAddress
 

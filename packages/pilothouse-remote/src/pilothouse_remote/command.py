@@ -9,24 +9,21 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from msgspec.structs import replace
 
 from pilothouse.errors import CLINotFoundError, CLIStartError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.support import find_program
-from pilothouse.transports import CliTransport, ExitInfo, Health, TransportFacts
-from pilothouse.transports.child import ChildProcess, ExitStatus, signal_name, spawn
-from pilothouse.transports.cli import make_redactor
-from pilothouse.transports.stderr import StderrLog
-from pilothouse.transports.watchdog import KILL
+from pilothouse.support import Redactor, find_program, invocation_secrets
+from pilothouse.transports import CliTransport, ExitInfo, Health, StderrLog, TransportFacts
+from pilothouse.transports.child import ChildProcess, ExitStatus, make_exit_status, spawn
 from pilothouse_remote.shell_supervisor import (
     LOADER,
     ControlLines,
@@ -36,9 +33,6 @@ from pilothouse_remote.shell_supervisor import (
     map_path,
     read_answer,
 )
-
-if TYPE_CHECKING:
-    from pilothouse.support import Redactor
 
 START_SECONDS = 60.0
 """Seconds until the supervisor must have answered."""
@@ -147,7 +141,7 @@ class CommandTransport(CliTransport):
             mounts=self._resolve_mounts(cwd),
             transcripts=self._transcripts,
         )
-        self._stderr = _FarStderr(self._control, partial(make_redactor, invocation), invocation.on_stderr)
+        self._stderr = _FarStderr(self._control, lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
         child = spawn(command, env=os.environ, cwd=None)
         try:
             with anyio.move_on_after(self._start_timeout):
@@ -209,7 +203,7 @@ class CommandTransport(CliTransport):
                     heard, self._heard_at = self._control.count, self._beat_at
                 elif self._beat_at - self._heard_at > LOST_SECONDS and child.poll() is None:
                     self._lost = f"the other side has given no sign of life for {LOST_SECONDS:g} s"
-                    child.signal(KILL)
+                    child.signal(signal.SIGKILL)
         finally:
             stop.set()
 
@@ -244,7 +238,7 @@ class CommandTransport(CliTransport):
     def _make_exit_info(self, status: ExitStatus | None) -> ExitInfo:
         code = self._control.exit_code
         if code is not None:
-            far = ExitStatus(code=code) if code <= 128 else ExitStatus(signal=signal_name(code - 128))
+            far = make_exit_status(code if code <= 128 else 128 - code)
             return super()._make_exit_info(far)
         info = super()._make_exit_info(status)
         if status is None or self._ended_by_close:

@@ -13,9 +13,8 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError, ProtocolError, UsageError
-from pilothouse.messages.json_lines import decode_line
 from pilothouse.options import RetryPolicy
-from pilothouse.protocol.frame_reader import CompleteLines
+from pilothouse.protocol import CompleteLines, decode_line
 from pilothouse_remote.messages import Ack, DataChunk, Ended, EndInput, LinkItem, Ping, Pong
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024

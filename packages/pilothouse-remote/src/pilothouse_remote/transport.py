@@ -20,9 +20,7 @@ from msgspec.structs import replace
 from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import Redactor, invocation_secrets
-from pilothouse.transports import Delivery, ExitInfo, Health, HealthState, Transport, TransportFacts
-from pilothouse.transports.base import STARTED_BEFORE
-from pilothouse.transports.stderr import StderrLog
+from pilothouse.transports import Delivery, ExitInfo, Health, HealthState, StderrLog, Transport, TransportFacts
 from pilothouse_remote.connection import RemoteConnection
 from pilothouse_remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
 from pilothouse_remote.messages import LINK_VERSION, Close, Detach, HostAddress, LaunchMessage, Start, encode_item
@@ -92,7 +90,6 @@ class WebSocketTransport(Transport):
             is_attached=session is not None,
             request_prefix="ph" if session is None else f"ph_{self._connection.client[:8]}",
         )
-        self._started = False
         self._closed: anyio.Event | None = None
         self._sending = anyio.Lock(fast_acquire=True)
         self._waiting_to_send = 0
@@ -132,14 +129,10 @@ class WebSocketTransport(Transport):
             UsageError: a key would be sent unencrypted; the settings are too large for a message; the options name
                 somebody else to decide than the `inbox`; the transport was started before.
         """
-        if self._started:
-            raise UsageError(STARTED_BEFORE)
-        if self._closed is not None:
-            raise anyio.ClosedResourceError
+        self._mark_started(is_closed=self._closed is not None)
         launch = make_launch_message(invocation, inbox=self._inbox)
         self._check_secrets(invocation)
         encode_item(Start(LINK_VERSION, self._connection.client, launch))  # raises now if it is too large
-        self._started = True
         secrets = replace(invocation, env={**invocation.env, "PILOTHOUSE_HOST_TOKEN": self._token or ""})
         self._redactor = lambda: Redactor(invocation_secrets(secrets))
         self._stderr = StderrLog(self._redactor, invocation.on_stderr)

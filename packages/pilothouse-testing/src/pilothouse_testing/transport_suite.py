@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal
 
@@ -20,7 +20,6 @@ import pytest
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.transports import MemoryPeer, Transport
-from pilothouse.transports.memory import Script
 
 # ruff: noqa: D102 - the name of a test says what it does
 
@@ -356,7 +355,7 @@ async def _play_mute(peer: MemoryPeer) -> None:
     await anyio.sleep_forever()
 
 
-MEMORY_PEERS: Final[Mapping[Behaviour, Script]] = {
+MEMORY_PEERS: Final[Mapping[Behaviour, Callable[[MemoryPeer], Awaitable[object]]]] = {
     "deaf": lambda peer: anyio.sleep_forever(),
     "echo": _play_echo,
     "fail": _play_fail,

@@ -19,11 +19,11 @@ from pilothouse.messages import (
     ToolUseBlock,
     UserMessage,
 )
-from pilothouse.messages.api_messages import document_text
 from pilothouse.support import encode_json, to_json_values
 from pilothouse_transcripts.conversation import get_session_messages
 from pilothouse_transcripts.paths import StrPath, require_file
 from pilothouse_transcripts.rows import OnProblem, ignore_problem
+from pilothouse_transcripts.search import get_document_text
 from pilothouse_transcripts.session_info import SessionInfo, read_session_info
 
 ExportFormat: TypeAlias = Literal["markdown", "html", "json"]
@@ -114,7 +114,7 @@ def split_message(message: Message) -> Iterator[ExportPart]:
         elif isinstance(block, ToolResultBlock):
             yield ("error" if block.is_error else "result"), "", block.text
         elif isinstance(block, DocumentBlock):
-            yield "other", f"document: {block.title}" if block.title else "document", document_text(block)
+            yield "other", f"document: {block.title}" if block.title else "document", get_document_text(block)
         else:
             yield "other", "picture" if isinstance(block, ImageBlock) else str(block.type), ""
 

@@ -20,7 +20,6 @@ from pilothouse.messages import (
     UserMessage,
     decode,
 )
-from pilothouse.messages.api_messages import document_text
 from pilothouse.support import encode_json
 from pilothouse_transcripts.conversation import list_agent_files
 from pilothouse_transcripts.paths import StrPath, list_newest_files
@@ -234,7 +233,13 @@ def _iterate_searchable_texts(message: AssistantMessage | UserMessage) -> Iterat
             yield "result", block.text
         elif isinstance(block, DocumentBlock):
             yield "prompt", block.title or ""
-            yield "prompt", document_text(block)
+            yield "prompt", get_document_text(block)
+
+
+def get_document_text(document: DocumentBlock) -> str:
+    """Return the text of a document that was sent as text; "" for a PDF, a URL and a file."""
+    text = document.source.get("data") if document.source.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
 
 
 def _make_excerpt(text: str, start: int, end: int) -> str:

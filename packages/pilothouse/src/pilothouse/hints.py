@@ -54,6 +54,7 @@ _CORE_MODULES = (
     "pilothouse.tools",
     "pilothouse.errors",
     "pilothouse.transports",
+    "pilothouse.protocol",
     "pilothouse.instrumentation",
     "pilothouse.provision",
 )

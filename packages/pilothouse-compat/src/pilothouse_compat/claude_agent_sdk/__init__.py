@@ -6,9 +6,8 @@
 loaded on first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from pilothouse.lazy_exports import load_name
 
 from ._errors import (
     ClaudeSDKError,
@@ -118,7 +117,8 @@ def __getattr__(name: str) -> Any:
 
         return load_tool_annotations()
     if name in _MODULES:
-        return load_name(__name__, _MODULES, name)
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
     text = f"module {__name__!r} has no attribute {name!r}"
     if not name.startswith("_"):
         text += f": it has the names of claude_agent_sdk {__version__}; a newer version may have added this one"

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import to_builtins
 
-from pilothouse.client.event_reader import EventReader, TextReader
+from pilothouse.client import EventReader, TextReader
 from pilothouse.events import (
     PermissionSettled,
     QueryEvent,

@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pilothouse.client import Agent
-from pilothouse.client.event_reader import TextReader
+from pilothouse.client import Agent, TextReader
 from pilothouse.errors import Interrupted, PilothouseError
 from pilothouse.events import (
     ApiRetry,

@@ -11,8 +11,7 @@ from typing import Any
 import anyio.to_thread
 from msgspec import Struct, field, to_builtins
 
-from pilothouse.client import Agent
-from pilothouse.client.event_reader import EventReader
+from pilothouse.client import Agent, EventReader
 from pilothouse.events import QueryEvent, TextDelta
 from pilothouse.messages import AssistantMessage, Message, UserMessage
 from pilothouse_access.on_behalf import ConfinedTransports

@@ -11,7 +11,6 @@ from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCallStarted
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
-from pilothouse.tools.content import json_text
 from pilothouse_access.on_behalf import ConfinedTransports
 from pilothouse_access.owners import ShareLimiter
 from pilothouse_models import (
@@ -26,6 +25,7 @@ from pilothouse_models import (
     TokenUsage,
 )
 from pilothouse_models.endpoints.exchange import MAX_ATTEMPTS, EndpointError, EndpointRequest, make_invalid
+from pilothouse_models.json_text import json_text
 from pilothouse_models.model import MODEL_ALIASES, check_model
 from pilothouse_models.request import MessageConverter
 from pilothouse_models.stream import FINISH_REASONS

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Final, NoReturn, TypeAlias, cast
@@ -30,7 +30,6 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 from pilothouse.events import ParserEvent, ToolCall, ToolCallDelta, ToolCallError, ToolCallStarted
 from pilothouse.messages import ToolUseBlock
 from pilothouse.support import find_similar_name
-from pilothouse.tools.calls import unknown_tool_message
 from pilothouse_models.xml.scanner import (
     CDATA,
     CDATA_END,
@@ -50,6 +49,8 @@ from pilothouse_models.xml.values import decode_text, parse_arguments
 MAX_ERROR_CHARS: Final = 1000  # characters that the error for a too large call shows
 _MAX_COMPARED_LENGTH: Final = 100  # characters of an unknown name that are compared
 _MAX_ID_LENGTH: Final = 128
+_MAX_NAME_LENGTH: Final = 100  # characters of the unknown name that are shown
+_MAX_LISTED_NAMES: Final = 50  # names that are listed
 _NAME, _ID, _JSON, _ELEMENTS = "tool_name", "tool_call_id", "arguments", "parameters"
 
 CallFault: TypeAlias = tuple[str, str]
@@ -99,6 +100,14 @@ class ParserConfig:
         near = find_similar_name(name[:_MAX_COMPARED_LENGTH], self.schemas, 0.5)
         hint = f"; did you mean {near!r}?" if near else ""
         return "unknown_tool", unknown_tool_message(name, self.schemas) + hint
+
+
+def unknown_tool_message(name: str, tool_names: Collection[str]) -> str:
+    """The text that tells the model that tool `name` does not exist, and which tools do."""
+    shown = name if len(name) <= _MAX_NAME_LENGTH else name[:_MAX_NAME_LENGTH] + "…"
+    more = f", … ({len(tool_names)} in all)" if len(tool_names) > _MAX_LISTED_NAMES else ""
+    listed = ", ".join(list(tool_names)[:_MAX_LISTED_NAMES]) + more
+    return f"There is no tool {shown!r}" + (f"; the tools are: {listed}" if tool_names else "")
 
 
 class _CallEndError(Exception):

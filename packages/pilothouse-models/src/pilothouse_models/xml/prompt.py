@@ -17,10 +17,12 @@ from typing import Any, Final, TypeAlias, cast
 from msgspec import Struct
 
 from pilothouse.errors import ToolDefinitionError, UsageError
-from pilothouse.protocol import encode_line
-from pilothouse.tools import Tool
-from pilothouse.tools.content import JsonObject, json_text, make_text_block, split_content, to_blocks
+from pilothouse.support import to_json_values
+from pilothouse.tools import Tool, text_content, to_model_blocks
+from pilothouse_models.json_text import json_text
 from pilothouse_models.xml.values import Schema, as_list, get_properties, list_types, resolve_schema
+
+JsonObject: TypeAlias = dict[str, Any]
 
 _NONCE_LETTERS: Final = string.ascii_lowercase + string.digits
 _NONCE_LENGTH: Final = 10  # 51 bits: cannot be guessed within a conversation
@@ -196,7 +198,7 @@ def _declare_parameter(name: str, given: Any, root: Schema, *, required: bool) -
     about = [text] if isinstance(text, str) and text else []
     if values := as_list(schema.get("enum")):
         plain = all(isinstance(each, str) and _PLAIN_VALUE.match(each) for each in values)
-        *most, last = values if plain else [_encode_json(each) for each in values]
+        *most, last = values if plain else [json_text(each) for each in values]
         about.append(f"({', '.join(most)} or {last})" if most else f"({last})")
     kind = " | ".join(types) or "any"
     start = f'parameter name={quote_attribute(name)} type={quote_attribute(kind)} required="{str(required).lower()}"'
@@ -208,7 +210,7 @@ def _is_plain_type(member: Any) -> bool:
 
 
 def _declare_rest(keywords: Schema) -> list[str]:
-    return [_element("schema", _encode_json(keywords))] if keywords else []
+    return [_element("schema", json_text(keywords))] if keywords else []
 
 
 def _element(tag: str, text: str) -> str:
@@ -219,10 +221,6 @@ def _nest(start: str, lines: list[str]) -> list[str]:
     if not lines:
         return [f"<{start}/>"]
     return [f"<{start}>", *(f"  {line}" for line in lines), f"</{start.partition(' ')[0]}>"]
-
-
-def _encode_json(value: Any) -> str:
-    return encode_line(value)[:-1].decode()
 
 
 class CallAnswer(Struct, frozen=True):
@@ -252,7 +250,9 @@ def result_frame(
     Structured content replaces all text, as JSON, unless the call failed.
     """
     failed = result.get("isError") is True or result.get("is_error") is True
-    texts, media = split_content(result.get("content"))
+    blocks = to_model_blocks(result.get("content"))
+    texts = [block["text"] for block in blocks if block["type"] == "text"]
+    media = [block for block in blocks if block["type"] != "text"]
     structured = result.get("structuredContent")
     if structured is not None and not failed:
         body = escape_frames(json_text(structured), nonce, as_json=True)
@@ -264,7 +264,7 @@ def result_frame(
         body += f"\n({len(media)} attached below)" if body else f"({len(media)} attached below)"
     inner = "error" if failed else "result"
     frame = _make_frame(outer_tag_name("tool_result", nonce), call_id, name, f"<{inner}>{body}</{inner}>")
-    return [make_text_block(frame), *media]
+    return [text_content(frame).body, *media]
 
 
 def results_content(answers: Iterable[CallAnswer], nonce: str | None = None) -> list[JsonObject]:
@@ -336,12 +336,19 @@ class Conversation(Struct, frozen=True):
     turns: list[tuple[str, list[JsonObject]]]
 
 
+def _list_blocks(content: Any) -> list[JsonObject]:
+    if isinstance(content, str | Mapping | None):
+        content = () if content is None else (content,)
+    listed: list[Any] = to_json_values(list(content))
+    return [text_content(each).body if isinstance(each, str) else each for each in listed]
+
+
 def read_conversation(messages: Iterable[Mapping[str, Any]]) -> Conversation:
     """Read a conversation, of messages as in the Messages API. Raises UsageError."""
     system: list[str] = []
     turns: list[tuple[str, list[JsonObject]]] = []
     for at, message in enumerate(messages):
-        role, blocks = message["role"], to_blocks(message["content"])
+        role, blocks = message["role"], _list_blocks(message["content"])
         if role in _SYSTEM_ROLES:
             if other := [block["type"] for block in blocks if block["type"] != "text"]:
                 raise UsageError(f"message {at}: a system message is text; a block of type {other[0]!r} is none")
@@ -385,7 +392,7 @@ def encode_turns(
     if cache_control is not None and content:
         content[-1] = {**content[-1], "cache_control": cache_control}
     if turns[-1][0] != "user":
-        content.append(make_text_block(_CONTINUE))
+        content.append(text_content(_CONTINUE).body)
     return content
 
 
@@ -437,7 +444,7 @@ class _TurnWriter:
 
     def _end_text(self) -> None:
         if text := "".join(self._texts):
-            self.content.append(make_text_block(text))
+            self.content.append(text_content(text).body)
         self._texts = []
 
     def _add(self, block: JsonObject) -> None:

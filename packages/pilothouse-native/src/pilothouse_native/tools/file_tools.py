@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from pilothouse.media import sniff_media_type
+from pilothouse.support import sniff_media_type
 from pilothouse_native.tools.base import (
     BuiltinSpec,
     BuiltinToolError,

@@ -26,9 +26,15 @@ from pilothouse import __version__
 from pilothouse.errors import CassetteError, PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import Redactor, encode_json, invocation_secrets, run_blocking
-from pilothouse.transports import CliTransport, ExitInfo, Health, Transport, TransportWrapper
-from pilothouse.transports.base import missing_methods
-from pilothouse.transports.settings_answer import hide_settings
+from pilothouse.transports import (
+    CliTransport,
+    ExitInfo,
+    Health,
+    Transport,
+    TransportWrapper,
+    hide_settings,
+    missing_methods,
+)
 from pilothouse_testing.cassettes.format import (
     HEADER_START,
     MAX_LINE_BYTES,

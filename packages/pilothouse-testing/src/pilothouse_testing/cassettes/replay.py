@@ -18,8 +18,7 @@ from anyio.lowlevel import checkpoint
 from pilothouse.errors import ReplayMismatch, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import LoopCondition, Redactor, invocation_secrets, run_blocking
-from pilothouse.transports import ExitInfo, Health, Transport
-from pilothouse.transports.stderr import StderrLog
+from pilothouse.transports import ExitInfo, Health, StderrLog, Transport
 from pilothouse_testing.cassettes.format import Cassette, RecordedConnection, read_names, redact_line
 from pilothouse_testing.cassettes.playback import Emit, PlaybackState, make_mismatch
 

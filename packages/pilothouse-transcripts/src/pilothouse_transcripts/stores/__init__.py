@@ -8,7 +8,7 @@ Start reading at `base.py` (the protocol and leases), then `memory.py` (the shor
 
 from typing import TYPE_CHECKING
 
-from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.support import make_lazy_exports as make_lazy_exports
 from pilothouse_transcripts.stores.base import Lease as Lease
 from pilothouse_transcripts.stores.base import ScopedStore as ScopedStore
 from pilothouse_transcripts.stores.base import SessionKey as SessionKey

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError
 from pilothouse.options import Invocation, Options
-from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.support import run_blocking
 from pilothouse.transports import Health, Transport, TransportWrapper
-from pilothouse.transports.isolation import HOME_VARIABLES, PrivateHome
+from pilothouse.transports.isolation import PrivateHome
 from pilothouse_transcripts.paths import MAX_KEY_CHARS, find_file, find_home, is_session_id, project_key
 from pilothouse_transcripts.session_info import list_sessions
 from pilothouse_transcripts.stores.base import SessionStore, TranscriptKey, implements
@@ -177,7 +176,7 @@ class MirroredTransport(TransportWrapper):
                 home = invocation.home
                 if home is None:
                     home = self._config_directory = PrivateHome()
-                config = Path(await run_blocking(home.ensure, owner), HOME_VARIABLES["CLAUDE_CONFIG_DIR"])
+                config = Path(await run_blocking(home.ensure, owner), ".claude")
                 await run_blocking(write_session, config, session, owner)
                 return replace(invocation, home=home)
             self._config_directory = private = SessionConfigDirectory()
@@ -187,7 +186,7 @@ class MirroredTransport(TransportWrapper):
             raise CLIStartError(f"{words}; look at TMPDIR and the space that is left there") from error
         env = {**invocation.env, "CLAUDE_CONFIG_DIR": directory}
         env.pop(PROJECT_DIRECTORY_VARIABLE, None)
-        return replace(invocation, env=ChildEnvironment(env))
+        return replace(invocation, env=env)
 
     # Streaming.
 

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from pilothouse.errors import LineDecodeError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
-from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
+from pilothouse.options import TABLE
 from pilothouse.support import decode_line, run_blocking
 from pilothouse.transports.isolation import PrivateDirectory
 from pilothouse_transcripts import (
@@ -53,6 +53,7 @@ from pilothouse_transcripts.stores.mirror import ATTEMPT_SECONDS, BATCH_BYTES, B
 from pilothouse_transcripts.stores.restore import METADATA_TYPE, RestoredSession, StoreReader, call_store, write_session
 
 IMPORT_LEASE_SECONDS = 300.0
+LOAD_TIMEOUT: float = TABLE["load_timeout"].default
 
 
 async def import_session_to_store(
@@ -114,7 +115,7 @@ async def import_file(
     files = [(transcript, path)]
     if include_subagents:
         files += await run_blocking(_list_subagent_files, path, transcript)
-    reader = StoreReader(sessions.store, DEFAULT_LOAD_TIMEOUT)
+    reader = StoreReader(sessions.store, LOAD_TIMEOUT)
     total = 0
     for key, file in files:
         is_missing = _make_missing_filter(await reader.read_entries(key))
@@ -231,7 +232,7 @@ class StoredSessions:
         *,
         directory: StrPath = ".",
         project_key: str | None = None,
-        load_timeout: float = DEFAULT_LOAD_TIMEOUT,
+        load_timeout: float = LOAD_TIMEOUT,
     ) -> None:
         self._store: Any = store
         self._directory = directory

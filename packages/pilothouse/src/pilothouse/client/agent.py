@@ -28,7 +28,6 @@ from pilothouse.options import Options
 from pilothouse.options.conflicts import PolicyWarning, find_conflicts
 from pilothouse.options.options import (
     NO_OPTIONS,
-    VARIABLE_PREFIX,
     VARIABLES,
     make_layer,
     read_environ,
@@ -36,6 +35,7 @@ from pilothouse.options.options import (
 )
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.signatures import show_options
+from pilothouse.options.table import VARIABLE_PREFIX
 from pilothouse.similar_names import find_similar_name
 from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports.base import CANNOT_PREWARM, TransportFactory

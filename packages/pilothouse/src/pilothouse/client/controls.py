@@ -21,6 +21,8 @@ from pilothouse.client.settings_check import (
     SentSettings,
     SettingsFileError,
     check_taken,
+    describe_lost,
+    list_lost,
     read_errors,
     warn_unknown_keys,
 )
@@ -360,6 +362,19 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
     sources: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     applied: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: list[SettingsFileError] = field(default_factory=list[SettingsFileError])
+
+    def find_lost_restrictions(self, source: str, content: Any) -> list[tuple[str, str]]:
+        """Find the rules and hooks that the CLI has dropped from settings, which it does without an error.
+
+        Args:
+            source: where they stand, as in `sources`: "userSettings", "projectSettings", "flagSettings" …
+            content: the settings, as they stand there.
+
+        Returns:
+            The place of each, such as "permissions.deny[0]", and why it is lost, as far as that can be told.
+        """
+        lost = list_lost(content, self.raw, source)
+        return [(each.place, describe_lost(each, source)) for each in lost if each.is_restriction]
 
     def filter_escalating_mode(self) -> Mapping[str, Any]:
         """Return `effective` without a `permissions.defaultMode` that the CLI does not take from this source.

@@ -23,7 +23,7 @@ from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.invocation import InitializeBody
-from pilothouse.options.permission_facts import may_run_shell_lines
+from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.value_structs import is_in_process_server
 from pilothouse.options.value_types import TRUE_WORDS
 from pilothouse.permissions.dispatcher import (
@@ -159,7 +159,7 @@ class RequestHandlers:
         is_guarded = any(getattr(options, name) is not None for name in DECIDING_OPTIONS)
         if version in _warned_versions or not (is_guarded or (options.hooks or {}).get("PreToolUse")):
             return
-        if calls_hooks_for("PreSkillShellCommand", version) or not may_run_shell_lines(options):
+        if calls_hooks_for("PreSkillShellCommand", version) or not PermissionFacts(options).may_run_shell_lines:
             return
         _warned_versions.add(version)
         _log.warning(

@@ -27,7 +27,7 @@ from pilothouse.driver import ChildRun, Prompts, QueryLimits, QueryRun, spawn
 from pilothouse.errors import AuthenticationError, OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options, render
-from pilothouse.options.credentials import KEY_VARIABLE, PROVIDER_NAMES, TOKEN_VARIABLES
+from pilothouse.options.credentials import CREDENTIAL_VARIABLES
 from pilothouse.products import load_product
 from pilothouse.transports import CliTransport, Transport
 
@@ -228,7 +228,7 @@ class QueryPlan:
         if self.options.transport is None:
             return invocation.env
         given = {name: value for name, value in invocation.explicit_env.items() if value is not None}
-        return given if not given.keys().isdisjoint((KEY_VARIABLE, *TOKEN_VARIABLES, *PROVIDER_NAMES)) else None
+        return given if not given.keys().isdisjoint(CREDENTIAL_VARIABLES) else None
 
     def explain(self, error: PilothouseError) -> None:
         """Add to an error, which is about to be raised, what the middlewares know about its cause."""

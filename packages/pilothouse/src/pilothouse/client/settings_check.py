@@ -290,8 +290,7 @@ def check_taken(sent: SentSettings, answer: Mapping[str, Any], redact: Callable[
     Raises:
         SettingsError: it has dropped a restriction.
     """
-    lost = [*find_lost(sent.content, get_source(answer, sent.source))]
-    lost += [each for each in find_dead_rules(sent.content) if each not in lost]
+    lost = list_lost(sent.content, answer, sent.source)
     if refused := [each for each in lost if each.is_restriction]:
         clean = tuple((format_path(each.path), redact(describe_lost(each, sent.source))) for each in refused)
         raise SettingsError(
@@ -316,6 +315,12 @@ def _warn_overruled(sent: SentSettings, policy: Mapping[str, Any]) -> None:
                 f"{sent.title}: {', '.join(places)} has no effect, because managed settings have {lock}; "
                 "put it into `managed_settings`, or ask the administrator of this machine"
             )
+
+
+def list_lost(content: Any, answer: Mapping[str, Any], source: str) -> list[LostSetting]:
+    """List what the CLI has not taken of a source's settings, or never applies, by its answer to `get_settings`."""
+    lost = [*find_lost(content, get_source(answer, source))]
+    return lost + [each for each in find_dead_rules(content) if each not in lost]
 
 
 def get_source(answer: Mapping[str, Any], source: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import msgspec
 
@@ -230,7 +230,10 @@ class OutputSchema:
         schema: for the CLI; an object at the root.
         wrapped: whether the value is under one key of that object.
         convert: converts the output to the type; raises any exception if it does not fit.
+        TOOL: name of the tool with which the model gives an output.
     """
+
+    TOOL: ClassVar[str] = OUTPUT_TOOL
 
     name: str
     schema: Schema
@@ -268,6 +271,15 @@ class OutputSchema:
         _check_schema(schema, "json_schema")
         return cls("the JSON Schema", dict(schema), False, _make_checker(schema))
 
+    @staticmethod
+    def find_json(text: str) -> Any:
+        """Decode a text, or its only fenced block, if that is an object or list; else None."""
+        whole = _decoded(text)
+        fenced = _FENCED.findall(text)
+        if whole is _NOTHING and len(fenced) == 1:
+            whole = _decoded(fenced[0])
+        return None if whole is _NOTHING else whole
+
     def read(self, result: ResultMessage | None) -> tuple[Any, Any]:
         """Return the output of a result, converted and as plain values.
 
@@ -276,7 +288,8 @@ class OutputSchema:
         """
         given: Any = None
         if result is not None:
-            given = find_json(result.result or "") if result.structured_output is None else result.structured_output
+            in_text = result.structured_output is None
+            given = self.find_json(result.result or "") if in_text else result.structured_output
         if given is not None:
             return self.validate(given)
         raise StructuredOutputError(
@@ -385,15 +398,6 @@ def _unwrap_once(given: Any) -> Any:
         [(key, inner)] = cast("dict[str, Any]", given).items()
         return inner if key in WRAPPERS else _NOTHING
     return _NOTHING
-
-
-def find_json(text: str) -> Any:
-    """Decode a text, or its only fenced block, if that is an object or list; else None."""
-    whole = _decoded(text)
-    fenced = _FENCED.findall(text)
-    if whole is _NOTHING and len(fenced) == 1:
-        whole = _decoded(fenced[0])
-    return None if whole is _NOTHING else whole
 
 
 def _decoded(text: str) -> Any:

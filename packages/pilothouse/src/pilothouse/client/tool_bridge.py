@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.middleware import Middleware
 from pilothouse.driver import RequestHandler
 from pilothouse.options import Options
 from pilothouse.products import load_product
+from pilothouse.tools import ToolFailure
 
 BUILT_IN_BRIDGE = "mcp"
 """The value of `tool_bridge` without a `ToolBridge`: the CLI sends a request for each call."""
@@ -26,7 +28,19 @@ class ToolBridge(ABC):
         is_declared_by_server: whether the CLI needs the tools declared by an MCP server. Default False.
     """
 
+    TOOL_SERVER: ClassVar = TOOL_SERVER
+    """The name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
     is_declared_by_server = False
+
+    @staticmethod
+    def list_allowed_tools(options: Options) -> list[str]:
+        """Return `allowed_tools`, plus the tools of this process if there is no permission callback."""
+        return allowed_tools_for(options)
+
+    @staticmethod
+    def log_failure(failure: ToolFailure) -> None:
+        """Log the failure of a call with its traceback, as the core does: the model gets only one line about it."""
+        log_tool_failure(failure)
 
     def make_options(self, options: Options) -> Mapping[str, Any]:
         """Return the options that a child needs in addition to `options`; default: none."""

@@ -54,3 +54,4 @@ from pilothouse.hooks.matchers import HookResult as HookResult
 from pilothouse.hooks.matchers import Hooks as Hooks
 from pilothouse.hooks.matchers import OnFailure as OnFailure
 from pilothouse.hooks.outputs import HookOutput as HookOutput
+from pilothouse.protocol.control_frames import merge_hook_outputs as merge_hook_outputs

@@ -232,12 +232,6 @@ def content_text(content: str | list[ContentBlock] | None) -> str:
     return "".join([block.text for block in content or () if isinstance(block, TextBlock)])
 
 
-def document_text(document: DocumentBlock) -> str:
-    """Return the text of a document that was sent as text; "" for a PDF, a URL and a file."""
-    text = document.source.get("data") if document.source.get("type") == "text" else None
-    return text if isinstance(text, str) else ""
-
-
 class CacheCreation(Struct, frozen=True, gc=False):
     """Tokens written to the prompt cache, by time to live."""
 

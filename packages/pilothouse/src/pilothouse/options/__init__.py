@@ -16,10 +16,12 @@ from pilothouse.options.cli_settings import CliSandboxFilesystem as CliSandboxFi
 from pilothouse.options.cli_settings import CliSandboxNetwork as CliSandboxNetwork
 from pilothouse.options.cli_settings import CliSettings as CliSettings
 from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
+from pilothouse.options.credentials import CREDENTIAL_VARIABLES as CREDENTIAL_VARIABLES
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.options import Options as Options
 from pilothouse.options.options import OptionsBuilder as OptionsBuilder
+from pilothouse.options.permission_rules import normalize_mcp_name as normalize_mcp_name
 from pilothouse.options.renderer import render as render
 from pilothouse.options.renderer import render_child_env as render_child_env
 from pilothouse.options.settings import Settings as Settings
@@ -44,6 +46,8 @@ from pilothouse.options.value_structs import SystemPromptFile as SystemPromptFil
 from pilothouse.options.value_structs import SystemPromptPreset as SystemPromptPreset
 from pilothouse.options.value_structs import ToolConfig as ToolConfig
 from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
+from pilothouse.options.value_types import InvalidValueError as InvalidValueError
+from pilothouse.options.values import OptionExplanation as OptionExplanation
 
 if TYPE_CHECKING:
     from pilothouse.options.isolation import IsolationReport as IsolationReport

@@ -16,6 +16,8 @@ PROVIDER_NAMES: Final = {
 KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
 TOKEN_VARIABLES: Final = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """The variables with a token, the one that counts first."""
+CREDENTIAL_VARIABLES: Final = (KEY_VARIABLE, *TOKEN_VARIABLES, *PROVIDER_NAMES)
+"""The variables by which the CLI finds a key, a token or a cloud provider, the first one that counts first."""
 
 
 def find_provider(env: Mapping[str, str]) -> str | None:

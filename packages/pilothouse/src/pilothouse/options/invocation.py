@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 
 class PrivateFile(Struct, frozen=True):
@@ -95,6 +96,13 @@ class Invocation(Struct, frozen=True):
     has_generated_session_id: bool = False
     keep_detached: bool = False
     explicit_env: Mapping[str, str | None] = {}
+
+    def __post_init__(self) -> None:
+        # Whoever makes or replaces them gives plain mappings; error reporters print the variables of every frame.
+        if not isinstance(self.env, ChildEnvironment):
+            force_setattr(self, "env", ChildEnvironment(self.env))
+        if self.initialize is not None and not isinstance(self.initialize, InitializeBody):
+            force_setattr(self, "initialize", InitializeBody(self.initialize))
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

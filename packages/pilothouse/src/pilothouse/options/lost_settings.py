@@ -50,6 +50,11 @@ class LostSetting(Struct, frozen=True):
     value: Any
 
     @property
+    def place(self) -> str:
+        """The path as people write it: `permissions.deny[0]`."""
+        return format_path(self.path)
+
+    @property
     def is_restriction(self) -> bool:
         """Whether the CLI may now do something that the settings forbid, or does not call a hook."""
         match self.path:

@@ -16,7 +16,7 @@ from pilothouse.options.presets import PresetName, get_preset
 from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.settings import OptionSetters, Settings
 from pilothouse.options.signatures import show_options
-from pilothouse.options.table import TABLE, Option
+from pilothouse.options.table import TABLE, VARIABLE_PREFIX, Option
 from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
 from pilothouse.tracebacks import hide_arguments, user_class
 
@@ -230,8 +230,6 @@ class OptionsBuilder(OptionSetters):
 
 # Layers from a configuration file and from variables; the client finds and reads the file
 
-VARIABLE_PREFIX = "PILOTHOUSE_"
-
 
 def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable[[str], str]) -> Options:
     """Make options from the parsed table of a configuration file, whose directory is the base of relative paths.
@@ -263,12 +261,7 @@ def read_environ(environ: Mapping[str, str]) -> Options:
     return Options.stack(*layers, is_complete=False)
 
 
-def get_variable_name(name: str) -> str | None:
-    """Return the variable that sets option `name`; None for options without a text form."""
-    return VARIABLE_PREFIX + name.upper() if TABLE[name].value_type.parse is not None else None
-
-
-VARIABLES = {variable: option for name, option in TABLE.items() if (variable := get_variable_name(name))}
+VARIABLES = {option.variable: option for option in TABLE.values() if option.variable}
 """The environment variables of options."""
 
 

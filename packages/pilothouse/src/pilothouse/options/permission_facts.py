@@ -193,6 +193,41 @@ class PermissionFacts:
         tool = options.permission_prompt_tool_name
         return NO_ANSWERER if tool in (None, "stdio") else f"the tool {tool}"
 
+    @property
+    def has_answerer(self) -> bool:
+        """Whether a function or a tool answers what the CLI asks."""
+        return self.answered_by != NO_ANSWERER
+
+    @property
+    def setting_sources(self) -> Sequence[str]:
+        """Which settings files the CLI loads: "user", "project", "local"."""
+        options = self.options
+        if options.setting_sources is not None:
+            return options.setting_sources
+        if options.bare or options.restricted or options.isolation:
+            return ()
+        return ("user", "project") if options.skills else ("user", "project", "local")
+
+    @property
+    def may_run_shell_lines(self) -> bool:
+        """Whether skills or commands may be loaded whose text runs shell lines that nothing in the options forbids."""
+        options = self.options
+        if options.disable_slash_commands or options.bare or options.safe_mode:
+            return False
+        if not self.setting_sources and not options.plugins:
+            return False
+        is_off = any(settings.get("disableSkillShellExecution") is True for settings in self.settings.values())
+        return not is_off and self.find_missing_reason("Bash") is None
+
+    @property
+    def agent_modes(self) -> dict[str, Any]:
+        """The permission modes of the sub-agents that name one, by the name of the agent."""
+        modes = {
+            name: get_agent_value(agent, "permission_mode", "permissionMode")
+            for name, agent in (self.options.agents or {}).items()
+        }
+        return {name: mode for name, mode in modes.items() if mode is not None}
+
     def get_origin(self, option: str) -> str:
         """Return where an option was set."""
         return self._explanation[option].origin if option else ""
@@ -249,26 +284,6 @@ class PermissionFacts:
             if rule.tool.startswith(f"{whole}__") and rule.tool != f"{whole}__" and not rule.covers(whole, server)
         )
         return *named, whole
-
-
-def list_setting_sources(options: OptionValues) -> Sequence[str]:
-    """Return which settings files the CLI loads: "user", "project", "local"."""
-    if options.setting_sources is not None:
-        return options.setting_sources
-    if options.bare or options.restricted or options.isolation:
-        return ()
-    return ("user", "project") if options.skills else ("user", "project", "local")
-
-
-def may_run_shell_lines(options: OptionValues) -> bool:
-    """Whether skills or commands may be loaded whose text runs shell lines, and nothing in the options forbids it."""
-    if options.disable_slash_commands or options.bare or options.safe_mode:
-        return False
-    if not list_setting_sources(options) and not options.plugins:
-        return False
-    facts = PermissionFacts(options)
-    is_off = any(settings.get("disableSkillShellExecution") is True for settings in facts.settings.values())
-    return not is_off and facts.find_missing_reason("Bash") is None
 
 
 def get_agent_value(agent: Any, name: str, wire_name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, ClassVar, Final, Literal, Self, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ FILE_TOOLS = frozenset({"Edit", "NotebookEdit", "Write"})
 READ_TOOLS = frozenset({"Glob", "Grep", "Read"})
 """A path in a rule for Read applies to all of these."""
 PermissionBehavior = Literal["allow", "deny", "ask"]
+"""What a rule does with the calls that it matches."""
 BEHAVIORS: tuple[PermissionBehavior, ...] = ("deny", "ask", "allow")
 """The behaviors of rules, in the order in which the CLI checks them."""
 
@@ -115,7 +116,12 @@ class RuleSet(Struct, frozen=True):
         >>> rules = RuleSet.parse(allow=["Bash(git *)"], deny=["Bash(git push *)"])
         >>> [rule.content for rule in rules.find_matching("deny", "Bash")]
         ['git push *']
+
+    Attributes:
+        BEHAVIORS: the names of the three, in the order in which the CLI checks them.
     """
+
+    BEHAVIORS: ClassVar[tuple[PermissionBehavior, ...]] = BEHAVIORS
 
     deny: tuple[PermissionRule, ...] = ()
     ask: tuple[PermissionRule, ...] = ()

@@ -7,8 +7,8 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -125,19 +125,26 @@ Target = Flag | InitializeField | EnvVar | EnvSwitch | PartOfOption | Internal |
 Pieces = Iterator[tuple[Target, Any]]
 
 
-def list_flags(target: Target) -> tuple[str, ...]:
-    """Every flag that `target` can put on the command line, without dashes."""
+FlagUse = Literal["switch", "value", "path"]
+
+
+def list_flags(target: Target) -> dict[str, FlagUse]:
+    """Every flag that `target` can put on the command line, without dashes, and what stands behind it."""
     match target:
         case SplitTarget(_, parts):
-            return tuple(dict.fromkeys(flag for part in parts for flag in list_flags(part)))
+            return {flag: use for part in parts for flag, use in list_flags(part).items()}
         case TextFlag(name, file_flag) if file_flag:
-            return name, file_flag
+            return {name: "value", file_flag: "path"}
         case JsonFlag(name, _, is_private, switches) if switches:
-            return switches if is_private else (name, *switches)
+            return {**({} if is_private else {name: "value"}), **dict.fromkeys(switches, "switch")}
+        case Switch(name) | SwitchOrFlag(name):
+            return {name: "switch"}
+        case PathFlag(name) | RepeatedFlag(name):
+            return {name: "path"}
         case Flag(name):
-            return (name,)
+            return {name: "value"}
         case _:
-            return ()
+            return {}
 
 
 def describe_target(target: Target) -> str:
@@ -328,11 +335,27 @@ class Option(Struct, frozen=True):
         gives = self.takes or self.value_type.gives or self.value_type.takes
         return gives if gives == "Any" or self.default is not None else f"{gives} | None"
 
+    @property
+    def flags(self) -> Mapping[str, FlagUse]:
+        """The flags of the CLI that it may become, without dashes: a "switch", or one with a "value" or a "path"."""
+        return list_flags(self.target)
+
+    @property
+    def destination(self) -> str:
+        """Where its value goes, in words, for documentation."""
+        return describe_target(self.target)
+
+    @property
+    def variable(self) -> str | None:
+        """The environment variable that sets it; None: no text can."""
+        return VARIABLE_PREFIX + self.name.upper() if self.value_type.parse is not None else None
+
     def format_value(self, value: Any) -> str:
         """Return `value` as text, with possible keys masked."""
         return MASK if self.secret else redacted_repr(value)
 
 
+VARIABLE_PREFIX = "PILOTHOUSE_"
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
 DEFAULT_USAGE_LIMIT_CEILING = 6 * 3600.0  # seconds: the shortest window of a plan takes five hours
 DEFAULT_LOAD_TIMEOUT = 60.0  # seconds for one response of a session store: a long remote session takes a few

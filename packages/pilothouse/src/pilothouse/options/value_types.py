@@ -418,13 +418,6 @@ def resolve_config(value: Any, directory: str) -> Any:
     return resolve_path(value, directory)
 
 
-def permits_more(mode: str, highest: str) -> bool:
-    """Whether `mode` permits more than `highest`; an unknown mode does, unless `highest` permits everything."""
-    order = MODES_BY_PERMISSIVENESS
-    mode, highest = ("default" if one == "manual" else one for one in (mode, highest))
-    return highest != order[-1] and (mode not in order or order.index(mode) > order.index(highest))
-
-
 PLAIN_TYPES = frozenset(
     {"Asks", "Callable[..., Any]", "Effort", "PermissionMode", "Provider", "RetryPolicy", "bool", "float", "int", "str"}
 )
@@ -434,8 +427,6 @@ RESERVED_FLAGS = frozenset({"input-format", "output-format", "print"})
 LONGEST_TIMEOUT = 100_000
 """Seconds, more than a day: a larger number was probably meant in milliseconds."""
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual")
-MODES_BY_PERMISSIVENESS = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
-"""Permission modes, from the least to the most permissive; "manual" is another name for "default"."""
 
 # Each: what is expected, reader, parser of text, placeholder in the help, static types, paths.
 # fmt: off

@@ -145,6 +145,11 @@ class OptionExplanation(Struct, frozen=True):
     value: str
     origin: str
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing sets it."""
+        return self.origin == DEFAULT_ORIGIN
+
 
 class Explanation(Mapping[str, OptionExplanation]):
     """Every option by name. As text: the options that were set, one per line."""
@@ -162,7 +167,7 @@ class Explanation(Mapping[str, OptionExplanation]):
         return len(self._rows)
 
     def __str__(self) -> str:
-        rows = [row for row in self.values() if row.origin != DEFAULT_ORIGIN]
+        rows = [row for row in self.values() if not row.is_default]
         if not rows:
             return "every option has its default value"
         names, values = (max(len(getattr(row, field)) for row in rows) for field in ("name", "value"))

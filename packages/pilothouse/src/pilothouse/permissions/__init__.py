@@ -4,7 +4,10 @@ Owns the requests as typed values, the decisions, a dispatcher for each control 
 Must not know how requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`, `asks`.
 """
 
+from pilothouse.messages.core import PermissionMode as PermissionMode
+from pilothouse.options.permission_rules import PermissionBehavior as PermissionBehavior
 from pilothouse.options.permission_rules import PermissionRule as PermissionRule
+from pilothouse.options.permission_rules import RuleSet as RuleSet
 from pilothouse.permissions.asks import Ask as Ask
 from pilothouse.permissions.asks import Asks as Asks
 from pilothouse.permissions.asks import AskStream as AskStream
@@ -41,3 +44,5 @@ from pilothouse.permissions.requests import UnknownUpdate as UnknownUpdate
 from pilothouse.permissions.requests import UserQuestion as UserQuestion
 from pilothouse.permissions.requests import allow_all as allow_all
 from pilothouse.permissions.requests import deny_all as deny_all
+from pilothouse.permissions.requests import read_request as read_request
+from pilothouse.permissions.requests import read_subject as read_subject

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
+from pilothouse.messages.json_lines import decode_line as decode_line
 from pilothouse.protocol.connection import Connection as Connection
 from pilothouse.protocol.control_frames import ConnectionEvent as ConnectionEvent
 from pilothouse.protocol.control_frames import ConnectionStats as ConnectionStats
@@ -27,6 +28,7 @@ from pilothouse.protocol.control_frames import request_line as request_line
 from pilothouse.protocol.control_frames import success_line as success_line
 from pilothouse.protocol.control_frames import user_message as user_message
 from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
+from pilothouse.protocol.frame_reader import CompleteLines as CompleteLines
 from pilothouse.protocol.frame_reader import LineFramer as LineFramer
 
 if TYPE_CHECKING:

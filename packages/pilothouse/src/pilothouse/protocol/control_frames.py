@@ -528,7 +528,7 @@ _TEXTS: Final = ("additionalContext",)
 
 
 def merge_hook_outputs(outputs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge `outputs` into one.
+    """Merge the outputs of several hooks for one event, in wire form, into one.
 
     A decision keeps its reason. `continue: false` and a block always stay. Texts for the model are joined. For every
     other field, the last value wins.

@@ -19,6 +19,7 @@ from pilothouse.provision.pinned_files import model_path as model_path
 
 if TYPE_CHECKING:
     from pilothouse.provision.cli_installation import install_cli as install_cli
+    from pilothouse.provision.cli_installation import is_pinned_cli as is_pinned_cli
     from pilothouse.provision.cli_installation import managed_versions as managed_versions
     from pilothouse.provision.cli_installation import prune_cli as prune_cli
     from pilothouse.provision.cli_installation import uninstall_cli as uninstall_cli

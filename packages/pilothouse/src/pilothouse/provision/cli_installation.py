@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pilothouse.errors import ProvisionError, UsageError
 from pilothouse.provision.file_lock import lock_file
-from pilothouse.provision.pinned_files import PINNED_VERSION, ensure_cli, managed_cli_path
+from pilothouse.provision.pinned_files import PINNED_VERSION, ensure_cli, find_cli_artifact, managed_cli_path
 
 if TYPE_CHECKING:
     from pilothouse.provision.installer import Progress
@@ -36,6 +36,17 @@ UNINSTALL_WAIT_SECONDS = 10.0
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _DAY_SECONDS = 86_400.0
 _log = logging.getLogger("pilothouse.provision")
+
+
+def is_pinned_cli(path: Path) -> bool:
+    """Return whether the content of a file is the pinned executable for this machine. Blocking, 0.2 to 2 s.
+
+    Raises:
+        ProvisionError: there is none for this machine.
+    """
+    from pilothouse.provision.installer import is_pinned_file  # loads what fetches
+
+    return is_pinned_file(find_cli_artifact(), path)
 
 
 def install_cli(version: str | None = None, *, force: bool = False, progress: Progress | None = None) -> Path:

@@ -18,6 +18,8 @@ from pilothouse.tools.content import embedded_resource as embedded_resource
 from pilothouse.tools.content import image_content as image_content
 from pilothouse.tools.content import resource_link as resource_link
 from pilothouse.tools.content import text_content as text_content
+from pilothouse.tools.content import to_model_blocks as to_model_blocks
+from pilothouse.tools.content import to_model_content as to_model_content
 from pilothouse.tools.dispatcher import MountedServer as MountedServer
 from pilothouse.tools.dispatcher import make_mcp_dispatcher as make_mcp_dispatcher
 from pilothouse.tools.dispatcher import mount as mount

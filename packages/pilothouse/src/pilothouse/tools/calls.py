@@ -15,8 +15,8 @@ reports.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from anyio import from_thread
@@ -86,10 +86,6 @@ class ToolContext:
         self._cancelled = True
 
 
-_MAX_NAME_LENGTH: Final = 100  # characters of the unknown name that are shown
-_MAX_LISTED_NAMES: Final = 50  # names that are listed
-
-
 class ToolError(PilothouseError):
     """Raised by a tool: the call failed, and the model gets this text."""
 
@@ -137,11 +133,3 @@ class ToolFailure(msgspec.Struct, frozen=True, kw_only=True):
     error: ToolError
     server_name: str | None = None
     tool_use_id: str | None = None
-
-
-def unknown_tool_message(name: str, tool_names: Collection[str]) -> str:
-    """The text that tells the model that tool `name` does not exist, and which tools do."""
-    shown = name if len(name) <= _MAX_NAME_LENGTH else name[:_MAX_NAME_LENGTH] + "…"
-    more = f", … ({len(tool_names)} in all)" if len(tool_names) > _MAX_LISTED_NAMES else ""
-    listed = ", ".join(list(tool_names)[:_MAX_LISTED_NAMES]) + more
-    return f"There is no tool {shown!r}" + (f"; the tools are: {listed}" if tool_names else "")

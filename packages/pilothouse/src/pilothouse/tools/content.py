@@ -298,32 +298,37 @@ NO_OUTPUT: Final = "({name} completed with no output)"
 
 
 def to_model_content(result: Mapping[str, Any], name: str) -> list[JsonObject]:
-    """Return the result content of the tool `name`; unless the call failed, structured content replaces all of it."""
+    """Return what the model gets of a result in MCP form: content of a `tool_result` block of the Messages API.
+
+    Structured content replaces all other content, as JSON, unless the call failed. Content that the API cannot take,
+    such as audio, becomes a text that describes it. A result without any content says so.
+
+    Args:
+        result: as MCP servers give it, with `content`, `structuredContent` and `isError`.
+        name: of the tool, for the text in place of no content.
+    """
     structured = result.get("structuredContent")
     if structured is not None and result.get("isError") is not True:
         return [make_text_block(json_text(structured))]
-    made = [_to_readable(block) for block in to_blocks(result.get("content"))]
-    return [make_text_block(each) if isinstance(each, str) else each for each in made if each] or [
-        make_text_block(NO_OUTPUT.format(name=name))
-    ]
+    made = to_model_blocks(result.get("content"))
+    return [block for block in made if block.get("text") != ""] or [make_text_block(NO_OUTPUT.format(name=name))]
+
+
+def to_model_blocks(content: Any) -> list[JsonObject]:
+    """Return content of MCP or of the Messages API as blocks that the API takes in a `tool_result`.
+
+    Each is a text, an image or a document; a text describes what is neither.
+
+    Args:
+        content: a text, a block, a list of both, or None.
+    """
+    made = [_to_readable(block) for block in to_blocks(content)]
+    return [make_text_block(each) if isinstance(each, str) else each for each in made]
 
 
 def make_text_block(text: str) -> JsonObject:
     """Make a block of text."""
     return {"type": "text", "text": text}
-
-
-def split_content(content: Any) -> tuple[list[str], list[JsonObject]]:
-    """Split content of MCP or of the API into texts (or descriptions), and the blocks that text cannot carry."""
-    texts: list[str] = []
-    media: list[JsonObject] = []
-    for block in to_blocks(content):
-        made = _to_readable(block)
-        if isinstance(made, str):
-            texts.append(made)
-        else:
-            media.append(made)
-    return texts, media
 
 
 def to_blocks(content: Any) -> list[JsonObject]:

@@ -18,9 +18,15 @@ from pilothouse.transports.base import Transport as Transport
 from pilothouse.transports.base import TransportFactory as TransportFactory
 from pilothouse.transports.base import TransportFacts as TransportFacts
 from pilothouse.transports.base import TransportWrapper as TransportWrapper
+from pilothouse.transports.base import find_facts as find_facts
+from pilothouse.transports.base import missing_methods as missing_methods
 from pilothouse.transports.cli import CliTransport as CliTransport
+from pilothouse.transports.discovery import find_cli as find_cli
+from pilothouse.transports.settings_answer import hide_settings as hide_settings
+from pilothouse.transports.stderr import StderrLog as StderrLog
 
 if TYPE_CHECKING:
+    from pilothouse.transports.memory import InProcessTransport as InProcessTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
 
@@ -29,6 +35,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
-        "memory": "MemoryPeer MemoryTransport",
+        "memory": "InProcessTransport MemoryPeer MemoryTransport",
     },
 )

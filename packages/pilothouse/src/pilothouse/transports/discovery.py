@@ -106,7 +106,7 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
     """Return the path of the executable to run. Starts and installs nothing.
 
     Args:
-        cli: "auto", "bundled", "global" or a path, as in the table above. `~` is expanded.
+        cli: "auto", "bundled", "global" or a path, as in the option `cli`. `~` is expanded.
         env: the environment of the child; missing variables are looked up in that of this process.
 
     Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -24,7 +24,6 @@ BUFFER_BYTES = 256 * 1024
 """Bytes that may be unread, as with a pipe."""
 CHUNK_BYTES = 64 * 1024
 """Bytes that `receive` returns at most."""
-ENDED_BY_CLOSE = ExitInfo(signal="SIGTERM", detail="ended by close")
 
 
 class ByteStream:
@@ -106,6 +105,9 @@ class InProcessTransport(Transport):
         input_stream: what was sent.
         output_stream: what will be received.
     """
+
+    ENDED_BY_CLOSE: ClassVar = ExitInfo(signal="SIGTERM", detail="ended by close")
+    """For `set_exit`, where `close` has ended the other side."""
 
     def __init__(self, chunk: int = CHUNK_BYTES) -> None:
         self.input_stream = ByteStream()
@@ -311,7 +313,7 @@ class MemoryTransport(InProcessTransport):
                 self._scope.cancel()
             self.input_stream.set_state(is_closed=True)
             self.output_stream.set_state(is_closed=True)
-            self.set_exit(ENDED_BY_CLOSE)
+            self.set_exit(self.ENDED_BY_CLOSE)
         with anyio.CancelScope(shield=True):
             await checkpoint()
 

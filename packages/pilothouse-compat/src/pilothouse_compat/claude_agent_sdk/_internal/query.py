@@ -20,7 +20,6 @@ import anyio
 
 from pilothouse.client import Agent
 from pilothouse.errors import ControlError, ControlTimeout
-from pilothouse.messages.core import ASKED, SETTLED
 from pilothouse.options import Invocation, PolicyWarning
 from pilothouse.transports import CliTransport, ExitInfo, Health, TransportWrapper
 from pilothouse.transports import Transport as ByteTransport
@@ -44,7 +43,7 @@ log = logging.getLogger("pilothouse.compat")
 END_SUBTYPE: Final = "end_of_output"
 _END_LINE: Final = b'\n{"type":"system","subtype":"%b"}\n' % END_SUBTYPE.encode()
 _HIDDEN_TYPES: Final = ("transcript_mirror", "control_request", "control_response", "control_cancel_request")
-_OWN_NOTES: Final = (ASKED, SETTLED)
+_OWN_NOTES: Final = ("asked", "settled")
 _END: Final = object()
 WRITE_SECONDS: Final = 60.0  # until a child that does not read its input counts as lost
 DEFAULT_CEILING_MS: Final = 600_000
