@@ -14,6 +14,7 @@ Three roots of blame, and the answer itself::
     │   │   ├── LineDecodeError        a line that is not JSON
     │   │   ├── OversizeLineError      a line over `max_line_bytes`
     │   │   ├── ControlError           the CLI refused a control request (`.code`)
+    │   │   │   └── McpToolError       an MCP tool that was called directly failed (`.result`)
     │   │   └── ControlTimeout (TimeoutError)   no response to a control request in time
     │   ├── MessageParseError          JSON that is not a message (`.data`)
     │   └── PermissionModeError        Claude Code permits more than was asked for (`.mode .highest`)
@@ -189,6 +190,14 @@ class ControlError(ProtocolError):
         super().__init__(message)
         self.subtype = subtype
         self.code = code
+
+
+class McpToolError(ControlError):
+    """An MCP tool that was called with `session.mcp.call` reported a failure. `.result` is what it returned."""
+
+    def __init__(self, message: str, *, subtype: str = "", code: str | None = None, result: Any = None) -> None:
+        super().__init__(message, subtype=subtype, code=code)
+        self.result = result
 
 
 class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the public contract

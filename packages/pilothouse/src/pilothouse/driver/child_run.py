@@ -428,9 +428,11 @@ class ChildRun(OwnedTask):
 
     # Requests and prompts.
 
-    def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, Mapping[str, Any]]:
+    def request(
+        self, subtype: str, body: Mapping[str, Any] | None = None, *, timeout: float = 0.0
+    ) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Send a control request; see `ControlChannel.request`."""
-        return self.channel.request(subtype, body)
+        return self.channel.request(subtype, body, timeout=timeout)
 
     async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
         """Let `handlers` handle the requests of the CLI from now on, and send it `initialize_fields`, if given.

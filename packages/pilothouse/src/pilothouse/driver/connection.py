@@ -105,6 +105,7 @@ class PendingRequest(SingleWaiterEvent, kw_only=True):
     """A control request that was sent. After `wait`, `response` returns the response.
 
     Attributes:
+        seconds: how long to wait for the response.
         deadline: when the response must have arrived; set when a task starts to wait.
         send_scope: cancel scope around the sending of the request.
         on_error: called with an error that comes in place of the response, if no task waits.
@@ -112,6 +113,7 @@ class PendingRequest(SingleWaiterEvent, kw_only=True):
 
     request_id: str
     subtype: str
+    seconds: float = inf
     deadline: float = inf
     send_scope: anyio.CancelScope | None = None
     on_error: Callable[[BaseException], object] | None = None
@@ -218,7 +220,7 @@ class ControlChannel:
             if pending.deadline <= now:
                 pending.deadline = inf
                 problem = (
-                    f"no response to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                    f"no response to the control request {pending.subtype!r} within {pending.seconds:g} s "
                     "(option control_timeout)"
                 )
                 pending.resolve(error=ControlTimeout(problem, subtype=pending.subtype))
@@ -315,24 +317,34 @@ class ControlChannel:
         if self._close_error is not None:
             raise self._close_error
         request_id, data = self.connection.request(subtype, body)
-        pending = self._pending[request_id] = PendingRequest(request_id=request_id, subtype=subtype, loop=self._loop)
+        pending = self._pending[request_id] = PendingRequest(
+            request_id=request_id, subtype=subtype, seconds=self._control_timeout, loop=self._loop
+        )
         if self._is_reader_waiting:
             self._sink.release_reader()
         return pending, data
 
-    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    async def request(
+        self, subtype: str, body: Mapping[str, Any] | None = None, *, timeout: float = 0.0
+    ) -> Mapping[str, Any]:
         """Send a control request and return its response. A cancelled call removes its entry and notifies the CLI.
+
+        Args:
+            subtype: of the request.
+            body: its other keys.
+            timeout: seconds to wait for the response, if they are more than `control_timeout`.
 
         Raises:
             ControlError: the CLI refused the request.
-            ControlTimeout: no response within `control_timeout` seconds.
+            ControlTimeout: no response in time.
             PilothouseError: the connection ended first.
         """
         pending, data = self.start_request(subtype, body)
+        pending.seconds = max(timeout, self._control_timeout)
         return await self.wait_response(pending, data)
 
     async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
-        """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
+        """Wait for the response to a request, for at most its `seconds`; `unsent` is sent first."""
         self.start_timeout(pending)
         try:
             if unsent and not self._transport.try_send(unsent):
@@ -351,7 +363,7 @@ class ControlChannel:
     def start_timeout(self, pending: PendingRequest) -> None:
         """Let a request that was sent fail if its response does not come in time."""
         # One timer for all requests, instead of one for each.
-        pending.deadline = self._clock() + self._control_timeout
+        pending.deadline = self._clock() + pending.seconds
         self.check_at(pending.deadline)
 
     def start_handlers(self) -> None:
