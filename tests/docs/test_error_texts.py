@@ -14,7 +14,7 @@ from pilothouse import errors
 WITHOUT_A_TEXT = {
     "AuthenticationError", "ContextOverflowError", "ExecutionError", "InvalidModelError", "MaxTurnsError",
     "McpToolError", "OverloadedError", "PeerError", "QuotaError", "RateLimitError", "RefusalError", "ReplayMismatch",
-    "ResultError", "ToolExecutionError", "ToolInputError",
+    "ResultError", "StartupRefusedError", "ToolExecutionError", "ToolInputError",
 }  # fmt: skip
 
 

@@ -347,12 +347,16 @@ class CamelControlResult(ControlResult, frozen=True, kw_only=True, rename="camel
 
 
 class McpServerStatus(CamelControlResult, frozen=True, kw_only=True):
-    """An MCP server: `status` is "connected", "failed", "needs-auth", "pending" or "disabled"."""
+    """An MCP server: `status` is "connected", "failed", "needs-auth", "pending" or "disabled".
+
+    `source` says where it was defined: "sdk", "plugin", "user", "project", "local", "dynamic", "managed" …
+    """
 
     name: str = ""
     status: str = ""
     error: str | None = None
     scope: str | None = None
+    source: str | None = None
     server_info: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
     tools: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -490,6 +494,8 @@ class ModelInfo(CamelControlResult, frozen=True, kw_only=True):
     supports_effort: bool = False
     supported_effort_levels: list[str] = field(default_factory=list[str])
     supports_adaptive_thinking: bool = False
+    supports_fast_mode: bool = False
+    supports_auto_mode: bool = False
 
 
 class CommandInfo(CamelControlResult, frozen=True, kw_only=True):
@@ -530,15 +536,50 @@ class SessionUsage(ControlResult, frozen=True, kw_only=True):
     rate_limits: Mapping[str, Any] | None = None
 
 
+ContextShares: TypeAlias = list[Mapping[str, Any]]
+
+
 class ContextUsage(CamelControlResult, frozen=True, kw_only=True):
-    """How full the context window is: tokens, in all and by category."""
+    """How full the context window is: tokens, in all, by category, and by what is in it.
+
+    Attributes:
+        model: whose window it is.
+        total_tokens, max_tokens, percentage: used, and in all.
+        raw_max_tokens: those of the model, before anything is reserved.
+        categories: the parts, as `/context` shows them: `name`, `tokens`, and `kind`, which is "used", "free", "buffer" or,
+            for what is not in the window, "deferred".
+        grid_rows: its picture of the window, square by square.
+        memory_files, agents, mcp_tools, mcp_instructions, system_tools, deferred_builtin_tools,
+            system_prompt_sections: one by one, with their `tokens`; an empty list if there is none.
+        slash_commands, skills: how many there are, how many the model sees, and their tokens; `skills` has a
+            `skillFrontmatter` with each of them.
+        message_breakdown: tokens of messages and attachments, and of the calls and results of each tool.
+        auto_compact_threshold, is_auto_compact_enabled, autocompact_source: when the conversation is compacted, and who
+            says so.
+        api_usage: what the API counted in its last response.
+    """
 
     model: str = ""
     total_tokens: int = 0
     max_tokens: int = 0
     raw_max_tokens: int = 0
     percentage: float = 0
-    categories: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    categories: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    grid_rows: list[list[Mapping[str, Any]]] = field(default_factory=list[list[Mapping[str, Any]]])
+    memory_files: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    agents: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    mcp_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    mcp_instructions: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    system_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    deferred_builtin_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    system_prompt_sections: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    slash_commands: Mapping[str, Any] | None = None
+    skills: Mapping[str, Any] | None = None
+    message_breakdown: Mapping[str, Any] | None = None
+    auto_compact_threshold: int | None = None
+    is_auto_compact_enabled: bool = False
+    autocompact_source: str | None = None
+    api_usage: Mapping[str, Any] | None = None
 
 
 class FileContents(CamelControlResult, frozen=True, kw_only=True):

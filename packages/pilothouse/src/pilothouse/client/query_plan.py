@@ -176,7 +176,7 @@ class QueryPlan:
             raise
         run.wants_permission_events = self.wants_permission_events
         if self.handlers is not None:
-            self.handlers.report_permission = run.report_permission
+            self.handlers.run = run
         run.on_joined = _warn_of_joined_prompts
         for middleware in middlewares:
             middleware.on_start(run)

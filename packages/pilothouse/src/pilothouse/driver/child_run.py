@@ -39,6 +39,7 @@ from pilothouse.messages import (
     ResultMessage,
     StatusMessage,
     SystemMessage,
+    TaskStartedMessage,
 )
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
@@ -725,6 +726,14 @@ class ChildRun(OwnedTask):
             self.add_note(note)
             if query is not None:
                 query.put_note(note)
+
+    def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
+        """Return what the CLI reported when this sub-agent started."""
+        return self.background.find_agent(agent_id)
+
+    def find_plan(self, tool_use_id: str) -> str | None:
+        """Return the plan in the input of this call of the model."""
+        return self.running_tools.find_plan(tool_use_id)
 
     def show_open_asks(self, query: ChildQuery) -> None:
         """Give the active query the notes about the requests that wait."""

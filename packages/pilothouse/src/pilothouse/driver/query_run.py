@@ -21,7 +21,14 @@ from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_pr
 from pilothouse.driver.tasks import MessageBuffer, OwnedTask, current_owners
 from pilothouse.driver.turn import InterruptStep, Phase, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
-from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
+from pilothouse.messages import (
+    LineSkippedMessage,
+    Message,
+    ResultMessage,
+    StreamEvent,
+    SystemMessage,
+    TaskStartedMessage,
+)
 from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:
@@ -311,6 +318,14 @@ class QueryRun(OwnedTask):
         """Take a note about a permission request, or its decision, in a one-shot query."""
         if self._child is not None:
             self._child.report_permission(subtype, facts)
+
+    def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
+        """Return what the CLI reported when this sub-agent started."""
+        return None if self._child is None else self._child.find_agent(agent_id)
+
+    def find_plan(self, tool_use_id: str) -> str | None:
+        """Return the plan in the input of this call of the model."""
+        return None if self._child is None else self._child.find_plan(tool_use_id)
 
     def request_permission_events(self) -> None:
         """Give the consumer notes about permissions from now on, at first about the requests that wait."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -38,6 +38,11 @@ from pilothouse.options.values import OptionValues
 SKILL_SETTING_SOURCES = ["user", "project"]
 """Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
 ENTRYPOINT = "sdk-pilothouse"
+OWN_VARIABLES: Final = {
+    "CLAUDE_CODE_ENTRYPOINT": ENTRYPOINT,
+    "CLAUDE_CODE_STARTUP_FAILURE_RESULTS": "1",  # the CLI says why it does not start in a result, not only on stderr
+}
+"""Variables that every child gets."""
 COMMON_ARGS = ("--output-format", "stream-json", "--verbose")
 STDIN_ARGS = ("--print", "--input-format", "stream-json")
 
@@ -236,7 +241,7 @@ def _make_child_env(
         from pilothouse.options.isolation import inherit_variables  # few children are isolated
 
         env = ChildEnvironment(inherit_variables(env))
-    env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
+    env.update(OWN_VARIABLES)
     for name, value in changes.items():
         if value is None:
             env.pop(name, None)
