@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
+from tests.builtin_tools import GENERATED, write_module
 
 from pilothouse.errors import PilothouseError, ProvisionError
 from pilothouse.options import CliSettings
@@ -37,6 +38,7 @@ from pilothouse.provision.pinned_files import find_platform_key
 
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "packages" / "pilothouse" / "src" / "pilothouse" / "provision" / "pins.json"
+TOOL_TYPES = GENERATED
 SDK = "@anthropic-ai/claude-agent-sdk"
 BINARY = "@anthropic-ai/claude-code-{platform}"
 WHEEL = "claude-agent-sdk"
@@ -48,7 +50,7 @@ WHEEL_PLATFORMS = {
     "win32-x64": "win_amd64",
 }
 """The platforms for which the Python SDK has a wheel with the CLI, as pip names them."""
-PACKAGE_FILES = ("manifest.json", "sdk.d.ts", "sdk.mjs")
+PACKAGE_FILES = ("manifest.json", "sdk-tools.d.ts", "sdk.d.ts", "sdk.mjs")
 CLIENT_SECONDS = 120
 LATEST = "latest"
 UNKNOWN_PROPERTY = "unknown frame"
@@ -72,10 +74,17 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Release(NamedTuple):
-    """A release of the CLI: its manifest, and the types and the program of the SDK of the same release, as one text."""
+    """A release of the CLI: its manifest, and the SDK of the same release.
+
+    Args:
+        manifest: the digests of the programs.
+        types: the types and the program of the SDK, as one text.
+        tools: the types of the tools.
+    """
 
     manifest: Manifest
     types: str
+    tools: str = ""
 
 
 # Packages
@@ -118,8 +127,10 @@ def read_release(version: str) -> Release:
     with tempfile.TemporaryDirectory() as directory:
         archive = download(PackageSource("npm", SDK, str(wanted), "", ""), Path(directory), lambda _: None)
         with tarfile.open(archive) as files:
-            manifest, *texts = (_read_member(files, f"package/{name}") for name in PACKAGE_FILES)
-    release = Release(msgspec.json.decode(manifest, type=Manifest), b"\n".join(texts).decode().replace("\r\n", "\n"))
+            manifest, tools, *texts = (_read_member(files, f"package/{name}") for name in PACKAGE_FILES)
+    release = Release(
+        msgspec.json.decode(manifest, type=Manifest), b"\n".join(texts).decode().replace("\r\n", "\n"), tools.decode()
+    )
     if version not in (LATEST, release.manifest.version):
         raise ProvisionError(f"{SDK} {wanted} is of Claude Code {release.manifest.version}, not of {version}")
     return release
@@ -372,11 +383,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line in report_drift(given.version):
                 print(line, flush=True)
             return 0
-        cli = make_pins(read_release(given.version), load_pins().cli)
+        release = read_release(given.version)
+        cli = make_pins(release, load_pins().cli)
     except PilothouseError as error:
         print(f"cli_versions: {error}", file=sys.stderr)
         return 1
     write_pins(cli, PINS)
+    write_module(cli.version, release.tools, release.types, TOOL_TYPES)
     print(f"{PINS.relative_to(ROOT)}: Claude Code {cli.version}, built on {cli.built}, {len(cli.platforms)} platforms")
     if not any(source.client == "pip" for artifact in cli.platforms.values() for source in artifact.sources):
         print(

@@ -546,8 +546,8 @@ class ContextUsage(CamelControlResult, frozen=True, kw_only=True):
         model: whose window it is.
         total_tokens, max_tokens, percentage: used, and in all.
         raw_max_tokens: those of the model, before anything is reserved.
-        categories: the parts, as `/context` shows them: `name`, `tokens`, and `kind`, which is "used", "free", "buffer" or,
-            for what is not in the window, "deferred".
+        categories: the parts, as `/context` shows them: `name`, `tokens`, and `kind`, which is "used", "free",
+            "buffer", or "deferred" for what is not in the window.
         grid_rows: its picture of the window, square by square.
         memory_files, agents, mcp_tools, mcp_instructions, system_tools, deferred_builtin_tools,
             system_prompt_sections: one by one, with their `tokens`; an empty list if there is none.
