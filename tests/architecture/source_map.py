@@ -18,7 +18,7 @@ from places import ROOT, module_name, source_files, source_of
 
 PICTURE = ROOT / "docs" / "architecture.svg"
 
-TERMS = {"encoding", "framing", "recording"}
+TERMS = {"encoding", "framing", "generated", "recording"}
 """Names of modules that end in -ing or -ed and are terms of the field."""
 
 REQUIREMENT = re.compile(r"\((?:[A-Z]{1,2}\d+[a-z]?(?:, | to | and )?)+\)")

@@ -144,6 +144,7 @@ _SPELLING = {
     "continue_conversation": "--continue",
     "mcp_servers": "--mcp-config",
     "thinking": "--thinking-mode",
+    "worktree": "--git-worktree",  # `batch` has another --worktree
 }
 
 
@@ -266,7 +267,7 @@ def _add_option(group: Any, option: Option, doc: str | None) -> None:
         "default": argparse.SUPPRESS,
         "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
     }
-    if option.value_type is value_types.BOOL:
+    if option.value_type in (value_types.BOOL, value_types.INHERIT):  # a list of names with --set
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
         action = "extend" if option.value_type is value_types.PATHS else "store"

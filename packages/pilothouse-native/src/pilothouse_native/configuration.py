@@ -94,7 +94,8 @@ _HELP: Final = {
 _IGNORED: Final = {
     FlagForm.SWITCH: "forward-subagent-text include-hook-events prompt-suggestions",
     FlagForm.VALUE: (
-        "agent agents append-subagent-system-prompt append-subagent-system-prompt-file debug-file "
+        "advisor agent agents append-subagent-system-prompt append-subagent-system-prompt-file autocompact "
+        "debug-file "
         "plan-mode-instructions project-config-root resume-drops-turn task-budget"
     ),
     FlagForm.LIST: "plugin-dir plugin-dir-no-mcp",

@@ -156,6 +156,14 @@ def test_environment_of_the_child() -> None:
     assert OWN_VARIABLES["CLAUDE_CODE_ENTRYPOINT"] == "sdk-pilothouse"
 
 
+def test_an_environment_by_names_and_prefixes() -> None:
+    environ = {"PATH": "/bin", "AWS_REGION": "eu", "AWSX": "1", "SECRET": "x", "CLAUDECODE": "1"}
+    options = Options(inherit_env=["PATH", "AWS_*", "CLAUDECODE", "NONE"], env={"A": "b"})
+    assert render_child_env(options, environ) == {"PATH": "/bin", "AWS_REGION": "eu", "A": "b", **OWN_VARIABLES}
+    assert render_child_env(Options(inherit_env=[]), environ) == OWN_VARIABLES
+    assert render_child_env(Options(inherit_env=["*"]), environ).keys() > {"SECRET", "AWSX"}
+
+
 @pytest.mark.requirement("L16", "L26")
 def test_an_option_beats_what_is_inherited_and_env_beats_both() -> None:
     environ = {

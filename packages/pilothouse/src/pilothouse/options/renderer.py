@@ -7,7 +7,7 @@ flag; long values and possible secrets never reach the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -231,10 +231,19 @@ def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> Child
     return _make_child_env(options, environ, _env_changes(options.as_dict()))
 
 
+def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[str, str]:
+    """Return the variables that a child inherits; `which` is the option `inherit_env`."""
+    if isinstance(which, bool):
+        return environ if which else {}
+    names = {name for name in which if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in which if name.endswith("*"))
+    return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+
+
 def _make_child_env(
     options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> ChildEnvironment:
-    env = ChildEnvironment(environ if options.inherit_env else {})
+    env = ChildEnvironment(inherit(environ, options.inherit_env))
     for name in _NOT_INHERITED:
         env.pop(name, None)
     if options.isolation is not None:
