@@ -244,6 +244,8 @@ def test_what_two_releases_have() -> None:
         "messages": ["SDKOtherMessage", "system/status"],
         "hooks": ["PreToolUse", "Stop"],
         "settings": ["$schema", "newOne", "permissions"],
+        "startup refusals": [],
+        "fields of messages": ["SDKStatusMessage.subtype", "SDKStatusMessage.type"],
     }
     assert compare("hooks", ["A", "B"], ["B", "C", "D"]) == ["hooks: 2 -> 3", "  + C", "  + D", "  - A"]
 
@@ -263,8 +265,8 @@ def test_the_report_compares_types_and_flags(
         return path
 
     monkeypatch.setattr(cli_versions, "fetch_cli", fetch)
-    monkeypatch.setattr(cli_versions, "OWN", {"settings": ["$schema", "permissions", "oldOne"]})
-    assert cli_versions.main(["drift", "2.1.401"]) == 0
+    monkeypatch.setattr(cli_versions, "OWN", {"settings": lambda _: ["$schema", "permissions", "oldOne"]})
+    assert cli_versions.main(["drift", "2.1.401"]) == 1  # pilothouse lacks a setting
     assert capsys.readouterr().out.splitlines() == [
         "Claude Code 2.1.400 (pinned) -> 2.1.401",
         "exports: 7 -> 7",
@@ -275,6 +277,8 @@ def test_the_report_compares_types_and_flags(
         "settings: 3 -> 3",
         "  + newOne",
         "  - oldOne",
+        "startup refusals: 0 -> 0",
+        "fields of messages: 2 -> 2",
         "hooks: 2 -> 2",
         "  + Begin",
         "  - Stop",
@@ -328,3 +332,23 @@ def test_the_pins_are_those_of_the_registries(pins: Path) -> None:
     assert cli_versions.main(["bump", before.cli.version]) == 0
     assert msgspec.json.decode(pins.read_bytes(), type=Pins) == before
     assert pins.with_name("tool_types.py").read_text() == cli_versions.GENERATED.read_text()
+
+
+def test_a_field_that_no_message_class_has_is_named() -> None:
+    types = """
+export declare type SDKMessage = SDKStatusMessage;
+declare type SDKStatusMessage = {
+    type: 'system';
+    subtype: 'status';
+    permissionMode?: string;
+    ofTomorrow?: string;
+};
+"""
+    lines = compare("fields", cli_versions.OWN["fields of messages"](types), SURFACE["fields of messages"](types))
+    assert lines == ["fields: 3 -> 4", "  + SDKStatusMessage.ofTomorrow"]
+
+
+@pytest.mark.matrix  # needs the registries
+def test_pilothouse_has_all_that_it_types_of_the_pinned_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_versions.main(["drift", load_pins().cli.version]) == 0
+    assert "  + " not in capsys.readouterr().out

@@ -56,6 +56,8 @@ def warn_if_old(version: str | None, executable: str | None) -> None:
     elif not version and executable is not None:  # CLIs up to at least 2.0.0 do not send it
         what, verb = executable, "does not report its version, so it may be"
     else:
+        if parsed is not None and executable is not None:
+            _note_if_newer(parsed, version or "")
         return
     if what not in _warned_of:
         _warned_of.add(what)
@@ -64,6 +66,14 @@ def warn_if_old(version: str | None, executable: str | None) -> None:
             " let pilothouse use the tested version: `pilothouse install-cli`.",
             what, verb, OLDEST_SUPPORTED_TEXT,
         )  # fmt: skip
+
+
+def _note_if_newer(parsed: tuple[int, int, int], version: str) -> None:
+    from pilothouse.provision.pinned_files import PINNED_VERSION
+
+    if parsed > (parse_version(PINNED_VERSION) or ()) and version not in _warned_of:
+        _warned_of.add(version)
+        _log.info("Claude Code %s is newer than %s, the newest version that was tested", version, PINNED_VERSION)
 
 
 def list_path_directories(path: str) -> list[str]:
