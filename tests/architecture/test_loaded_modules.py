@@ -20,7 +20,7 @@ from pilothouse_testing import FakeCLI
 
 PACKAGES: dict[str, str] = {
     "": (
-        "_version callbacks errors events instrumentation json_schema lazy_exports media products similar_names "
+        "_version callbacks errors events file_owners instrumentation json_schema lazy_exports media products similar_names "
         "tracebacks"
     ),
     "client": (
@@ -40,6 +40,7 @@ PACKAGES: dict[str, str] = {
     ),
     "permissions": "asks dispatcher requests",
     "protocol": "connection control_frames frame_reader",
+    "provision": "artifacts pinned_files",
     "tools": "calls content dispatcher input_schema server tool",
     "transports": "base child cli concurrency discovery marks pipes process_start stderr watchdog",
 }
