@@ -20,8 +20,8 @@ from pilothouse_testing import FakeCLI
 
 PACKAGES: dict[str, str] = {
     "": (
-        "_version callbacks errors events file_owners instrumentation json_schema lazy_exports media products similar_names "
-        "tracebacks"
+        "_version callbacks errors events file_owners instrumentation json_schema lazy_exports media products "
+        "similar_names tracebacks"
     ),
     "client": (
         "agent budgets config_file controls costs custom_tools event_reader handlers middleware observation "
