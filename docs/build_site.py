@@ -1,4 +1,4 @@
-"""Builds the site: the pages beside this file, the API from docstrings, a search that works offline, and `llms.txt`.
+"""Builds the site: the pages beside this file, the API from docstrings, an offline search, `llms.txt`, `llms-full.txt`.
 
 python docs/build_site.py            # into build/site/; open index.html there
 
@@ -259,7 +259,8 @@ def find_gaps() -> Iterator[str]:
 
 
 def write_twins() -> None:
-    """Put the Markdown of each page beside it, and the list of all into `llms.txt`."""
+    """Put the Markdown of each page beside it, the list of all into `llms.txt`, and all pages into `llms-full.txt`."""
+    texts: list[str] = []
     lines = ["# pilothouse", "", "> Steer Claude Code, the claude command-line agent, from Python."]
     for part, places in PARTS.items():
         lines += ["", f"## {part}", ""]
@@ -268,9 +269,11 @@ def write_twins() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / page, target)
             lines.append(f"- [{find_title(SOURCE / page)}]({page})")
+            texts.append(f"<!-- {page} -->\n\n{(SOURCE / page).read_text('utf-8').strip()}\n")
     for module in ("pilothouse", *PUBLIC_MODULES):  # what those pages have is made by the generator of the site
         (SITE / name_api_page(module)).write_text(make_api_text(module, public_names(module)), "utf-8")
     (SITE / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    (SITE / "llms-full.txt").write_text("\n".join(texts), "utf-8")
 
 
 def replace_remote_scripts() -> None:

@@ -1,7 +1,9 @@
 """Keep up with releases of the CLI: pin one, compare two, and run the tests on others.
 
     python -m tests.cli_versions bump 2.1.332      write pins.json for this version; `latest` is the newest one
-    python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse
+    python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse;
+                                                   ends with 1 if pilothouse lacks a setting, hook event, field of a
+                                                   message or reason of a refused start
     python -m tests.cli_versions canary latest     run the tests of the real CLI on this version; several are allowed
 
 Packages come through npm and pip, so registries and proxies are those of the user. The official TypeScript SDK is
@@ -22,14 +24,18 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from xml.etree import ElementTree
 
 import msgspec
+from tests.builtin_tools import GENERATED, write_module
 
-from pilothouse.errors import PilothouseError, ProvisionError
+from pilothouse.errors import PilothouseError, ProvisionError, StartupRefusal
+from pilothouse.hooks import HOOK_EVENTS
+from pilothouse.messages import from_dict
 from pilothouse.options import CliSettings
 from pilothouse.provision.artifacts import Artifact, CliPins, PackageSource, Pins, cache_root, load_pins
 from pilothouse.provision.installer import download, ensure_artifact
@@ -37,6 +43,7 @@ from pilothouse.provision.pinned_files import find_platform_key
 
 ROOT = Path(__file__).parents[1]
 PINS = ROOT / "packages" / "pilothouse" / "src" / "pilothouse" / "provision" / "pins.json"
+TOOL_TYPES = GENERATED
 SDK = "@anthropic-ai/claude-agent-sdk"
 BINARY = "@anthropic-ai/claude-code-{platform}"
 WHEEL = "claude-agent-sdk"
@@ -48,7 +55,7 @@ WHEEL_PLATFORMS = {
     "win32-x64": "win_amd64",
 }
 """The platforms for which the Python SDK has a wheel with the CLI, as pip names them."""
-PACKAGE_FILES = ("manifest.json", "sdk.d.ts", "sdk.mjs")
+PACKAGE_FILES = ("manifest.json", "sdk-tools.d.ts", "sdk.d.ts", "sdk.mjs")
 CLIENT_SECONDS = 120
 LATEST = "latest"
 UNKNOWN_PROPERTY = "unknown frame"
@@ -72,10 +79,17 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Release(NamedTuple):
-    """A release of the CLI: its manifest, and the types and the program of the SDK of the same release, as one text."""
+    """A release of the CLI: its manifest, and the SDK of the same release.
+
+    Args:
+        manifest: the digests of the programs.
+        types: the types and the program of the SDK, as one text.
+        tools: the types of the tools.
+    """
 
     manifest: Manifest
     types: str
+    tools: str = ""
 
 
 # Packages
@@ -118,8 +132,10 @@ def read_release(version: str) -> Release:
     with tempfile.TemporaryDirectory() as directory:
         archive = download(PackageSource("npm", SDK, str(wanted), "", ""), Path(directory), lambda _: None)
         with tarfile.open(archive) as files:
-            manifest, *texts = (_read_member(files, f"package/{name}") for name in PACKAGE_FILES)
-    release = Release(msgspec.json.decode(manifest, type=Manifest), b"\n".join(texts).decode().replace("\r\n", "\n"))
+            manifest, tools, *texts = (_read_member(files, f"package/{name}") for name in PACKAGE_FILES)
+    release = Release(
+        msgspec.json.decode(manifest, type=Manifest), b"\n".join(texts).decode().replace("\r\n", "\n"), tools.decode()
+    )
     if version not in (LATEST, release.manifest.version):
         raise ProvisionError(f"{SDK} {wanted} is of Claude Code {release.manifest.version}, not of {version}")
     return release
@@ -241,13 +257,46 @@ SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
     "control subtypes": _find_subtypes,
     "messages": _find_messages,
     "settings": find_settings,
+    "startup refusals": lambda types: [word.strip("'") for word in _find_union(types, "SDKStartupFailureReason")],
+    "fields of messages": lambda types: [f"{name}.{key}" for name, keys in find_fields(types) for key in keys],
     "hooks": lambda types: re.findall(r"'(\w+)'", "".join(re.findall(r"HOOK_EVENTS: readonly \[(.*?)\]", types))),
 }
 """What the types tell about a release, and how it is found."""
 
 
-OWN: Mapping[str, Iterable[str]] = {"settings": list(CliSettings.__annotations__)}
-"""What pilothouse itself lists, which a release is compared with in place of the pinned one."""
+OWN: Mapping[str, Callable[[str], Iterable[str]]] = {
+    "settings": lambda _: CliSettings.__annotations__,
+    "startup refusals": lambda _: get_args(StartupRefusal),
+    "hooks": lambda _: HOOK_EVENTS,
+    "fields of messages": lambda types: _find_own_fields(types),
+}
+"""What pilothouse itself has, which a release is compared with in place of the pinned one. Drift is then an error."""
+
+
+def find_fields(types: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the keys of every message."""
+    names = [*_find_union(types, "SDKMessage"), "SDKResultSuccess", "SDKResultError"]
+    for name in dict.fromkeys(names):
+        yield name, re.findall(r"^    (\w+)\??:", _find_block(types, name), re.MULTILINE)
+
+
+def _find_own_fields(types: str) -> Iterator[str]:
+    """Yield the keys of every message that its class in pilothouse has."""
+    for name, keys in find_fields(types):
+        words = {
+            key: re.search(rf"^    {key}: '(\w+)'", _find_block(types, name), re.MULTILINE) for key in _MESSAGE_KEYS
+        }
+        example = {key: word[1] for key, word in words.items() if word}
+        if name == "SDKResultError":
+            example["subtype"] = "error_during_execution"
+        with suppress(PilothouseError):
+            cls = type(from_dict(example))
+            known = {"type", *cls.__struct_fields__, *cls.__struct_encode_fields__}
+            yield from (f"{name}.{key}" for key in keys if key in known or _to_snake(key) in known)
+
+
+def _to_snake(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower()
 
 
 def compare(title: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
@@ -274,7 +323,8 @@ def report_drift(version: str) -> Iterator[str]:
     pinned, candidate = read_release(load_pins().cli.version), read_release(version)
     yield f"Claude Code {pinned.manifest.version} (pinned) -> {candidate.manifest.version}"
     for title, find in SURFACE.items():
-        yield from compare(title, OWN.get(title) or find(pinned.types), find(candidate.types))
+        types = candidate.types if title in OWN else pinned.types
+        yield from compare(title, OWN.get(title, find)(types), find(candidate.types))
     yield from compare("flags of --help", *(find_flags(fetch_cli(release)) for release in (pinned, candidate)))
 
 
@@ -369,14 +419,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             passed = [run_canary(version, rest) for version in given.versions]
             return 0 if all(passed) else 1
         if given.action == "drift":
+            is_behind = False
+            title = ""
             for line in report_drift(given.version):
                 print(line, flush=True)
-            return 0
-        cli = make_pins(read_release(given.version), load_pins().cli)
+                title = title if line.startswith(" ") else line.partition(":")[0]
+                is_behind = is_behind or (line.startswith("  +") and title in OWN)
+            return 1 if is_behind else 0
+        release = read_release(given.version)
+        cli = make_pins(release, load_pins().cli)
     except PilothouseError as error:
         print(f"cli_versions: {error}", file=sys.stderr)
         return 1
     write_pins(cli, PINS)
+    write_module(cli.version, release.tools, release.types, TOOL_TYPES)
     print(f"{PINS.relative_to(ROOT)}: Claude Code {cli.version}, built on {cli.built}, {len(cli.platforms)} platforms")
     if not any(source.client == "pip" for artifact in cli.platforms.values() for source in artifact.sources):
         print(

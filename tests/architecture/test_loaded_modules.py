@@ -20,8 +20,8 @@ from pilothouse_testing import FakeCLI
 
 PACKAGES: dict[str, str] = {
     "": (
-        "_version callbacks errors events instrumentation json_schema lazy_exports media products similar_names "
-        "tracebacks"
+        "_version callbacks errors events file_owners instrumentation json_schema lazy_exports media products "
+        "similar_names tracebacks"
     ),
     "client": (
         "agent budgets config_file controls costs custom_tools event_reader handlers middleware observation "
@@ -40,6 +40,7 @@ PACKAGES: dict[str, str] = {
     ),
     "permissions": "asks dispatcher requests",
     "protocol": "connection control_frames frame_reader",
+    "provision": "artifacts pinned_files",
     "tools": "calls content dispatcher input_schema server tool",
     "transports": "base child cli concurrency discovery marks pipes process_start stderr watchdog",
 }

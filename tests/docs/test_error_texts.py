@@ -13,8 +13,8 @@ from pilothouse import errors
 # These are bases, or take their text from the CLI, from a library or from a function.
 WITHOUT_A_TEXT = {
     "AuthenticationError", "ContextOverflowError", "ExecutionError", "InvalidModelError", "MaxTurnsError",
-    "OverloadedError", "PeerError", "QuotaError", "RateLimitError", "RefusalError", "ReplayMismatch", "ResultError",
-    "ToolExecutionError", "ToolInputError",
+    "McpToolError", "OverloadedError", "PeerError", "QuotaError", "RateLimitError", "RefusalError", "ReplayMismatch",
+    "ResultError", "StartupRefusedError", "ToolExecutionError", "ToolInputError",
 }  # fmt: skip
 
 

@@ -173,6 +173,41 @@ async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model
     assert result.is_success
 
 
+async def test_a_plan_without_a_file_is_that_of_the_call(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([ToolUse("ExitPlanMode", {"plan": "1. touch a"})], results))
+    plans: list[PlanRequest] = []
+    await claude.ask(permission_mode="plan", on_plan=lambda request: plans.append(request) or True)
+    assert [(plan.plan, plan.path) for plan in plans] == [("1. touch a", None)]
+    assert plans[0].request.tool_input == {}  # the CLI does not pass it on
+
+
+async def by_query(claude: Any, **settings: Any) -> None:
+    await claude.ask(**settings)
+
+
+async def by_session(claude: Any, **settings: Any) -> None:
+    usual: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env()}
+    async with ph.session(**{**usual, **settings}) as session:
+        await session.query("go")
+
+
+@pytest.mark.parametrize("ask", [by_query, by_session])
+async def test_a_request_says_which_sub_agent_asks(ask: Any, claude: Any, scripted_model: ScriptedModel) -> None:
+    task = {"description": "Look around", "prompt": "Look.", "subagent_type": "scout", "run_in_background": False}
+    scripted_model.reply([ToolUse("Agent", task)])
+    scripted_model.reply([bash("touch a")])
+    scripted_model.reply("It is done.")
+    scripted_model.reply([bash("touch b")])
+    scripted_model.reply("All is done.")
+    asked: list[ph.PermissionRequest] = []
+    scout = ph.AgentDefinition(description="Looks around", prompt="You look around.")
+    await ask(claude, agents={"scout": scout}, can_use_tool=lambda request: asked.append(request) or True)
+    found = {each.tool_input["command"]: each for each in asked if each.tool_name == "Bash"}
+    assert (found["touch a"].agent_type, found["touch a"].agent_description) == ("scout", "Look around")
+    assert found["touch a"].agent_id
+    assert (found["touch b"].agent_id, found["touch b"].agent_type) == (None, None)
+
+
 # --- hooks
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.event_reader import EventReader
-from pilothouse.errors import RefusalError
+from pilothouse.errors import RefusalError, StartupRefusedError
 from pilothouse.events import ApiRetry, TextRetracted
 from pilothouse.messages import ApiRetryMessage, RateLimitEvent
 from pilothouse_testing import (
@@ -237,6 +237,50 @@ async def test_what_the_cli_refuses_at_the_start(claude: Any, tmp_path: Path) ->
     words = "MCP config is not a valid JSON"
     assert words in str(caught.value)
     assert words in caught.value.stderr
+
+
+async def refused_query(claude: Any, **settings: Any) -> Any:
+    return (await claude.ask(**settings)).error
+
+
+async def refused_session(claude: Any, env: dict[str, str], **settings: Any) -> Any:
+    settings |= {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": {**claude.model.env(), **env}}
+    with pytest.raises(StartupRefusedError) as caught:
+        await ph.session(**settings).start()
+    return caught.value
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "proxy_invalid": {"env": {"HTTPS_PROXY": "::nonsense::"}},
+    "temp_dir_unusable": {"env": {"CLAUDE_CODE_TMPDIR": "/proc/none"}},
+    "config_file_invalid": {"env": {}},
+    "sideload_flags_disabled": {
+        "env": {},
+        "managed_settings": {"disableSideloadFlags": True},
+        "plugins": ["/tmp"],
+    },
+    "org_pin_api_key_conflict": {
+        "env": {},
+        "managed_settings": {"forceLoginOrgUUID": "11111111-1111-4111-8111-111111111111"},
+    },
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("ask", [refused_query, refused_session])
+@pytest.mark.parametrize("reason", REFUSED)
+async def test_a_refused_start_has_its_reason(reason: str, ask: Any, claude: Any) -> None:
+    if claude.version < (2, 1, 332):
+        pytest.skip("this CLI has fewer reasons")
+    config = claude.home / ".claude" / ".claude.json"
+    if reason == "config_file_invalid":
+        config.parent.mkdir(exist_ok=True)
+        config.write_text("{broken")
+    error = await ask(claude, **REFUSED[reason])
+    assert type(error) is StartupRefusedError
+    assert error.reason == error.result.startup_failure_reason == reason
+    assert (error.result.invalid_config_file or {}).get("path") == (str(config) if "config" in reason else None)
+    assert not claude.model.requests
 
 
 @pytest.mark.requirement("R1", "G41")

@@ -26,14 +26,14 @@ ELSEWHERE = {
         "remote-control", "remote-control-session-name-prefix", "tmux", "version",
     ),
     "sessions that run in the cloud": ("cloud", "environment", "teleport"),
-    "picks from a list on the screen": ("from-pr",),
-    "the settings or another option say the same": ("autocompact", "dangerously-skip-permissions"),
-    "fetched from the network when it starts": ("file", "plugin-url"),
-    "makes a directory of its own; pass it as `cwd`": ("worktree",),
+    "does nothing without a screen (2.1.332)": ("from-pr",),
+    "another option says the same": ("dangerously-skip-permissions",),
+    "fetched from the network when it starts": ("plugin-url",),
 }  # fmt: skip
 
 # Values that are checked before the flags are.
 VALUES = {
+    "autocompact": "auto",
     "effort": "low",
     "mcp-config": '{"mcpServers":{}}',
     "permission-mode": "plan",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,17 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.client.controls import McpCallResult
+from pilothouse.errors import McpToolError
 from pilothouse_testing import ScriptedModel, Steps, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 LEDGER = """
+import anyio
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent
 
 ledger = MCPServer("ledger")
 
@@ -29,6 +38,22 @@ def balance(account: str) -> str:
 def note(text: str) -> str:
     "Note a text."
     return text
+
+@ledger.tool(structured_output=False)
+def fail(why: str) -> str:
+    "Fails."
+    raise ToolError(why)
+
+@ledger.tool(structured_output=False)
+async def wait() -> str:
+    "Never ends."
+    await anyio.sleep_forever()
+
+@ledger.tool()
+def receipt(account: str) -> CallToolResult:
+    "Two blocks, and structured content."
+    blocks = [TextContent(type="text", text="Paid by"), TextContent(type="text", text=account)]
+    return CallToolResult(content=blocks, structured_content={"account": account})
 
 ledger.run("stdio")
 """
@@ -124,3 +149,78 @@ async def test_a_call_without_the_model_gives_the_content_of_the_result(
     assert [block["type"] for block in balance.content] == ["text"]
     assert json.loads(balance.content[0]["text"]) == {"result": "Ann: 7"}
     assert isinstance(balance.raw["content"], str)  # as the CLI sent it
+
+
+@asynccontextmanager
+async def with_ledger(claude: Any, **settings: Any) -> AsyncGenerator[ph.Session]:
+    settings = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env(), **settings}
+    async with ph.session(mcp_servers={"ledger": server(LEDGER)}, wait_for_mcp=True, **settings) as session:
+        yield session
+
+
+def texts(result: McpCallResult) -> list[str]:
+    return [block["text"] for block in result.content]
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])  # the CLI answers a call with a timeout in another form
+async def test_a_failed_tool_is_an_error_or_a_value(timeout: float | None, claude: Any) -> None:
+    if claude.version < (2, 1, 332):
+        pytest.skip("this CLI does not tell a failure of the tool from others")
+    async with with_ledger(claude) as session:
+        call = partial(session.mcp.call, "mcp__ledger__fail", {"why": "no such account"}, timeout=timeout)
+        with pytest.raises(McpToolError, match="no such account") as caught:
+            await call()
+        failed = await call(soft_error_result=True)
+        assert failed.is_error
+        assert texts(failed) == texts(caught.value.result)
+        assert "no such account" in texts(failed)[0]
+        noted = await session.mcp.call("mcp__ledger__note", {"text": "x"}, soft_error_result=True, timeout=timeout)
+        assert (texts(noted), noted.is_error) == (["x"], False)
+        with pytest.raises(ph.ControlError, match="not connected") as unknown:
+            await session.mcp.call("mcp__other__note", soft_error_result=True, timeout=timeout)
+        assert not isinstance(unknown.value, McpToolError)
+
+
+async def test_a_direct_call_that_takes_too_long_is_ended(claude: Any) -> None:
+    async with with_ledger(claude, control_timeout=0.5) as session:  # which is not that of the tool
+        with anyio.fail_after(20), pytest.raises(ph.ControlTimeout, match="1000ms"):
+            await session.mcp.call("mcp__ledger__wait", timeout=1)
+
+
+async def test_a_result_that_is_not_for_the_model_has_all_blocks(claude: Any) -> None:
+    async with with_ledger(claude) as session:
+        call = partial(session.mcp.call, "mcp__ledger__receipt", {"account": "Ann"})
+        whole, for_model = await call(result_not_for_model=True), await call()
+    assert texts(whole) == ["Paid by", "Ann"]
+    assert [json.loads(text) for text in texts(for_model)] == [{"account": "Ann"}]
+    assert whole.structured_content == for_model.structured_content == {"account": "Ann"}
+
+
+async def test_a_direct_call_can_be_decided_like_one_of_the_model(claude: Any) -> None:
+    asked: list[Any] = []
+
+    def can_use_tool(request: ph.PermissionRequest) -> bool:
+        asked.append(request.tool_input)
+        return request.tool_input == {"text": "yes"}
+
+    async with with_ledger(claude, can_use_tool=can_use_tool) as session:
+        call = partial(session.mcp.call, "mcp__ledger__note")
+        assert texts(await call({"text": "unasked"})) == ["unasked"]
+        assert texts(await call({"text": "yes"}, check_permissions=True)) == ["yes"]
+        with pytest.raises(ph.ControlError, match="The tool did not run: "):
+            await call({"text": "no"}, check_permissions=True)
+    assert asked == [{"text": "yes"}, {"text": "no"}]
+
+
+async def test_files_of_a_direct_call_that_are_not_there(claude: Any) -> None:
+    async with with_ledger(claude) as session:
+        with pytest.raises(ph.ControlError, match="/working/a") as caught:  # no cloud session, no such files
+            await session.mcp.call("mcp__ledger__note", {"text": "{{in:a}}"}, input_files={"a": "/working/a"})
+        assert caught.value.code
+        with pytest.raises(ph.ControlError, match="did not produce output: b"):
+            await session.mcp.call(
+                "mcp__ledger__note",
+                {"text": "{{out:b}}"},
+                output_files={"b": ("/working/b", "etag")},
+                expires_at=datetime.now(UTC) + timedelta(minutes=1),
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +363,26 @@ async def test_everything_the_handshake_can_carry_at_once(claude: Any, scripted_
     )  # fmt: skip
     assert result.structured == {"a": "b"}
     assert "r" in init(result).agents
+
+
+async def test_a_worktree_of_the_repository(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    git = ["git", "-c", "user.email=a@b", "-c", "user.name=n"]
+    subprocess.run([*git, "init", "-q"], cwd=claude.cwd, check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], cwd=claude.cwd, check=True)
+    for worktree, name in ((True, "*"), ("fix", "fix")):
+        result = await claude.ask(worktree=worktree)
+        init = next(message for message in result.messages if isinstance(message, ph.InitMessage))
+        assert Path(init.cwd or "") in set((claude.cwd / ".claude" / "worktrees").glob(name))
+
+
+async def test_the_window_for_compaction_is_taken_and_an_advisor_accepted(claude: Any) -> None:
+    usual: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "inherit_env": False, "env": claude.model.env()}
+    async with ph.session(autocompact=120_000, advisor="opus", **usual) as session:
+        usage = await session.info.context_usage()
+    assert usage.max_tokens == 120_000
+
+
+async def test_files_to_download_need_a_cloud_session(claude: Any) -> None:
+    with pytest.raises(ph.CLIExitedError, match="CLAUDE_CODE_SESSION_ACCESS_TOKEN"):
+        await claude.ask(files=["file_abc:doc.txt"])

@@ -57,6 +57,19 @@ async def test_what_a_child_can_do_is_known_when_it_is_connected(talk: Talk) -> 
         assert init.session_id == own
 
 
+async def test_the_use_of_the_context_is_told_in_full(talk: Talk) -> None:
+    async with talk(system_prompt="Be brief.") as session:
+        await session.query("go")
+        usage = await session.info.context_usage(full=True)
+        models = await session.info.models()
+    assert usage.raw.keys() <= set(type(usage).__struct_encode_fields__)
+    assert sum(part["tokens"] for part in usage.categories if part["kind"] == "used") == usage.total_tokens
+    assert usage.api_usage is not None
+    assert usage.api_usage.keys() >= {"input_tokens", "cache_read_input_tokens"}
+    assert usage.is_auto_compact_enabled == usage.raw["isAutoCompactEnabled"]
+    assert {model.supports_fast_mode for model in models} == {True, False}
+
+
 @both_loops
 @pytest.mark.requirement("E13", "E14", "E19", "E20", "E22", "E25", "E28", "G14", "G48", "R6")
 async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedModel) -> None:

@@ -109,3 +109,42 @@ def test_the_type_of_an_event_tells_type_checkers_its_class(check: Any, tmp_path
             lines += [f"    if event.type == {each.type!r}:", f"        assert_type(event, {home}.{each.__name__})"]
     (tmp_path / "program.py").write_text("\n".join(lines) + "\n")
     assert check(tmp_path) == {}
+
+
+CALLS = """
+from typing import assert_type
+import pilothouse as ph
+from pilothouse.messages import ToolUseBlock
+from pilothouse.tools.builtin import BashInput, BashOutput, FileWriteInput, builtin_call
+def decide(request: ph.PermissionRequest) -> bool:
+    match builtin_call(request):
+        case ("Bash", bash, _):
+            assert_type(bash, BashInput)
+            return bash["command"].startswith("git ")
+        case ("Write" | "Edit", change, _):
+            return change["file_path"].startswith("/srv/")
+        case _:
+            return False
+def look(event: ph.PreToolUseEvent, block: ToolUseBlock) -> None:
+    for call in (builtin_call(event), builtin_call(block)):
+        if call is not None and call.name == "Bash":
+            assert_type(call.input, BashInput)
+            call.input["comand"]
+def after(event: ph.PostToolUseEvent) -> None:
+    call = builtin_call(event)
+    if call is not None:
+        match call.name:
+            case "Bash":
+                assert_type(call.output, BashOutput | None)
+            case "Write":
+                assert_type(call.input, FileWriteInput)
+                call.input["old_string"]
+            case _:
+                pass
+"""
+
+
+def test_the_name_of_a_tool_tells_type_checkers_its_input(check: Any, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CALLS)
+    wrong = {number for number, line in enumerate(CALLS.splitlines(), 1) if "comand" in line or "old_string" in line}
+    assert check(tmp_path).keys() == wrong

@@ -247,8 +247,8 @@ def test_every_flag_that_options_render_to_is_known() -> None:
     assert missing == sorted(REFUSED)
 
 
-REFUSED = {"restricted", "safe-mode"}
-"""Flags that promise less than the CLI would do otherwise: refused, for nothing here keeps the promise."""
+REFUSED = {"file", "restricted", "safe-mode", "worktree"}
+"""Flags that promise something that nothing here does, such as to do less, or to leave the directory as it is."""
 
 
 def test_flags_are_read_as_the_cli_reads_them() -> None:

@@ -253,7 +253,7 @@ def _add_settings(parser: argparse.ArgumentParser, *, show_all: bool) -> None:
 
 def _add_option(group: Any, option: Option, flag: str, text: str) -> None:
     common: dict[str, Any] = {"dest": _OPTION_DEST + option.name, "default": argparse.SUPPRESS}
-    if option.value_type is value_types.BOOL:  # the help shows the one that changes something
+    if option.value_type in (value_types.BOOL, value_types.INHERIT):  # the help shows the one that changes something
         for name, value in ((flag, True), (f"--no-{flag[2:]}", False)):
             shown = text if value is not bool(option.default) else argparse.SUPPRESS
             group.add_argument(name, action="store_const", const=value, help=shown, **common)

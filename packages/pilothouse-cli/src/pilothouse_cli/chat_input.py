@@ -327,7 +327,7 @@ class TerminalPrompter:
         async with self._begin_question(request):
             if call in self._session_updates:
                 return Allow()
-            who = " (a sub-agent)" if request.agent_id else ""
+            who = f" (sub-agent {request.agent_type or ''}".rstrip() + ")" if request.agent_id else ""
             self._screen.note(
                 escape_invisible(f"? {request.display_name or request.tool_name}{who} needs permission"), "title"
             )

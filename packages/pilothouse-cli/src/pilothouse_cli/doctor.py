@@ -233,7 +233,8 @@ def _make_version_result(path: str, version: str, wanted: str) -> CheckResult:
     tested = parsed is not None and (parse_version(pins.oldest_tested) or ()) <= parsed
     is_newer = parsed is not None and parsed > (parse_version(pins.version) or ())
     where = f"tested are {pins.oldest_tested} to {pins.version}"
-    return CheckResult("cli", "ok" if tested and not is_newer else "note", f"{detail}; {where}")
+    newer = ", so it is newer than what was tested" if is_newer else ""
+    return CheckResult("cli", "ok" if tested and not is_newer else "note", f"{detail}; {where}{newer}")
 
 
 def check_pin(today: date) -> CheckResult:

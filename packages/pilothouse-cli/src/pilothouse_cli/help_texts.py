@@ -49,6 +49,7 @@ _SHELL_WORDS: Mapping[str, str] = {
 }
 _SPELLING = {
     "add_dirs": "--add-dir",
+    "worktree": "--git-worktree",  # `batch` has another --worktree
     "continue_conversation": "--continue",
     "mcp_servers": "--mcp-config",
     "thinking": "--thinking-mode",

@@ -169,7 +169,7 @@ class Host:
         make_transport: Callable[[], Transport] = CliTransport,
     ) -> None:
         self.settings = settings
-        base = dict(os.environ if environ is None else environ)
+        base = {"CLAUDE_CODE_STARTUP_FAILURE_RESULTS": "1", **(os.environ if environ is None else environ)}
         self.policy = HostPolicy(
             settings.cli, settings.resolve_roots(), settings.env, base, settings.clients, tuple(environ or ())
         )

@@ -29,20 +29,20 @@ from pilothouse_remote.messages import LaunchMessage
 _log = logging.getLogger("pilothouse.server")
 
 CLIENT_OPTIONS = frozenset({
-    "add_dirs", "agent", "agent_progress_summaries", "agents", "allow_dangerously_skip_permissions", "allowed_tools",
-    "api_key", "api_max_retries", "append_subagent_system_prompt", "append_system_prompt", "auth_token", "bare",
-    "base_url", "betas", "client_app", "continue_conversation", "control_timeout", "custom_tools", "cwd", "debug",
-    "disable_slash_commands", "disallowed_tools", "effort", "enable_file_checkpointing", "env", "extra_args",
-    "fallback_model", "fork_session", "forward_subagent_text", "idle_timeout", "include_hook_events", "json_schema",
-    "load_timeout", "managed_settings", "max_budget_tokens", "max_budget_usd", "max_output_tokens",
-    "max_thinking_tokens", "max_turns", "mcp_servers", "model", "nonessential_traffic", "oauth_token",
-    "on_usage_limit", "output_repairs", "partial_messages", "per_task_stop_affordance", "permission_mode",
-    "permission_prompt_tool_name", "permission_prompts", "persist_session", "plan_mode_instructions", "plugins",
-    "prompt_suggestions", "provider", "replay_user_messages", "restart", "restricted", "resume", "resume_drops_turn",
-    "resume_session_at", "retry", "safe_mode", "sandbox", "session_id", "session_store", "setting_sources", "settings",
-    "skills", "startup_timeout", "strict_mcp_config", "supported_dialog_kinds", "system_prompt", "task_budget",
-    "thinking", "timeout", "title", "tool_aliases", "tool_bridge", "tool_config", "tools", "until",
-    "usage_limit_ceiling", "verbatim_prompts", "wait_for_mcp",
+    "add_dirs", "advisor", "agent", "agent_progress_summaries", "agents", "allow_dangerously_skip_permissions",
+    "allowed_tools", "api_key", "api_max_retries", "append_subagent_system_prompt", "append_system_prompt",
+    "auth_token", "autocompact", "bare", "base_url", "betas", "client_app", "continue_conversation", "control_timeout",
+    "custom_tools", "cwd", "debug", "disable_slash_commands", "disallowed_tools", "effort", "enable_file_checkpointing",
+    "env", "extra_args", "fallback_model", "fork_session", "forward_subagent_text", "idle_timeout",
+    "include_hook_events", "json_schema", "load_timeout", "managed_settings", "max_budget_tokens", "max_budget_usd",
+    "max_output_tokens", "max_thinking_tokens", "max_turns", "mcp_servers", "model", "nonessential_traffic",
+    "oauth_token", "on_usage_limit", "output_repairs", "partial_messages", "per_task_stop_affordance",
+    "permission_mode", "permission_prompt_tool_name", "permission_prompts", "persist_session", "plan_mode_instructions",
+    "plugins", "prompt_suggestions", "provider", "replay_user_messages", "restart", "restricted", "resume",
+    "resume_drops_turn", "resume_session_at", "retry", "safe_mode", "sandbox", "session_id", "session_store",
+    "setting_sources", "settings", "skills", "startup_timeout", "strict_mcp_config", "supported_dialog_kinds",
+    "system_prompt", "task_budget", "thinking", "timeout", "title", "tool_aliases", "tool_bridge", "tool_config",
+    "tools", "until", "usage_limit_ceiling", "verbatim_prompts", "wait_for_mcp",
 })  # fmt: skip
 """The options that a client may set. The host decides the others, such as the executable, the user and `HOME`."""
 

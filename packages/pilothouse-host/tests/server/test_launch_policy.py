@@ -490,7 +490,7 @@ def test_every_option_is_the_clients_or_the_hosts() -> None:
             "on_question",
         ),
         *("on_user_dialog", "project_config_root", "prompt_via", "session_lease", "session_store_flush", "stderr"),
-        *("transport", "user"),
+        *("files", "transport", "user", "worktree"),
     }
     assert TABLE.keys() == CLIENT_OPTIONS | of_the_host  # a new option needs a decision
     assert not CLIENT_OPTIONS & of_the_host

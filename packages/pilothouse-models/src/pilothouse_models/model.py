@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pilothouse.client import Agent, OutputSchema, Query
 from pilothouse.errors import OptionsError, UsageError
-from pilothouse.options import Options
+from pilothouse.options import Options, render_child_env
 from pilothouse.support import hide_arguments, user_class
 from pilothouse.tools import text_content
 from pilothouse.transports import find_facts
@@ -226,10 +226,7 @@ def _plan_caching(options: Options) -> tuple[dict[str, Any] | None, dict[str, st
     beginning of another request (2.1.332). Its marks and ours must have the same lifetime, or the API refuses the
     request; so the lifetime is set, and not left to the CLI.
     """
-    inherited: Mapping[str, str] = os.environ if options.inherit_env else {}
-    env = {
-        name for name, value in {**inherited, **(options.env or {})}.items() if value not in (None, "", "0", "false")
-    }
+    env = {name for name, value in render_child_env(options, os.environ).items() if value not in ("", "0", "false")}
     if any(name.startswith("DISABLE_PROMPT_CACHING") for name in env):
         return None, {}
     settings: Any = options.settings

@@ -113,7 +113,10 @@ _LISTS = "add_dir allowed_tools betas disallowed_tools fallback_model mcp_config
 _FORMS: Final[Mapping[str, Mapping[str, Any]]] = {**dict.fromkeys(_LISTS.split(), _MANY), "resume": _OPTIONAL}
 IGNORED_FLAGS: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("forward-subagent-text", "include-hook-events", "prompt-suggestions"), _SWITCH),
-    **dict.fromkeys(("agent", "agents", "append-subagent-system-prompt", "debug-file", "task-budget"), _ONE),
+    **dict.fromkeys(
+        ("advisor", "agent", "agents", "append-subagent-system-prompt", "autocompact", "debug-file", "task-budget"),
+        _ONE,
+    ),
     **dict.fromkeys(("append-subagent-system-prompt-file", "plan-mode-instructions", "project-config-root"), _ONE),
     **dict.fromkeys(("plugin-dir", "plugin-dir-no-mcp"), _MANY),
     "resume-drops-turn": _ONE,

@@ -267,8 +267,12 @@ def encode_start(
     return b"".join([*frames, b"s %d\n%b" % (len(text), text)])
 
 
+# Those that every child of pilothouse gets.
+_OWN_VARIABLES = ("CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_STARTUP_FAILURE_RESULTS")
+
+
 def _make_environment(invocation: Invocation) -> Iterable[str]:
-    own = {"CLAUDE_CODE_ENTRYPOINT": invocation.env.get("CLAUDE_CODE_ENTRYPOINT"), "CLAUDECODE": None}
+    own = {"CLAUDECODE": None, **{name: invocation.env.get(name) for name in _OWN_VARIABLES}}
     if invocation.is_isolated:
         yield 'mkdir -p "$ph_d/home/.claude"'
         yield from (f'export {name}="$ph_d/home{place}"' for name, place in _HOME_PLACES.items())

@@ -14,6 +14,7 @@ Three roots of blame, and the answer itself::
     │   │   ├── LineDecodeError        a line that is not JSON
     │   │   ├── OversizeLineError      a line over `max_line_bytes`
     │   │   ├── ControlError           the CLI refused a control request (`.code`)
+    │   │   │   └── McpToolError       an MCP tool that was called directly failed (`.result`)
     │   │   └── ControlTimeout (TimeoutError)   no response to a control request in time
     │   ├── MessageParseError          JSON that is not a message (`.data`)
     │   └── PermissionModeError        Claude Code permits more than was asked for (`.mode .highest`)
@@ -38,7 +39,8 @@ Three roots of blame, and the answer itself::
     │   ├── SessionNotFoundError       resume of an id that does not exist
     │   ├── NoResultError              the messages hold no result
     │   └── ExecutionError             any other failure of a run
-    │       └── RefusalError           the model refused
+    │       ├── RefusalError           the model refused
+    │       └── StartupRefusedError    Claude Code does not start (`.reason`)
     ├── ToolError                      a tool of this process failed; in `pilothouse.tools`
     │   ├── ToolInputError             the input does not fit (`.problems`)
     │   ├── ToolExecutionError         the function raised
@@ -68,7 +70,7 @@ All of them pickle, and none of them carries a key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 E = TypeVar("E", bound=BaseException)
 
@@ -189,6 +191,14 @@ class ControlError(ProtocolError):
         super().__init__(message)
         self.subtype = subtype
         self.code = code
+
+
+class McpToolError(ControlError):
+    """An MCP tool that was called with `session.mcp.call` reported a failure. `.result` is what it returned."""
+
+    def __init__(self, message: str, *, subtype: str = "", code: str | None = None, result: Any = None) -> None:
+        super().__init__(message, subtype=subtype, code=code)
+        self.result = result
 
 
 class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the public contract
@@ -350,6 +360,40 @@ class SessionNotFoundError(ResultError):
 
 class ExecutionError(ResultError):
     """The run failed for another reason; the message says which."""
+
+
+StartupRefusal: TypeAlias = Literal[
+    "bypass_root", "cli_version_too_old", "config_file_invalid", "cwd_unavailable", "gateway_access_denied",
+    "gateway_signin_required", "initialize_fields_not_delivered", "initialize_not_first",
+    "managed_settings_invalid", "managed_settings_not_delivered", "org_config_refused",
+    "org_config_required_unavailable", "org_pin_api_key_conflict", "org_pin_mismatch", "org_verify_failed",
+    "provider_not_allowed", "proxy_invalid", "remote_settings_required_unavailable",
+    "sandbox_required_unavailable", "session_held_by_background", "shell_tool_missing",
+    "sideload_flags_disabled", "temp_dir_unusable", "worktree_resume_refused", "worktree_unverified",
+]  # fmt: skip
+"""Why Claude Code (2.1.332) does not start."""
+
+
+class StartupRefusedError(ExecutionError):
+    """Claude Code does not start, because of its configuration or its surroundings. No prompt was answered.
+
+    Args:
+        message: what it says.
+        result: the `ResultMessage`; its `invalid_config_file` has the path of a configuration file that cannot be read.
+        api_error_status: always None.
+        reason: one of `StartupRefusal`, or what a newer Claude Code says.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: Any = None,
+        api_error_status: int | None = None,
+        reason: StartupRefusal | str = "",
+    ) -> None:
+        super().__init__(message, result=result, api_error_status=api_error_status)
+        self.reason = reason
 
 
 class NoResultError(ResultError):

@@ -208,6 +208,10 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "instrumentation": (Watcher(), Rendered()),
     "middleware": ([Middleware], Rendered()),
     "stderr": (printer, Rendered(other={"on_stderr": printer})),
+    "advisor": ("opus", flag("--advisor=opus")),
+    "autocompact": (200_000, flag("--autocompact=200000")),
+    "files": (["a:b", "c:d"], flag("--file=a:b", "--file=c:d")),
+    "worktree": ("fix", flag("--worktree=fix")),
     "debug": ("api,mcp", flag("--debug=api,mcp")),
     "debug_file": ("~/log", flag(f"--debug-file={HOME}/log")),
 }

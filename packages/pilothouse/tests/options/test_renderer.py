@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilothouse.errors import OptionsError
 from pilothouse.options import AgentDefinition, Options, StdioServer, render, render_child_env
-from pilothouse.options.renderer import MAX_ARGUMENT_BYTES
+from pilothouse.options.renderer import MAX_ARGUMENT_BYTES, OWN_VARIABLES
 from pilothouse.options.value_types import is_text
 
 COMMON = ("--output-format", "stream-json", "--verbose")
@@ -146,13 +146,22 @@ def test_environment_of_the_child() -> None:
     assert invocation.env == {
         "PATH": "/bin",
         "CLAUDE_CODE_USE_BEDROCK": "1",
-        "CLAUDE_CODE_ENTRYPOINT": "sdk-pilothouse",
+        **OWN_VARIABLES,
         "ANTHROPIC_API_KEY": "sk-secret",
         "A": "b",
     }
     assert "sk-secret" not in " ".join(invocation.argv)
     assert "sk-secret" not in repr(invocation)
-    assert render(Options(inherit_env=False), environ).env == {"CLAUDE_CODE_ENTRYPOINT": "sdk-pilothouse"}
+    assert render(Options(inherit_env=False), environ).env == OWN_VARIABLES
+    assert OWN_VARIABLES["CLAUDE_CODE_ENTRYPOINT"] == "sdk-pilothouse"
+
+
+def test_an_environment_by_names_and_prefixes() -> None:
+    environ = {"PATH": "/bin", "AWS_REGION": "eu", "AWSX": "1", "SECRET": "x", "CLAUDECODE": "1"}
+    options = Options(inherit_env=["PATH", "AWS_*", "CLAUDECODE", "NONE"], env={"A": "b"})
+    assert render_child_env(options, environ) == {"PATH": "/bin", "AWS_REGION": "eu", "A": "b", **OWN_VARIABLES}
+    assert render_child_env(Options(inherit_env=[]), environ) == OWN_VARIABLES
+    assert render_child_env(Options(inherit_env=["*"]), environ).keys() > {"SECRET", "AWSX"}
 
 
 @pytest.mark.requirement("L16", "L26")
@@ -163,13 +172,14 @@ def test_an_option_beats_what_is_inherited_and_env_beats_both() -> None:
         "CLAUDE_CODE_USE_BEDROCK": "1",
         "CLAUDE_CODE_USE_VERTEX": "1",
     }
-    same = {"CLAUDE_CODE_ENTRYPOINT": "sdk-pilothouse"}
+    same = OWN_VARIABLES
     assert render_child_env(Options(), environ) == {**environ, **same}
     options = Options(api_key="new", provider="vertex", nonessential_traffic=True)
     assert render_child_env(options, environ) == {"ANTHROPIC_API_KEY": "new", "CLAUDE_CODE_USE_VERTEX": "1", **same}
     options = Options(provider="anthropic", env={"ANTHROPIC_API_KEY": None, "CLAUDE_CODE_ENTRYPOINT": "mine"})
     assert render_child_env(options, environ) == {
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        **OWN_VARIABLES,
         "CLAUDE_CODE_ENTRYPOINT": "mine",
     }
 

@@ -27,6 +27,7 @@ from pilothouse.provision.artifacts import PackageSource, Pins, load_pins
 CLI_BYTES = b"#!/bin/sh\necho '  --print  answer once'\necho '  -m, --model, --mode <name>  model'\n"
 PLATFORMS = ("darwin-arm64", "linux-x64", "linux-x64-musl", "win32-x64")
 TYPES = """\
+export declare const BUILTIN_TOOL_NAMES: readonly ['Bash'];
 export declare const HOOK_EVENTS: readonly ['PreToolUse', 'Stop'];
 export declare function query(_params: {
     prompt: string;
@@ -59,6 +60,8 @@ export declare type SDKMessage = SDKStatusMessage | SDKOtherMessage;
 """
 PROGRAM = 'class Q{async a(){return this.request({subtype:"hidden_request"})}}'
 
+TOOL_TYPES = "export type AgentOutput = string;\nexport interface BashInput { command: string; }\n"
+
 
 def pack(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
@@ -81,6 +84,7 @@ def make_sdk(version: str, types: str = TYPES, **changes: Any) -> bytes:
     return pack({
         "package.json": json.dumps({"name": SDK, "version": version}).encode(),
         "manifest.json": json.dumps(manifest).encode(),
+        "sdk-tools.d.ts": TOOL_TYPES.encode(),
         "sdk.d.ts": types.replace("\n", "\r\n").encode(),
         "sdk.mjs": PROGRAM.encode(),
     })  # fmt: skip
@@ -156,6 +160,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(cli_versions.PINS, copy)
     monkeypatch.setattr(cli_versions, "PINS", copy)
     monkeypatch.setattr(cli_versions, "ROOT", tmp_path)
+    monkeypatch.setattr(cli_versions, "TOOL_TYPES", tmp_path / "tool_types.py")
     return copy
 
 
@@ -168,6 +173,7 @@ def test_a_version_is_pinned_without_a_download_of_a_binary(
     model = load_pins().model
     assert cli_versions.main(["bump", "2.1.400"]) == 0
     assert capsys.readouterr().out == "pins.json: Claude Code 2.1.400, built on 2026-12-01, 4 platforms\n"
+    assert "class BashInput(TypedDict):\n    command: str" in pins.with_name("tool_types.py").read_text()
     written = msgspec.json.decode(pins.read_bytes(), type=Pins)
     assert (written.cli.version, written.cli.built, written.model) == ("2.1.400", "2026-12-01", model)
     assert written.cli.oldest_tested == load_pins().cli.oldest_tested
@@ -224,12 +230,22 @@ def test_what_cannot_be_pinned_changes_nothing(
 def test_what_two_releases_have() -> None:
     found = {title: sorted(set(find(f"{TYPES}\n{PROGRAM}"))) for title, find in SURFACE.items()}
     assert found == {
-        "exports": ["HOOK_EVENTS", "Options", "SDKMessage", "SDKStatusMessage", "Settings", "query"],
+        "exports": [
+            "BUILTIN_TOOL_NAMES",
+            "HOOK_EVENTS",
+            "Options",
+            "SDKMessage",
+            "SDKStatusMessage",
+            "Settings",
+            "query",
+        ],
         "options": ["cwd", "model", "sandbox"],
         "control subtypes": ["hidden_request", "new_request"],
         "messages": ["SDKOtherMessage", "system/status"],
         "hooks": ["PreToolUse", "Stop"],
         "settings": ["$schema", "newOne", "permissions"],
+        "startup refusals": [],
+        "fields of messages": ["SDKStatusMessage.subtype", "SDKStatusMessage.type"],
     }
     assert compare("hooks", ["A", "B"], ["B", "C", "D"]) == ["hooks: 2 -> 3", "  + C", "  + D", "  - A"]
 
@@ -249,11 +265,11 @@ def test_the_report_compares_types_and_flags(
         return path
 
     monkeypatch.setattr(cli_versions, "fetch_cli", fetch)
-    monkeypatch.setattr(cli_versions, "OWN", {"settings": ["$schema", "permissions", "oldOne"]})
-    assert cli_versions.main(["drift", "2.1.401"]) == 0
+    monkeypatch.setattr(cli_versions, "OWN", {"settings": lambda _: ["$schema", "permissions", "oldOne"]})
+    assert cli_versions.main(["drift", "2.1.401"]) == 1  # pilothouse lacks a setting
     assert capsys.readouterr().out.splitlines() == [
         "Claude Code 2.1.400 (pinned) -> 2.1.401",
-        "exports: 6 -> 6",
+        "exports: 7 -> 7",
         "options: 3 -> 4",
         "  + fresh",
         "control subtypes: 2 -> 2",
@@ -261,6 +277,8 @@ def test_the_report_compares_types_and_flags(
         "settings: 3 -> 3",
         "  + newOne",
         "  - oldOne",
+        "startup refusals: 0 -> 0",
+        "fields of messages: 2 -> 2",
         "hooks: 2 -> 2",
         "  + Begin",
         "  - Stop",
@@ -313,3 +331,24 @@ def test_the_pins_are_those_of_the_registries(pins: Path) -> None:
     before = load_pins()
     assert cli_versions.main(["bump", before.cli.version]) == 0
     assert msgspec.json.decode(pins.read_bytes(), type=Pins) == before
+    assert pins.with_name("tool_types.py").read_text() == cli_versions.GENERATED.read_text()
+
+
+def test_a_field_that_no_message_class_has_is_named() -> None:
+    types = """
+export declare type SDKMessage = SDKStatusMessage;
+declare type SDKStatusMessage = {
+    type: 'system';
+    subtype: 'status';
+    permissionMode?: string;
+    ofTomorrow?: string;
+};
+"""
+    lines = compare("fields", cli_versions.OWN["fields of messages"](types), SURFACE["fields of messages"](types))
+    assert lines == ["fields: 3 -> 4", "  + SDKStatusMessage.ofTomorrow"]
+
+
+@pytest.mark.matrix  # needs the registries
+def test_pilothouse_has_all_that_it_types_of_the_pinned_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_versions.main(["drift", load_pins().cli.version]) == 0
+    assert "  + " not in capsys.readouterr().out

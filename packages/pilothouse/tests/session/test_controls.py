@@ -23,6 +23,7 @@ from pilothouse.client.controls import (
     to_result,
     to_results,
 )
+from pilothouse.errors import McpToolError
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -126,6 +127,38 @@ async def test_the_content_of_an_mcp_call_is_a_list_also_if_the_cli_sends_a_text
             result = await session.mcp.call("mcp__x__y")
             assert (result.content, result.structured_content) == (content, {"r": 8})
             assert result.raw["content"] == sent
+
+
+async def test_a_call_that_cannot_be_checked_is_not_sent(cli: Cli) -> None:
+    cli.answers["mcp_call"] = {"content": "ran"}
+    async with talking(cli) as session:
+        with pytest.raises(ph.ControlError, match="The tool did not run: ") as caught:  # an old CLI would run it
+            await session.mcp.call("mcp__x__y", check_permissions=True)
+        assert caught.value.code == "unsupported_request"
+        assert cli.controls == []
+        for seconds in (0.5, 601):
+            with pytest.raises(ph.UsageError, match="expected 1 to 600 seconds"):
+                await session.mcp.call("mcp__x__y", timeout=seconds)
+    cli.info = {"capabilities": ["mcp_call_check_permissions_v1"]}
+    async with talking(cli) as session:
+        await session.mcp.call("mcp__x__y", check_permissions=True)
+    assert cli.controls[-1]["check_permissions"] is True
+
+
+async def test_a_call_that_failed_after_it_was_accepted_is_an_error(cli: Cli) -> None:
+    staged: dict[str, Any] = {"ok": False, "error_code": "output_conflict", "detail": "it has changed"}
+    async with talking(cli) as session:
+        cli.answers["mcp_call"] = {"staging": staged}
+        with pytest.raises(ph.ControlError, match="it has changed") as caught:
+            await session.mcp.call("mcp__x__y", timeout=5)
+        assert caught.value.code == "output_conflict"
+        cli.answers["mcp_call"] = {"staging": {"ok": False, "error_code": "timeout"}}
+        with pytest.raises(ph.ControlTimeout):
+            await session.mcp.call("mcp__x__y", timeout=5)
+        cli.answers["mcp_call"] = {"content": [], "isError": True}
+        with pytest.raises(McpToolError, match="the tool has failed"):
+            await session.mcp.call("mcp__x__y")
+        assert (await session.mcp.call("mcp__x__y", soft_error_result=True)).is_error
 
 
 @pytest.mark.requirement("R10", "G30")

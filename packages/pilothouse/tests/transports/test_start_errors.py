@@ -16,7 +16,7 @@ import pytest
 
 from pilothouse.errors import CLINotFoundError, CLIStartError
 from pilothouse.options import Invocation, PrivateFile
-from pilothouse.provision.pinned_files import managed_cli_path
+from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli_path
 from pilothouse.transports import discovery
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.discovery import find_cli, parse_version, warn_if_old
@@ -247,6 +247,19 @@ def test_an_old_version_is_warned_of_once(caplog: pytest.LogCaptureFixture, monk
     assert old.startswith("Claude Code 1.9.87 is older than 2.0.0")
     assert silent.startswith("/bin/claude does not report its version, so it may be older than 2.0.0")
     assert all("`claude update`" in text and "`pilothouse install-cli`" in text for text in (old, silent))
+
+
+def test_a_version_newer_than_what_was_tested_is_noted_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "_warned_of", set[str]())
+    with caplog.at_level(logging.INFO, logger="pilothouse.transports"):
+        for version in (PINNED_VERSION, "9.9.9", "9.9.9"):
+            warn_if_old(version, "/bin/claude")
+    (record,) = caplog.records
+    assert (
+        record.getMessage() == f"Claude Code 9.9.9 is newer than {PINNED_VERSION}, the newest version that was tested"
+    )
 
 
 @pytest.mark.requirement("R29")

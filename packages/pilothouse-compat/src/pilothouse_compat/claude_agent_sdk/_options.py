@@ -90,7 +90,8 @@ def _make_settings(given: ClaudeAgentOptions) -> dict[str, Any]:
     if given.plugins:
         settings["plugins"] = [_get_plugin(each) for each in given.plugins]
     settings |= _make_rest(given)
-    settings["env"] = make_environ(given)
+    # The incumbent learns why the CLI does not start from its stderr.
+    settings["env"] = {"CLAUDE_CODE_STARTUP_FAILURE_RESULTS": None, **make_environ(given)}
     settings |= _read_extra_args(given.extra_args)
     if settings.get("continue_conversation") and settings.pop("resume", None):
         log.warning("resume has no effect: the CLI continues the latest conversation, as continue_conversation says")

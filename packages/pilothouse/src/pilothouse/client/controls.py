@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -28,7 +29,7 @@ from pilothouse.client.settings_check import (
 )
 from pilothouse.driver import HandlerSet, RequestControl
 from pilothouse.driver.diagnostics import name_missing_program
-from pilothouse.errors import ControlError, ControlTimeout, UsageError
+from pilothouse.errors import ControlError, ControlTimeout, McpToolError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.secrets import mask
 
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
 
 ControlSender: TypeAlias = Callable[..., Awaitable[Mapping[str, Any]]]
 """Sends a control request and returns its response, as `Session.control` does."""
+
+
+McpCaller: TypeAlias = Callable[[Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
+"""Sends the body of an `mcp_call`, and waits for so many seconds if they are more than `control_timeout`."""
+
+MCP_CALL = "mcp_call"
+CHECKS_PERMISSIONS = "mcp_call_check_permissions_v1"
+CONNECT_SECONDS = 35.0  # the CLI (2.1.332) gives a server 30 s to connect before the call
 
 
 class _ControlGroup:
@@ -52,7 +61,11 @@ class _ControlGroup:
 class McpControls(_ControlGroup):
     """The MCP servers of a session."""
 
-    __slots__ = ()
+    __slots__ = ("_call_tool",)
+
+    def __init__(self, control: ControlSender, call_tool: McpCaller) -> None:
+        super().__init__(control)
+        self._call_tool = call_tool
 
     async def status(self) -> list[McpServerStatus]:
         """Return every server, with its state and its tools. Only `raw` has the keys of its configuration."""
@@ -91,12 +104,62 @@ class McpControls(_ControlGroup):
         """Replace the servers that were set before with these, by name; in the wire form of their configuration."""
         return to_result(McpServersChange, await self._control("mcp_set_servers", servers=to_dict("servers", servers)))
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpCallResult:
-        """Call a tool directly; `tool` is its full name, such as "mcp__weather__now"."""
-        body = await self._control("mcp_call", tool=tool, arguments=to_dict("arguments", arguments or {}))
-        result = to_result(McpCallResult, body)
-        text = result.raw.get("content")
-        return replace(result, content=[{"type": "text", "text": text}]) if isinstance(text, str) else result
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        check_permissions: bool = False,
+        soft_error_result: bool = False,
+        result_not_for_model: bool = False,
+        input_files: Mapping[str, str] | None = None,
+        output_files: Mapping[str, str | tuple[str, str]] | None = None,
+        expires_at: datetime | None = None,
+    ) -> McpCallResult:
+        """Call a tool directly, without the model.
+
+        Tools of this process are not among those that can be called: call the function.
+
+        Args:
+            tool: its full name, such as "mcp__weather__now".
+            arguments: its input. Default {}.
+            timeout: seconds for the tool, from 1 to 600; with `check_permissions` also for hooks and for the answer of
+                `can_use_tool`. Default: as long as `control_timeout`.
+            check_permissions: decide about the call as about one of the model: with permission rules, the permission
+                mode, hooks and `can_use_tool`. Default False: the call is yours, and nothing is asked.
+            soft_error_result: return a failure of the tool as a result with `is_error`. Default False: raise it.
+            result_not_for_model: return the content blocks as the server sent them: no picture is scaled, nothing is
+                cut, and blocks beside structured content stay. Default False: as a model would get them.
+            input_files: files of a cloud session that the tool reads: the path of each by a name, which `arguments`
+                have as the value "{{in:NAME}}".
+            output_files: files of a cloud session that the tool writes, as "{{out:NAME}}": the path by the name, or the
+                path and the etag that the file must still have. Needs `expires_at`.
+            expires_at: the call does not begin after this.
+
+        Raises:
+            McpToolError: the tool has failed; `.result` is what it returned. Of a CLI before 2.1.332 it is a plain
+                `ControlError`, also with `soft_error_result`.
+            ControlError: the call was not permitted ("The tool did not run: …"), there is no such tool or server, or a
+                file could not be read or written; `.code` says which. With `check_permissions` also: the CLI is too
+                old to check.
+            ControlTimeout: the tool took longer than `timeout`.
+            UsageError: `timeout` is not from 1 to 600.
+        """
+        if timeout is not None and not 1 <= timeout <= 600:  # the CLI would take the nearest one in silence
+            raise UsageError(f"timeout: expected 1 to 600 seconds, got {timeout:g}")
+        members: dict[str, Any] = {
+            "timeout_ms": None if timeout is None else round(timeout * 1000),
+            "check_permissions": check_permissions,
+            "result_not_for_model": result_not_for_model,
+            "input_files": [{"name": name, "lane_path": path} for name, path in (input_files or {}).items()],
+            "output_files": [_make_output_file(name, to) for name, to in (output_files or {}).items()],
+            "expires_at": None if expires_at is None else expires_at.astimezone(UTC).isoformat(),
+        }
+        body = {"tool": tool, "arguments": to_dict("arguments", arguments or {}), "soft_error_result": True}
+        body |= {name: value for name, value in members.items() if value}
+        seconds = 0.0 if timeout is None else CONNECT_SECONDS + timeout
+        return _read_call(await self._call_tool(body, seconds), is_soft=soft_error_result)
 
     async def read_resource(self, server: str, uri: str) -> McpResourceContents:
         """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""
@@ -286,12 +349,16 @@ class CamelControlResult(ControlResult, frozen=True, kw_only=True, rename="camel
 
 
 class McpServerStatus(CamelControlResult, frozen=True, kw_only=True):
-    """An MCP server: `status` is "connected", "failed", "needs-auth", "pending" or "disabled"."""
+    """An MCP server: `status` is "connected", "failed", "needs-auth", "pending" or "disabled".
+
+    `source` says where it was defined: "sdk", "plugin", "user", "project", "local", "dynamic", "managed" …
+    """
 
     name: str = ""
     status: str = ""
     error: str | None = None
     scope: str | None = None
+    source: str | None = None
     server_info: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
     tools: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -312,10 +379,14 @@ class McpCallResult(CamelControlResult, frozen=True, kw_only=True):
         content: the content blocks. If the tool also gave structured content, the CLI (2.1.332) sends that as JSON text
             in place of the tool's blocks: one text block here.
         structured_content: the structured content; None if there is none.
+        is_error: whether the tool has failed; only with `soft_error_result`.
+        staging: of a call with files: `outputs` and `inputs_used`.
     """
 
     content: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     structured_content: Any = None
+    is_error: bool = False
+    staging: Mapping[str, Any] | None = None
 
 
 class McpResourceContents(CamelControlResult, frozen=True, kw_only=True):
@@ -438,6 +509,8 @@ class ModelInfo(CamelControlResult, frozen=True, kw_only=True):
     supports_effort: bool = False
     supported_effort_levels: list[str] = field(default_factory=list[str])
     supports_adaptive_thinking: bool = False
+    supports_fast_mode: bool = False
+    supports_auto_mode: bool = False
 
 
 class CommandInfo(CamelControlResult, frozen=True, kw_only=True):
@@ -478,15 +551,50 @@ class SessionUsage(ControlResult, frozen=True, kw_only=True):
     rate_limits: Mapping[str, Any] | None = None
 
 
+ContextShares: TypeAlias = list[Mapping[str, Any]]
+
+
 class ContextUsage(CamelControlResult, frozen=True, kw_only=True):
-    """How full the context window is: tokens, in all and by category."""
+    """How full the context window is: tokens, in all, by category, and by what is in it.
+
+    Attributes:
+        model: whose window it is.
+        total_tokens, max_tokens, percentage: used, and in all.
+        raw_max_tokens: those of the model, before anything is reserved.
+        categories: the parts, as `/context` shows them: `name`, `tokens`, and `kind`, which is "used", "free",
+            "buffer", or "deferred" for what is not in the window.
+        grid_rows: its picture of the window, square by square.
+        memory_files, agents, mcp_tools, mcp_instructions, system_tools, deferred_builtin_tools,
+            system_prompt_sections: one by one, with their `tokens`; an empty list if there is none.
+        slash_commands, skills: how many there are, how many the model sees, and their tokens; `skills` has a
+            `skillFrontmatter` with each of them.
+        message_breakdown: tokens of messages and attachments, and of the calls and results of each tool.
+        auto_compact_threshold, is_auto_compact_enabled, autocompact_source: when the conversation is compacted, and who
+            says so.
+        api_usage: what the API counted in its last response.
+    """
 
     model: str = ""
     total_tokens: int = 0
     max_tokens: int = 0
     raw_max_tokens: int = 0
     percentage: float = 0
-    categories: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    categories: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    grid_rows: list[list[Mapping[str, Any]]] = field(default_factory=list[list[Mapping[str, Any]]])
+    memory_files: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    agents: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    mcp_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    mcp_instructions: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    system_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    deferred_builtin_tools: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    system_prompt_sections: ContextShares = field(default_factory=list[Mapping[str, Any]])
+    slash_commands: Mapping[str, Any] | None = None
+    skills: Mapping[str, Any] | None = None
+    message_breakdown: Mapping[str, Any] | None = None
+    auto_compact_threshold: int | None = None
+    is_auto_compact_enabled: bool = False
+    autocompact_source: str | None = None
+    api_usage: Mapping[str, Any] | None = None
 
 
 class FileContents(CamelControlResult, frozen=True, kw_only=True):
@@ -496,6 +604,38 @@ class FileContents(CamelControlResult, frozen=True, kw_only=True):
     abs_path: str = ""
     truncated: bool = False
     encoding: str | None = None
+
+
+def check_can_call(body: Mapping[str, Any], server_info: Mapping[str, Any]) -> None:
+    """Raise `ControlError` if a call is to be checked, and this CLI would run the tool without a check."""
+    if body.get("check_permissions") and CHECKS_PERMISSIONS not in (server_info.get("capabilities") or ()):
+        text = "The tool did not run: this CLI does not check the permission of a direct call; update it"
+        raise ControlError(text, subtype=MCP_CALL, code="unsupported_request")
+
+
+def _make_output_file(name: str, to: str | tuple[str, str]) -> dict[str, str]:
+    path, *etag = (to,) if isinstance(to, str) else to
+    return {"name": name, "lane_path": path, **({"if_match": etag[0]} if etag else {})}
+
+
+def _read_call(body: Mapping[str, Any], *, is_soft: bool) -> McpCallResult:
+    result = to_result(McpCallResult, body)
+    text = result.raw.get("content")
+    if isinstance(text, str):
+        result = replace(result, content=[{"type": "text", "text": text}])
+    if result.is_error:
+        if is_soft:
+            return result
+        texts = [str(block["text"]) for block in result.content if block.get("type") == "text" and "text" in block]
+        reason = "\n".join(texts) or "the tool has failed"
+        raise McpToolError(mask(reason), subtype=MCP_CALL, code="tool_error", result=result)
+    staging = result.staging or {}
+    if staging.get("ok") is False:  # the CLI answers so to a call with a timeout or files
+        reason, code = mask(str(staging.get("detail") or "the call has failed")), staging.get("error_code")
+        if code == "timeout":
+            raise ControlTimeout(reason, subtype=MCP_CALL)
+        raise ControlError(reason, subtype=MCP_CALL, code=code)
+    return result
 
 
 def to_dict(name: str, value: object) -> dict[str, Any]:

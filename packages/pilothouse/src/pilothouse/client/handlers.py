@@ -31,8 +31,8 @@ from pilothouse.permissions.dispatcher import (
     ElicitationDispatcher,
     Park,
     PermissionDispatcher,
-    Report,
 )
+from pilothouse.permissions.requests import AskingRun, PermissionRequest, complete_request
 from pilothouse.tools import sdk_server
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
 from pilothouse.transports.base import TransportFactory
@@ -71,7 +71,7 @@ class RequestHandlers:
         hooks: the dispatcher of the hooks, if there are any.
         handlers: by subtype of the request.
         initialize_fields: what the initialize request must contain for them.
-        report_permission: is told of each permission request and decision.
+        run: the run that the handlers work for: it is told of permission requests, and knows who asks.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
@@ -92,7 +92,7 @@ class RequestHandlers:
         self._tools: Any = None
         self._session = session
         self._options = options
-        self.report_permission: Report | None = None
+        self.run: AskingRun | None = None
         self._add_permissions(options)
         self._add_hooks(options, None if previous is None else previous.hooks)
         self._add_dialogs(options)
@@ -194,7 +194,7 @@ class RequestHandlers:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         del asked["asks"]
         dispatcher = PermissionDispatcher(**asked, park=self._make_park(options))
-        dispatcher.session, dispatcher.report = self._session, self._report
+        dispatcher.session, dispatcher.report, dispatcher.complete = self._session, self._report, self._complete
         self.handlers["can_use_tool"] = dispatcher.handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
@@ -207,8 +207,11 @@ class RequestHandlers:
         return partial(options.asks.park, scope)
 
     def _report(self, subtype: str, facts: dict[str, Any]) -> None:
-        if self.report_permission is not None:  # known when there is a child
-            self.report_permission(subtype, facts)
+        if self.run is not None:  # known when there is a child
+            self.run.report_permission(subtype, facts)
+
+    def _complete(self, request: PermissionRequest) -> PermissionRequest:
+        return request if self.run is None else complete_request(request, self.run)
 
     def _add_hooks(self, options: Options, previous: HookDispatcher | None) -> None:
         hooks = options.hooks

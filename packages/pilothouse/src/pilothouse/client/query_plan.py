@@ -192,7 +192,7 @@ class QueryPlan:
         limits = make_limits(options)
         child = ChildRun(make_transport(options), invocation, limits, handler_set, serves_one=True)
         if self.handlers is not None:
-            self.handlers.report_permission = child.report_permission
+            self.handlers.run = child
         return QueryRun(child.run_for, prompts, limits, middlewares, is_alone=True)
 
     # The answer.

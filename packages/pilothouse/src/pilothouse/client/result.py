@@ -34,6 +34,7 @@ from pilothouse.errors import (
     RefusalError,
     ResultError,
     SessionNotFoundError,
+    StartupRefusedError,
     StructuredOutputError,
     UsageError,
 )
@@ -151,6 +152,8 @@ def make_result_error(
     details: dict[str, Any] = {"result": result, "api_error_status": result.api_error_status}
     if issubclass(kind, RateLimitError):
         details["resets_at"] = context.resets_at
+    if kind is StartupRefusedError:
+        details["reason"] = result.startup_failure_reason
     return kind(message, **details)
 
 
@@ -172,6 +175,8 @@ def failure_text(result: ResultMessage) -> str:
 
 
 def _error_class(result: ResultMessage, error_kind: str | None, text: str) -> type[ResultError]:
+    if result.startup_failure_reason:
+        return StartupRefusedError
     lowered = text.lower()
     return (
         _BY_SUBTYPE.get(result.subtype or "")

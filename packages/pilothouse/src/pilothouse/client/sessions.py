@@ -16,12 +16,14 @@ import anyio
 import anyio.lowlevel
 
 from pilothouse.client.controls import (
+    MCP_CALL,
     InfoControls,
     InterruptResult,
     McpControls,
     RewindResult,
     SettingsControls,
     TaskControls,
+    check_can_call,
     to_result,
 )
 from pilothouse.client.costs import SessionCost
@@ -457,12 +459,17 @@ class Session:
         child = self._supervisor.ready_child() or await self._ensure_running()
         return await child.request(subtype, body)
 
+    async def _call_mcp_tool(self, body: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
+        child = self._supervisor.ready_child() or await self._ensure_running()
+        check_can_call(body, child.server_info)
+        return await child.request(MCP_CALL, body, timeout=timeout)
+
     # The groups are made on use: a stored one would be a reference cycle.
 
     @property
     def mcp(self) -> McpControls:
         """The MCP servers."""
-        return McpControls(self.control)
+        return McpControls(self.control, self._call_mcp_tool)
 
     @property
     def tasks(self) -> TaskControls:

@@ -524,7 +524,7 @@ class ChildSupervisor:
         )
         self.monitor.start_budget(child)
         if self.handlers is not None:
-            self.handlers.report_permission = child.report_permission
+            self.handlers.run = child
         child.session_id = self.resume_state.id
         child.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
         self._loop = self.monitor.loop = running_loop()
@@ -601,7 +601,7 @@ class ChildSupervisor:
         own, bridge = self._started_with.options, self.get_bridge(self._started_with)
         before = self.handlers
         self.handlers = make_replacement_handlers(before, options.merge(own), changes, self._session, bridge)
-        self.handlers.report_permission = child.report_permission
+        self.handlers.run = child
         self.options = options
         launch = make_launch(self._next_options(self._started_with), self.handlers)
         invocation, handler_set = self.monitor.instrument_launch(*launch)

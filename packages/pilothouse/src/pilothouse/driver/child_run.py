@@ -32,6 +32,7 @@ from pilothouse.messages import (
     ResultMessage,
     StatusMessage,
     SystemMessage,
+    TaskStartedMessage,
 )
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
@@ -377,9 +378,11 @@ class ChildRun(OwnedTask):
 
     # Requests and prompts.
 
-    def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, Mapping[str, Any]]:
+    def request(
+        self, subtype: str, body: Mapping[str, Any] | None = None, *, timeout: float = 0.0
+    ) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Send a control request; see `ControlChannel.request`."""
-        return self.channel.request(subtype, body)
+        return self.channel.request(subtype, body, timeout=timeout)
 
     async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
         """Let `handlers` handle the requests of the CLI from now on, and send it `initialize_fields`, if given.
@@ -550,6 +553,14 @@ class ChildRun(OwnedTask):
     def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
         """Tell the active query and the subscriptions of a permission request, or its decision."""
         self._router.put_permission_note(subtype, facts, self.session_id)
+
+    def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
+        """Return what the CLI reported when this sub-agent started."""
+        return self.activity.background.find_agent(agent_id)
+
+    def find_plan(self, tool_use_id: str) -> str | None:
+        """Return the plan in the input of this call of the model."""
+        return self.activity.running_tools.find_plan(tool_use_id)
 
     def show_open_asks(self, query: QueryRun) -> None:
         """Give the active query the notes about the permission requests that wait."""

@@ -193,29 +193,38 @@ class ControlChannel:
         pending = self._pending[request_id] = PendingRequest(request_id, subtype)
         return pending, data
 
-    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    async def request(
+        self, subtype: str, body: Mapping[str, Any] | None = None, *, timeout: float = 0.0
+    ) -> Mapping[str, Any]:
         """Send a control request and return its response. A cancelled call removes its entry and notifies the CLI.
+
+        Args:
+            subtype: of the request.
+            body: its other keys.
+            timeout: seconds to wait for the response, if they are more than `control_timeout`.
 
         Raises:
             ControlError: the CLI refused the request.
-            ControlTimeout: no response within `control_timeout` seconds.
+            ControlTimeout: no response in time.
             PilothouseError: the connection ended first.
         """
         pending, data = self.start_request(subtype, body)
-        return await self.wait_response(pending, data)
+        return await self.wait_response(pending, data, timeout=timeout)
 
-    async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
-        """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
+    async def wait_response(
+        self, pending: PendingRequest, unsent: bytes = b"", *, timeout: float = 0.0
+    ) -> Mapping[str, Any]:
+        """Send `unsent`, and wait for the response to a request; see `request`."""
+        seconds = max(timeout, self._control_timeout)
         try:
-            with anyio.move_on_after(self._control_timeout):
+            with anyio.move_on_after(seconds):
                 if unsent:
                     # If the CLI has exited, the reader sees how and resolves the request with that error.
                     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await self._transport.send(unsent)
                 return await pending.wait()
             raise ControlTimeout(
-                f"no response to the control request {pending.subtype!r} within {self._control_timeout:g} s "
-                "(option control_timeout)",
+                f"no response to the control request {pending.subtype!r} within {seconds:g} s (option control_timeout)",
                 subtype=pending.subtype,
             )
         finally:

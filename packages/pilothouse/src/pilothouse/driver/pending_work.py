@@ -50,11 +50,16 @@ _ENDED = frozenset({"completed", "failed", "killed", "stopped"})
 
 
 class RunningTasks(Struct, eq=False):
-    """Tracks the background tasks that were started and have not ended."""
+    """Tracks the background tasks that were started and have not ended, and what each sub-agent is."""
 
     TRACKED: ClassVar = (BackgroundTasksChangedMessage, TaskNotificationMessage, TaskStartedMessage, TaskUpdatedMessage)
 
     _running: set[str] = field(default_factory=set[str])
+    _agents: dict[str, TaskStartedMessage] = field(default_factory=dict[str, TaskStartedMessage])
+
+    def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
+        """Return what the CLI reported when this sub-agent started."""
+        return self._agents.get(agent_id)
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -64,6 +69,8 @@ class RunningTasks(Struct, eq=False):
         match message:
             case TaskStartedMessage(task_id=str(task)):
                 self._running.add(task)
+                if message.subagent_type is not None:
+                    self._agents[task] = message
             case TaskNotificationMessage(task_id=str(task)):
                 self._running.discard(task)
             case TaskUpdatedMessage(task_id=str(task), patch={"status": str(status)}) if status in _ENDED:
@@ -134,6 +141,7 @@ def make_ask_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -
 
 
 _REMEMBERED_TOOLS: Final = 10_000
+_PLAN_TOOL: Final = "ExitPlanMode"
 _TOOL_USE_ID_PATTERN: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
 """Where a result names its tool use; `parent_tool_use_id` does not match."""
 _NO_MODEL: Final = "<synthetic>"
@@ -171,6 +179,12 @@ class RunningTools:
         self._running: dict[str, _ToolUse] = {}
         self._uncertain: set[str] = set()
         self._origin: _Origin | None = None  # of the last message
+        self._plan: ToolUseBlock | None = None
+
+    def find_plan(self, tool_use_id: str) -> str | None:
+        """Return the plan in this call of the model, if it is the last call with a plan."""
+        plan = None if self._plan is None or self._plan.id != tool_use_id else self._plan.input.get("plan")
+        return plan if isinstance(plan, str) else None
 
     @property
     def has_open(self) -> bool:
@@ -231,6 +245,8 @@ class RunningTools:
         for block in message.tool_uses:
             if block.id in self._uses:  # the message is sent again
                 continue
+            if block.name == _PLAN_TOOL:
+                self._plan = block
             use = _ToolUse(message.parent_tool_use_id, message.uuid, origin)
             self._uses[block.id] = None if message.aborted else use
             if not message.aborted:

@@ -22,7 +22,13 @@ from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_pr
 from pilothouse.driver.tasks import OwnedTask, current_owners
 from pilothouse.driver.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
-from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
+from pilothouse.messages import (
+    LineSkippedMessage,
+    Message,
+    ResultMessage,
+    StreamEvent,
+    SystemMessage,
+)
 from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ flag; long values and possible secrets never reach the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -39,6 +39,11 @@ from pilothouse.options.values import OptionValues
 SKILL_SETTING_SOURCES = ["user", "project"]
 """Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
 ENTRYPOINT = "sdk-pilothouse"
+OWN_VARIABLES: Final = {
+    "CLAUDE_CODE_ENTRYPOINT": ENTRYPOINT,
+    "CLAUDE_CODE_STARTUP_FAILURE_RESULTS": "1",  # the CLI says why it does not start in a result, not only on stderr
+}
+"""Variables that every child gets."""
 COMMON_ARGS = ("--output-format", "stream-json", "--verbose")
 STDIN_ARGS = ("--print", "--input-format", "stream-json")
 
@@ -226,17 +231,26 @@ def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> Child
     return _make_child_env(options, environ, _env_changes(options.as_dict()))
 
 
+def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[str, str]:
+    """Return the variables that a child inherits; `which` is the option `inherit_env`."""
+    if isinstance(which, bool):
+        return environ if which else {}
+    names = {name for name in which if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in which if name.endswith("*"))
+    return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+
+
 def _make_child_env(
     options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> ChildEnvironment:
-    env = ChildEnvironment(environ if options.inherit_env else {})
+    env = ChildEnvironment(inherit(environ, options.inherit_env))
     for name in _NOT_INHERITED:
         env.pop(name, None)
     if options.isolation is not None:
         from pilothouse.options.isolation import inherit_variables  # few children are isolated
 
         env = ChildEnvironment(inherit_variables(env))
-    env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
+    env.update(OWN_VARIABLES)
     for name, value in changes.items():
         if value is None:
             env.pop(name, None)

@@ -27,9 +27,9 @@ class OptionSetters:
     __slots__ = ()
 
 
-def _make_property(name: str) -> property:
+def _make_property(name: str, default: Any) -> property:
     def read(options: Any) -> Any:
-        value = options.__dict__.get(name)
+        value = options.__dict__.get(name, default)
         return value if value is None else copy_value(value)
 
     return property(read)
@@ -47,5 +47,9 @@ def _make_setter(option: Option) -> Callable[[Any, Any], Any]:
 
 # Most options are plain attributes, because a query reads thirty of them; containers are copied when they are read.
 for _name, _option in TABLE.items():
-    setattr(OptionAttributes, _name, _option.default if _option.value_type.is_plain else _make_property(_name))
+    setattr(
+        OptionAttributes,
+        _name,
+        _option.default if _option.value_type.is_plain else _make_property(_name, _option.default),
+    )
     setattr(OptionSetters, _name, hide_arguments(_make_setter(_option)))

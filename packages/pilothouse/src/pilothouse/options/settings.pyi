@@ -69,6 +69,12 @@ class Settings(TypedDict, total=False):
     task_budget: int | Mapping[str, int] | None
     """Token budget of the whole task; the API shows the model the remaining tokens."""
 
+    advisor: str | None
+    """A second model, which the model may ask for advice; where the API offers it."""
+
+    autocompact: Literal['auto'] | int | None
+    """Tokens of the window within which the conversation is compacted; 'auto': those of the model."""
+
     betas: Sequence[str] | None
     """Beta features of the API, such as 'context-1m-2025-08-07'."""
 
@@ -111,6 +117,9 @@ class Settings(TypedDict, total=False):
 
     disable_slash_commands: bool | None
     """No skills and no commands at all."""
+
+    files: Sequence[str] | None
+    """Files of the Files API to download at the start, each as 'file_id:path'; in cloud sessions only."""
 
     agent: str | None
     """Name of the agent that leads the conversation."""
@@ -317,6 +326,10 @@ class Settings(TypedDict, total=False):
     project_config_root: StrPath | None
     """The checkout whose project settings apply, if `cwd` is a worktree of it."""
 
+    worktree: bool | str | None
+    """Work in a new git worktree of the repository, below `.claude/worktrees`: True, or its name. It stays when the
+    child has ended."""
+
     cli: StrPath | None
     """The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."""
 
@@ -326,8 +339,9 @@ class Settings(TypedDict, total=False):
     env: Mapping[str, str | None] | None
     """Environment variables to set for the child; None removes one."""
 
-    inherit_env: bool | None
-    """Start from the environment of this process."""
+    inherit_env: bool | Sequence[str] | None
+    """Start from the environment of this process: True, False, or only from these variables, by name or by prefix, such
+    as ['PATH', 'HOME', 'AWS_*']."""
 
     isolation: Literal['strict'] | None
     """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
@@ -413,6 +427,12 @@ class OptionAttributes:
     task_budget: int | None
     """Token budget of the whole task; the API shows the model the remaining tokens."""
 
+    advisor: str | None
+    """A second model, which the model may ask for advice; where the API offers it."""
+
+    autocompact: Literal['auto'] | int | None
+    """Tokens of the window within which the conversation is compacted; 'auto': those of the model."""
+
     betas: list[str] | None
     """Beta features of the API, such as 'context-1m-2025-08-07'."""
 
@@ -455,6 +475,9 @@ class OptionAttributes:
 
     disable_slash_commands: bool
     """No skills and no commands at all."""
+
+    files: list[str] | None
+    """Files of the Files API to download at the start, each as 'file_id:path'; in cloud sessions only."""
 
     agent: str | None
     """Name of the agent that leads the conversation."""
@@ -661,6 +684,10 @@ class OptionAttributes:
     project_config_root: str | None
     """The checkout whose project settings apply, if `cwd` is a worktree of it."""
 
+    worktree: bool | str
+    """Work in a new git worktree of the repository, below `.claude/worktrees`: True, or its name. It stays when the
+    child has ended."""
+
     cli: str
     """The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."""
 
@@ -670,8 +697,9 @@ class OptionAttributes:
     env: dict[str, str | None] | None
     """Environment variables to set for the child; None removes one."""
 
-    inherit_env: bool
-    """Start from the environment of this process."""
+    inherit_env: bool | list[str]
+    """Start from the environment of this process: True, False, or only from these variables, by name or by prefix, such
+    as ['PATH', 'HOME', 'AWS_*']."""
 
     isolation: str | None
     """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from
@@ -757,6 +785,12 @@ class OptionSetters:
     def task_budget(self, value: int | Mapping[str, int] | None) -> Self:
         """Token budget of the whole task; the API shows the model the remaining tokens."""
 
+    def advisor(self, value: str | None) -> Self:
+        """A second model, which the model may ask for advice; where the API offers it."""
+
+    def autocompact(self, value: Literal['auto'] | int | None) -> Self:
+        """Tokens of the window within which the conversation is compacted; 'auto': those of the model."""
+
     def betas(self, value: Sequence[str] | None) -> Self:
         """Beta features of the API, such as 'context-1m-2025-08-07'."""
 
@@ -800,6 +834,9 @@ class OptionSetters:
 
     def disable_slash_commands(self, value: bool | None) -> Self:
         """No skills and no commands at all."""
+
+    def files(self, value: Sequence[str] | None) -> Self:
+        """Files of the Files API to download at the start, each as 'file_id:path'; in cloud sessions only."""
 
     def agent(self, value: str | None) -> Self:
         """Name of the agent that leads the conversation."""
@@ -1007,6 +1044,10 @@ class OptionSetters:
     def project_config_root(self, value: StrPath | None) -> Self:
         """The checkout whose project settings apply, if `cwd` is a worktree of it."""
 
+    def worktree(self, value: bool | str | None) -> Self:
+        """Work in a new git worktree of the repository, below `.claude/worktrees`: True, or its name. It stays when the
+        child has ended."""
+
     def cli(self, value: StrPath | None) -> Self:
         """The `claude` to run: 'auto', 'bundled' (the managed copy), 'global' (PATH), or a path."""
 
@@ -1016,8 +1057,9 @@ class OptionSetters:
     def env(self, value: Mapping[str, str | None] | None) -> Self:
         """Environment variables to set for the child; None removes one."""
 
-    def inherit_env(self, value: bool | None) -> Self:
-        """Start from the environment of this process."""
+    def inherit_env(self, value: bool | Sequence[str] | None) -> Self:
+        """Start from the environment of this process: True, False, or only from these variables, by name or by prefix,
+        such as ['PATH', 'HOME', 'AWS_*']."""
 
     def isolation(self, value: Literal['strict'] | None) -> Self:
         """'strict': a temporary HOME and configuration for the child, no settings files, MCP servers only from

@@ -446,6 +446,13 @@ WAIT = ValueType("True, False, or a number of seconds greater than 0",
     "bool | float")
 DEBUG = ValueType("True, False, or the categories to log", _read_if(lambda v: isinstance(v, bool) or is_name(v)),
     word_or(_find_bool, str), "true|A,B", "bool | str")
+SWITCH_OR_NAME = ValueType("True, False, or a name", DEBUG.read, word_or(_find_bool, str), "true|NAME", "bool | str")
+WINDOW = ValueType("'auto', or a number of tokens of at least 100000",
+    _read_if(lambda v: v == "auto" or (_is_int(v) and v >= 100_000)),
+    lambda text: text if text == "auto" else parse_count(text), "auto|N", "Literal['auto'] | int")
+INHERIT = ValueType("True, False, or a list of names and prefixes such as 'AWS_*'",
+    lambda v: v if isinstance(v, bool) else read_texts(v), word_or(_find_bool, parse_list), "true|A,B",
+    "bool | Sequence[str]", "bool | list[str]")
 USER = ValueType("the name of a user, or a number", _read_if(lambda v: is_name(v) or (_is_int(v) and v >= 0)),
     lambda text: int(text) if text.isdecimal() and text.isascii() else text, "NAME", "str | int")
 NAMES = ValueType("a list of text", read_texts, parse_list, "A,B", "Sequence[str]", "list[str]")

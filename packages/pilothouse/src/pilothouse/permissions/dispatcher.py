@@ -161,6 +161,7 @@ class PermissionDispatcher:
     Attributes:
         session: the value of `request.session`; its owner may set it.
         report: is told of each request and decision; its owner may set it.
+        complete: adds to a request what its run knows; its owner may set it.
 
     Raises:
         UsageError: a function does not take these arguments.
@@ -189,6 +190,7 @@ class PermissionDispatcher:
             self._routes[PLAN_TOOL] = partial(self._ask_plan, ask), "on_plan"
         self.session: Any = None
         self.report: Report | None = None
+        self.complete: Callable[[PermissionRequest], PermissionRequest] = _unchanged
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one request; raises nothing but cancellation.
@@ -206,7 +208,7 @@ class PermissionDispatcher:
         )
 
     async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
-        request = read_request(body, self.session)
+        request = self.complete(read_request(body, self.session))
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm) and self._park is not None:
@@ -247,6 +249,10 @@ class PermissionDispatcher:
         if isinstance(decision, Confirm):
             raise InvalidAnswerError("confirm returned Confirm, but must decide")
         return decision
+
+
+def _unchanged(request: PermissionRequest) -> PermissionRequest:
+    return request
 
 
 def _describe(body: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Literal, Self, TypeVar, cast, get_args
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import short_repr
-from pilothouse.messages.core import PermissionMode
+from pilothouse.messages.core import PermissionMode, TaskStartedMessage
 from pilothouse.messages.decoder import convert_fields
 from pilothouse.options.permission_rules import MCP_PREFIX, PermissionBehavior, PermissionRule, normalize_mcp_rule
 from pilothouse.protocol import encode_line
@@ -209,6 +209,9 @@ _WIRE_NAMES: Final = {
     "reason_type": "decision_reason_type",
     "suppress_always_allow": "suppress_always_allow_rule",
     # The CLI never sends these keys.
+    "agent_type": "<type of the agent>",
+    "agent_description": "<task of the agent>",
+    "proposed_plan": "<plan of the model>",
     "mcp_server": "<name of the server>",
     "session": "<session>",
     "raw": "<request>",
@@ -237,6 +240,9 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
         reason: why the CLI asks; may hold terminal escapes.
         reason_type: the kind of reason: "rule", "mode", "hook", "workingDir", "safetyCheck", "classifier", …
         agent_id: the sub-agent that makes the call; None: the main one.
+        agent_type: its type, such as "Explore", as the CLI reported when it started.
+        agent_description: its task in a few words, which a model wrote. May hold terminal escapes.
+        proposed_plan: of a plan, what the model wrote in its call, which the CLI does not pass on.
         title: a complete question for a person; `prompt` makes one if there is none.
         display_name: the name of the tool to show.
         description: one line about the call to show; the model writes that of a command. May hold terminal escapes.
@@ -255,6 +261,9 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
     reason: str | None = None
     reason_type: str | None = None
     agent_id: str | None = None
+    agent_type: str | None = None
+    agent_description: str | None = None
+    proposed_plan: str | None = None
     title: str | None = None
     display_name: str | None = None
     description: str | None = None
@@ -353,8 +362,9 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     """A plan for which the model wants approval, to leave plan mode.
 
     Attributes:
-        plan: the plan, as Markdown; "" if the model wrote none.
-        path: the file that holds it.
+        plan: the plan, as Markdown: that of the file, which the model reads again after the approval; else the one that
+            the model wrote in its call, which the CLI (2.1.332) passes to nobody; "" if it wrote none.
+        path: the file that holds it; None: there is none.
         request: the permission request that holds it.
     """
 
@@ -395,6 +405,33 @@ def _read_field_by_field(body: Mapping[str, Any]) -> PermissionRequest:
     return PermissionRequest(**read)
 
 
+class AskingRun(Protocol):
+    """The run of the CLI that asks: what it knows besides the requests, and whom to tell of them."""
+
+    def report_permission(self, subtype: str, fields: dict[str, Any], /) -> None:
+        """Take a note about a request, or its decision."""
+        ...
+
+    def find_agent(self, agent_id: str, /) -> TaskStartedMessage | None:
+        """Return what the CLI reported when this sub-agent started."""
+        ...
+
+    def find_plan(self, tool_use_id: str, /) -> str | None:
+        """Return the plan in the input of this call of the model."""
+        ...
+
+
+def complete_request(request: PermissionRequest, run: AskingRun) -> PermissionRequest:
+    """Add what the CLI has said elsewhere: who the sub-agent is, and the plan in the model's call."""
+    if request.tool_name == PLAN_TOOL:
+        set_field(request, "proposed_plan", run.find_plan(request.tool_use_id))
+    agent = None if request.agent_id is None else run.find_agent(request.agent_id)
+    if agent is not None:
+        set_field(request, "agent_type", agent.subagent_type)
+        set_field(request, "agent_description", agent.description)
+    return request
+
+
 def read_questions(request: PermissionRequest) -> QuestionRequest:
     """Read the questions in a request.
 
@@ -408,7 +445,7 @@ def read_questions(request: PermissionRequest) -> QuestionRequest:
 def read_plan(request: PermissionRequest) -> PlanRequest:
     """Read the plan in a request."""
     plan, path = (_as_type(str, request.tool_input.get(key)) for key in ("plan", "planFilePath"))
-    return PlanRequest(plan=plan or "", path=path, request=request)
+    return PlanRequest(plan=plan or request.proposed_plan or "", path=path, request=request)
 
 
 def read_subject(request: PermissionRequest) -> PermissionRequest | QuestionRequest | PlanRequest:

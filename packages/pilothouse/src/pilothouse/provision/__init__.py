@@ -29,6 +29,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
-        "cli_installation": "install_cli managed_versions prune_cli uninstall_cli",
+        "cli_installation": "install_cli is_pinned_cli managed_versions prune_cli uninstall_cli",
     },
 )

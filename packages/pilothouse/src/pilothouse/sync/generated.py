@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -104,9 +105,62 @@ class McpControls(GroupWrapper[controls.McpControls]):
         """Replace the servers that were set before with these, by name; in the wire form of their configuration."""
         return self._call(partial(self._inner.set_servers, servers))
 
-    def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpCallResult:
-        """Call a tool directly; `tool` is its full name, such as "mcp__weather__now"."""
-        return self._call(partial(self._inner.call, tool, arguments))
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        check_permissions: bool = False,
+        soft_error_result: bool = False,
+        result_not_for_model: bool = False,
+        input_files: Mapping[str, str] | None = None,
+        output_files: Mapping[str, str | tuple[str, str]] | None = None,
+        expires_at: datetime | None = None,
+    ) -> McpCallResult:
+        """Call a tool directly, without the model.
+
+        Tools of this process are not among those that can be called: call the function.
+
+        Args:
+            tool: its full name, such as "mcp__weather__now".
+            arguments: its input. Default {}.
+            timeout: seconds for the tool, from 1 to 600; with `check_permissions` also for hooks and for the answer of
+                `can_use_tool`. Default: as long as `control_timeout`.
+            check_permissions: decide about the call as about one of the model: with permission rules, the permission
+                mode, hooks and `can_use_tool`. Default False: the call is yours, and nothing is asked.
+            soft_error_result: return a failure of the tool as a result with `is_error`. Default False: raise it.
+            result_not_for_model: return the content blocks as the server sent them: no picture is scaled, nothing is
+                cut, and blocks beside structured content stay. Default False: as a model would get them.
+            input_files: files of a cloud session that the tool reads: the path of each by a name, which `arguments`
+                have as the value "{{in:NAME}}".
+            output_files: files of a cloud session that the tool writes, as "{{out:NAME}}": the path by the name, or the
+                path and the etag that the file must still have. Needs `expires_at`.
+            expires_at: the call does not begin after this.
+
+        Raises:
+            McpToolError: the tool has failed; `.result` is what it returned. Of a CLI before 2.1.332 it is a plain
+                `ControlError`, also with `soft_error_result`.
+            ControlError: the call was not permitted ("The tool did not run: …"), there is no such tool or server, or a
+                file could not be read or written; `.code` says which. With `check_permissions` also: the CLI is too
+                old to check.
+            ControlTimeout: the tool took longer than `timeout`.
+            UsageError: `timeout` is not from 1 to 600.
+        """
+        return self._call(
+            partial(
+                self._inner.call,
+                tool,
+                arguments,
+                timeout=timeout,
+                check_permissions=check_permissions,
+                soft_error_result=soft_error_result,
+                result_not_for_model=result_not_for_model,
+                input_files=input_files,
+                output_files=output_files,
+                expires_at=expires_at,
+            )
+        )
 
     def read_resource(self, server: str, uri: str) -> McpResourceContents:
         """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""

@@ -27,6 +27,7 @@ from functools import partial
 
 from pilothouse.errors import CLINotFoundError, ProvisionError
 from pilothouse.options.value_types import FALSE_WORDS
+from pilothouse.provision.pinned_files import PINNED_VERSION
 from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 OLDEST_SUPPORTED = (2, 0, 0)
@@ -56,6 +57,8 @@ def warn_if_old(version: str | None, executable: str | None) -> None:
     elif not version and executable is not None:  # CLIs up to at least 2.0.0 do not send it
         what, verb = executable, "does not report its version, so it may be"
     else:
+        if parsed is not None and executable is not None:
+            _note_if_newer(parsed, version or "")
         return
     if what not in _warned_of:
         _warned_of.add(what)
@@ -64,6 +67,12 @@ def warn_if_old(version: str | None, executable: str | None) -> None:
             " let pilothouse use the tested version: `pilothouse install-cli`.",
             what, verb, OLDEST_SUPPORTED_TEXT,
         )  # fmt: skip
+
+
+def _note_if_newer(parsed: tuple[int, int, int], version: str) -> None:
+    if parsed > (parse_version(PINNED_VERSION) or ()) and version not in _warned_of:
+        _warned_of.add(version)
+        _log.info("Claude Code %s is newer than %s, the newest version that was tested", version, PINNED_VERSION)
 
 
 def list_path_directories(path: str) -> list[str]:
@@ -146,7 +155,7 @@ def _read_variable(name: str, env: Mapping[str, str]) -> str:
 
 def _find_managed(tried: list[str]) -> str | None:
     # Imported here because an explicit path needs no search.
-    from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
+    from pilothouse.provision.pinned_files import managed_cli, managed_cli_path
 
     try:
         path = managed_cli(hashing=True)
@@ -264,7 +273,6 @@ def _install(requested_at: float, check: Callable[[], None]) -> str:
 
 
 def _log_stage(directory: str, stage: str, total: int | None) -> None:
-    from pilothouse.provision.pinned_files import PINNED_VERSION
 
     # A warning, because warnings show even without logging set up: a silent download looks like a hang.
     if stage == "download":
