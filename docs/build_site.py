@@ -64,8 +64,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "Understand": (
         "design.md",
-        "architecture.md",
-        "packages.md",
         "reliability.md",
         "stability.md",
         "speed.md",
@@ -80,9 +78,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         "api",
         "changelog.md",
         "security.md",
-        "contributing.md",
     ),
     "Moving here": ("coming-from.md", "drop-in.md"),
+    "Contribute": ("contributing.md", "architecture.md", "packages.md", "invariants.md", "glossary.md", "decisions"),
 }
 # What a page outside of this directory is called in the site.
 OUTSIDE = {
@@ -238,7 +236,7 @@ def make_nav() -> str:
             pages = [
                 f"{{ {json.dumps(find_title(SOURCE / page))} = {json.dumps(page)} }}" for page in list_pages(place)
             ]
-            heading = {"tutorial": "Tutorial", "api": "API"}.get(place)
+            heading = {"tutorial": "Tutorial", "api": "API", "decisions": "Decisions"}.get(place)
             rows += [f"{{ {heading} = [{', '.join(pages)}] }}"] if heading and pages else pages
         parts.append(f'{{ "{part}" = [{", ".join(rows)}] }}')
     return f"[{', '.join(parts)}]"

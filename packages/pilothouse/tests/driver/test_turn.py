@@ -165,6 +165,17 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
         assert after.owns_message(names_prompts=True) == after.owns_background
 
 
+def ask_everything(turn: QueryTurn) -> None:
+    for name, asked in vars(QueryTurn).items():
+        if isinstance(asked, property):
+            getattr(turn, name)
+    for yes in (True, False):
+        turn.owns_message(names_prompts=yes)
+        turn.is_running(child_in_turn=yes)
+        for names, woken in product([(), ("a",), ("x",)], [True, False]):
+            turn.owns_result(names, is_woken=woken, names_prompts=yes)
+
+
 def explore(kind: Mapping[str, Any], prompts: str) -> Iterator[tuple[QueryTurn, Step, QueryTurn, bool]]:
     """Every state that can be reached, with each step that is possible there; and whether its end is a new state."""
     first = QueryTurn(prompts, **kind)
@@ -211,6 +222,8 @@ def check_all_states(kind: Mapping[str, Any], prompts: str) -> None:
         try:
             check_rules(before, step, after)
             if is_new:
+                ask_everything(asked := clone(after))
+                assert vars(asked) == vars(after)
                 live_on(end := clone(after))
                 assert end.phase is Phase.ENDED
         except AssertionError as error:
