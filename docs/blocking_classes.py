@@ -22,6 +22,7 @@ CLASSES = {
     "TaskControls": ("client/controls.py", "GroupWrapper[controls.TaskControls]"),
     "SettingsControls": ("client/controls.py", "GroupWrapper[controls.SettingsControls]"),
     "InfoControls": ("client/controls.py", "GroupWrapper[controls.InfoControls]"),
+    "Steering": ("client/steering.py", "SteeringWrapper"),
     "Query": ("client/queries.py", "QueryWrapper[OutputT]"),
     "Session": ("client/sessions.py", "SessionWrapper"),
     "Agent": ("client/agent.py", "AgentWrapper"),
@@ -58,10 +59,16 @@ RESULTS = {
 BODIES = {
     ("Query", "aclose"): "self._close({work})",
     ("Query", "result"): "return self._read_result({work})",
+    ("Query", "steer"): "return Steering(self._call({work}), self._call, self)",
     ("Session", "close"): "self._close({work})",
     ("Session", "fork"): "self._portal.check_process()\nreturn Session({work})",
     ("Session", "queries"): "return self._find_kept({value})",
     ("Session", "query"): ("self._portal.check_process()\nreturn self._keep(Query({value}, on_message, self._portal))"),
+    ("Session", "steer"): (
+        "steering = self._call({work})\n"
+        "return Steering(steering, self._call, self._find_or_keep(steering.query, Query))"
+    ),
+    ("Steering", "query"): "return self._found_query",
     ("", "configure"): "client.configure({arguments})\nreturn default_agent()",
     ("", "default_agent"): "return wrap_default(Agent)",
     ("", "query"): "return default_agent().query({arguments})",
@@ -74,6 +81,8 @@ TEXTS = {
     r"\(await (\w+\.query\([^()]*\))\)": r"\1.result()",
     r"await (\w+\.query\([^()]*\))": r"\1.result()",
     r"await query +#": "query.result()             #",
+    r"await (\w+\.steer\([^()]*\))": r"\1",
+    "with the words: await or read it": "with the words: read it",
     "async with": "with",
     "async for": "for",
     'text, end="", flush=True': 'text, end=""',
@@ -132,6 +141,7 @@ from pilothouse.sync.wrappers import (
     MessageSubscription,
     QueryWrapper,
     SessionWrapper,
+    SteeringWrapper,
     call_on_loop,
     hand_to_caller,
     iterate_in_thread,
@@ -174,7 +184,7 @@ class BlockingModule:
         self._note_names(base, tree, path)
         lines = [*self._decorators(node, tree, path), f"class {name}({base}):"]
         lines.append(self._docstring(node, 4, NOTES.get(name)))
-        if base.startswith(("Group", "Agent")):
+        if base.startswith(("Group", "Agent", "Steering")):
             lines.append("    __slots__ = ()\n")
         methods = [each for each in node.body if isinstance(each, Function) and not each.name.startswith("_")]
         kept = [each for each in methods if (name, each.name) not in LEFT_OUT]

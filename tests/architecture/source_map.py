@@ -44,7 +44,7 @@ ABOUT = {
     "pilothouse_transcripts": "files of the CLI's sessions; session stores",
     "sync": "the same names, blocking",
     "client": "Agent, Query, QueryResult, Session",
-    "driver": "runs a child: requests, timeouts",
+    "engine": "runs a child: requests, timeouts",
     "hooks": "hook requests",
     "permissions": "permission requests",
     "tools": "functions as tools",

@@ -28,9 +28,9 @@ PACKAGES: dict[str, str] = {
         "prompt queries query_plan rate_limits result resume_state retry sessions settings_check "
         "structured_output supervisor tool_bridge"
     ),
-    "driver": (
-        "child_run connection deadline diagnostics extensions failures incoming_requests init_first pending_work "
-        "query_run subscriptions tasks turn"
+    "engine": (
+        "activity buffer channel child deadline diagnostics extensions failures incoming_requests init_first "
+        "pending_work routing run subscriptions tasks turn"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

@@ -163,7 +163,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
             "pilothouse-compat/tests/test_options.py::test_what_cannot_work_is_refused"
         )
     },
-    "pilothouse.driver.incoming_requests": {
+    "pilothouse.engine.incoming_requests": {
         "Unsupported control request": "test_incoming_requests.py::test_an_unknown_request_is_refused_at_once"
     },
     "pilothouse_models.endpoints.anthropic_messages": {

@@ -9,7 +9,7 @@ from markdown_pages import DOCS, prose
 
 from pilothouse import events
 from pilothouse.client import retry
-from pilothouse.driver import activity, child_run, failures, query_run
+from pilothouse.engine import activity, child, failures, run
 from pilothouse.options import TABLE, RetryPolicy
 from pilothouse.options.value_structs import RETRY_REASONS
 
@@ -37,8 +37,8 @@ def test_the_times() -> None:
     assert failures.WARNING_FRACTION == 0.5
     assert "At half of the limit" in PAGE
     assert f"counts as running for {activity.LOST_RESULT_SECONDS / 60:g} more minutes" in PAGE
-    assert f"({child_run.INTERRUPT_RESPONSE_SECONDS:g} s to respond, {child_run.SAVE_SECONDS:g} s to end)" in PAGE
-    assert f"does not stop within {query_run.INTERRUPT_SECONDS:g} s is replaced" in PAGE
+    assert f"({child.INTERRUPT_RESPONSE_SECONDS:g} s to respond, {child.SAVE_SECONDS:g} s to end)" in PAGE
+    assert f"does not stop within {run.INTERRUPT_SECONDS:g} s is replaced" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -370,26 +370,26 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
-    "query_run.INTERRUPT_SECONDS",
+    "run.INTERRUPT_SECONDS",
     "activity.WAKE_SECONDS",
-    "child_run.CLOSE_SECONDS",
-    "child_run.INTERRUPT_SECONDS",
-    "child_run.EXIT_NOTICE_SECONDS",
-    "child_run.SEND_SECONDS",
+    "child.CLOSE_SECONDS",
+    "child.INTERRUPT_SECONDS",
+    "child.EXIT_NOTICE_SECONDS",
+    "child.SEND_SECONDS",
     "activity.WAKE_SECONDS",
-    "query_run.DECISION_SECONDS",
-    "child_run.EXIT_SECONDS",
-    "child_run.INTERRUPT_RESPONSE_SECONDS",
-    "child_run.SAVE_SECONDS",
+    "run.DECISION_SECONDS",
+    "child.EXIT_SECONDS",
+    "child.INTERRUPT_RESPONSE_SECONDS",
+    "child.SAVE_SECONDS",
     "activity.WAKE_SECONDS",
-    "connection.CANCEL_SEND_SECONDS",
+    "channel.CANCEL_SEND_SECONDS",
 )
 
 
 def shorten_waits(set_to: Callable[[Any, str, float], object] = setattr) -> None:
     for place in SHORTENED:
         module, name = place.split(".")
-        set_to(importlib.import_module(f"pilothouse.driver.{module}"), name, SHORT)
+        set_to(importlib.import_module(f"pilothouse.engine.{module}"), name, SHORT)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {

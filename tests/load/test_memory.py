@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from load_measurements import MIB
 
-from pilothouse.driver.buffer import MEMORY_BYTES
+from pilothouse.engine.buffer import MEMORY_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

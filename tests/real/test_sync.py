@@ -51,7 +51,7 @@ def ask(claude: Any) -> Callable[..., ph.Query]:
     def make(prompt: Any = "go", **settings: Any) -> ph.Query:
         settings = {"cwd": claude.cwd, "cli": claude.path, **settings}
         query = ph.query(prompt, env=claude.model.env(max_retries=0), inherit_env=False, **settings)
-        claude.queries.append(query._query)
+        claude.queries.append(query._inner)
         return query
 
     return make

@@ -23,7 +23,7 @@ from pilothouse.client import Session as AsyncSession
 from pilothouse.client import controls as async_controls
 from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
-from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
+from pilothouse.engine.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
 from pilothouse.sync import BLOCKING_NAMES, generated
 from pilothouse.sync.wrappers import MessageIterator, MessageSubscription

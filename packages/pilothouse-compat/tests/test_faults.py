@@ -19,7 +19,7 @@ import anyio
 import pytest
 from process_checks import find_processes
 
-from pilothouse.driver.child_run import CLOSE_SECONDS
+from pilothouse.engine.child import CLOSE_SECONDS
 from pilothouse.options import Invocation
 from pilothouse_compat import claude_agent_sdk as sdk
 from pilothouse_compat.claude_agent_sdk._internal import client, message_parser

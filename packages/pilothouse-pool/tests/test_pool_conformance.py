@@ -40,7 +40,7 @@ class TestColdChild(TransportSuite):
 
 
 class Opened(PooledTransport):
-    """A child that was started ahead, through the handshake that a driver says."""
+    """A child that was started ahead, through the handshake that an engine says."""
 
     _rest = b""
 

@@ -15,7 +15,7 @@ import msgspec
 from anyio import to_thread
 
 from pilothouse.client import QueryResult
-from pilothouse.driver.failures import missing_result_error
+from pilothouse.engine.failures import missing_result_error
 from pilothouse.messages import Message, ResultMessage, encode
 from pilothouse.protocol import Connection
 from pilothouse.support import Redactor, secret_values

@@ -1,7 +1,7 @@
 """Bridges: ways other than MCP to run the model's tool calls in this process.
 
 Owns the calls that run here: the order of hooks, permissions and the tool (the CLI's own order), the permission rules
-for such calls, and the loop that sends results back to the model. Must not know the driver or the client. Start reading
+for such calls, and the loop that sends results back to the model. Must not know the engine or the client. Start reading
 at `ToolExecutor`.
 """
 

@@ -18,7 +18,7 @@ from pilothouse.errors import UsageError
 from pilothouse.options import Options, Settings, normalize_mcp_name
 from pilothouse.options.conflicts import find_conflicts
 from pilothouse.options.permission_facts import OptionRule, PermissionFacts
-from pilothouse.support import hide_arguments
+from pilothouse.tracebacks import hide_arguments
 from pilothouse_policy.outcomes import (
     CALL_DESCRIPTIONS,
     MODE_DESCRIPTIONS,

@@ -17,7 +17,7 @@ from weakref import ref
 import anyio
 from msgspec.structs import replace
 
-from pilothouse.driver import spawn
+from pilothouse.engine import spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import LoopCondition

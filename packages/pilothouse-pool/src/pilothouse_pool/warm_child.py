@@ -57,7 +57,7 @@ MAX_EARLY_BYTES = 1024 * 1024
 """A child whose output exceeds this before a query claims it is ended."""
 HANDSHAKE_SECONDS = 60.0
 WARM_UP_ID: Final = "ph_warm_up"
-"""Differs from the ids of a driver, which may read the response."""
+"""Differs from the ids of an engine, which may read the response."""
 WARM_UP_LINE: Final = request_line(WARM_UP_ID, "get_context_usage", {"detail": "summary"})
 """Lets the CLI build its system prompt and the schemas of its tools, which would delay the first answer by 50 ms.
 
@@ -146,7 +146,7 @@ class WarmChild:
 
     Attributes:
         transport: the transport.
-        initialize_line: the bytes of the initialize request that was sent, if any; a driver sends the same.
+        initialize_line: the bytes of the initialize request that was sent, if any; an engine sends the same.
         early_output: its output since then.
         session_id: that it was started with, if any.
         failure: why it cannot be used.
@@ -233,7 +233,7 @@ class WarmChild:
             return
         _, line = self._connection.request(CLAIM, make_claim(invocation))
         claim = await self._request(CLAIM, line)
-        # The first response describes the directory in which it waited. What is said meanwhile stays for the driver.
+        # The first response describes the directory in which it waited. What is said meanwhile stays for the engine.
         first = {"subtype": "success", "request_id": self._request_id, "response": claim.get("initialize")}
         *lines, rest = bytes(self.early_output).split(b"\n")
         mark = "control_response"

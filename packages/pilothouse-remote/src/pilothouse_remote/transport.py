@@ -1,6 +1,6 @@
 """A session that runs on a host, reached over a WebSocket that may break at any time.
 
-Owns the stream that the driver sees, and which parts of an invocation are sent. `connection` keeps the
+Owns the stream that the engine sees, and which parts of an invocation are sent. `connection` keeps the
 connection up. Must not know what the bytes mean, except where lines begin, in case another client takes over.
 """
 

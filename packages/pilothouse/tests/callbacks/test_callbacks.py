@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from pilothouse.callbacks import MAX_THREADS, UserCallback

@@ -18,7 +18,7 @@ from places import TRANSCRIPTS
 import pilothouse as ph
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, CostTracker
-from pilothouse.driver import QueryRun
+from pilothouse.engine import QueryRun
 from pilothouse.events import BudgetReached
 from pilothouse.messages import Message, ModelUsage, decode
 from pilothouse.options import Options

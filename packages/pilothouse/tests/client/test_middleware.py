@@ -15,7 +15,7 @@ import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
 from pilothouse.client.middleware import ReadEvents
 from pilothouse.client.prompt import make_prompt
-from pilothouse.driver import Prompts, QueryRun
+from pilothouse.engine import Prompts, QueryRun
 from pilothouse.events import QueryEvent
 from pilothouse.messages import Message, ResultMessage
 from pilothouse_testing import FakeCLI, frames

@@ -15,7 +15,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.driver import child_run
+from pilothouse.engine import child
 from pilothouse.errors import ConfigError
 from pilothouse_testing import FakeCLI, as_default, frames, mock_transport
 
@@ -463,7 +463,7 @@ def test_a_misspelt_variable_is_reported_once(
 async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)  # this child never ends its turn
+    monkeypatch.setattr(child, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     ph.configure(file=write(project / "pilothouse.toml", "timeout = 0.3"))
     with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
         with pytest.raises(ph.QueryTimeout):

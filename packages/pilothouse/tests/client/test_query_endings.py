@@ -11,7 +11,7 @@ import pytest
 from fake_cli_processes import ended
 
 import pilothouse as ph
-from pilothouse.driver import child_run
+from pilothouse.engine import child
 from pilothouse.messages import LineSkippedMessage
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import FakeCLI, frames
@@ -43,7 +43,7 @@ async def test_an_interrupt_before_the_start_starts_nothing(fake: FakeCLI) -> No
 async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.driver.query_run.INTERRUPT_SECONDS", 0.5)
+    monkeypatch.setattr("pilothouse.engine.run.INTERRUPT_SECONDS", 0.5)
     big = frames.assistant("x" * 100_000)
     fake.expect("user").emit(frames.init()).repeat(200, big)  # far more than the inbox holds
     fake.expect("control_request", "interrupt").reply({}).hang()
@@ -59,7 +59,7 @@ async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
 
 @pytest.mark.requirement("L29", "L30", "E10", "G46")
 async def test_timeout(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)  # this child never ends its turn
+    monkeypatch.setattr(child, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     fake.expect("user").emit(frames.init()).hang()
     with pytest.raises(ph.QueryTimeout, match="option timeout") as caught:
         await ph.query("go", cli=fake.path, timeout=1.5)
@@ -191,7 +191,7 @@ async def test_a_shell_script_can_stand_in_for_the_cli() -> None:
 
 
 async def test_a_child_that_stays_after_its_answer_is_ended(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.child_run.EXIT_SECONDS", 0.3)
+    monkeypatch.setattr("pilothouse.engine.child.EXIT_SECONDS", 0.3)
     fake.text("Hello").hang()
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
     await ended(fake)

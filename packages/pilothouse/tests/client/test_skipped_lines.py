@@ -77,7 +77,7 @@ def test_many_of_one_kind_are_one_message_for_each_read(fake: FakeCLI) -> None:
 async def test_other_tasks_run_while_a_child_prints_much_that_is_no_message(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.driver.connection.PIECE_BYTES", 100)
+    monkeypatch.setattr("pilothouse.engine.channel.PIECE_BYTES", 100)
     flood = line * (20_000 // len(line))
     turns: list[int] = []
 

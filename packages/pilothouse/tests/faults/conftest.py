@@ -15,13 +15,13 @@ SHORT = 0.5  # seconds; in place of those that are given to a peer that does not
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        "query_run.INTERRUPT_SECONDS",
-        "child_run.CLOSE_SECONDS",
-        "child_run.INTERRUPT_SECONDS",
-        "child_run.SEND_SECONDS",
-        "child_run.EXIT_SECONDS",
+        "run.INTERRUPT_SECONDS",
+        "child.CLOSE_SECONDS",
+        "child.INTERRUPT_SECONDS",
+        "child.SEND_SECONDS",
+        "child.EXIT_SECONDS",
     ):
-        monkeypatch.setattr(f"pilothouse.driver.{name}", SHORT)
+        monkeypatch.setattr(f"pilothouse.engine.{name}", SHORT)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Cancelled at the n-th wait of the caller, and at the n-th pass of the event loop, for every n: nothing is left.
 
 `session/test_cancellation.py` proves beside that a session answers its next queries rightly wherever
-the cut was, `driver/test_run_cancellation.py` that descriptors are closed, and
+the cut was, `engine/test_run_cancellation.py` that descriptors are closed, and
 `transports/test_child_lifecycle.py` the same at every wait of a transport.
 """
 

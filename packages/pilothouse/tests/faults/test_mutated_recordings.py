@@ -178,20 +178,20 @@ async def play(seed: int) -> str:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.client.agent._default", ph.Agent())
     for name in (
-        "query_run.INTERRUPT_SECONDS",
-        "child_run.CLOSE_SECONDS",
-        "child_run.INTERRUPT_SECONDS",
-        "child_run.EXIT_NOTICE_SECONDS",
-        "child_run.SEND_SECONDS",
-        "query_run.DECISION_SECONDS",
-        "child_run.EXIT_SECONDS",
-        "child_run.INTERRUPT_RESPONSE_SECONDS",
-        "child_run.SAVE_SECONDS",
+        "run.INTERRUPT_SECONDS",
+        "child.CLOSE_SECONDS",
+        "child.INTERRUPT_SECONDS",
+        "child.EXIT_NOTICE_SECONDS",
+        "child.SEND_SECONDS",
+        "run.DECISION_SECONDS",
+        "child.EXIT_SECONDS",
+        "child.INTERRUPT_RESPONSE_SECONDS",
+        "child.SAVE_SECONDS",
         "activity.WAKE_SECONDS",
-        "child_run.FOREIGN_TURN_SECONDS",
-        "connection.CANCEL_SEND_SECONDS",
+        "child.FOREIGN_TURN_SECONDS",
+        "channel.CANCEL_SEND_SECONDS",
     ):
-        monkeypatch.setattr(f"pilothouse.driver.{name}", 0.05)
+        monkeypatch.setattr(f"pilothouse.engine.{name}", 0.05)
 
 
 @pytest.mark.sample(1)

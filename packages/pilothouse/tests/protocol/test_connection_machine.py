@@ -1,4 +1,4 @@
-"""A state machine plays peer and driver against a connection, with the wire cut anywhere between them."""
+"""A state machine plays peer and engine against a connection, with the wire cut anywhere between them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Wire(RuleBasedStateMachine):
     def peer_mumbles(self, line: bytes) -> None:
         self.write(line, lambda: self.expected_events.append(NonJsonLine(line)))
 
-    # -- the driver acts -------------------------------------------------------------------------------------------
+    # -- the engine acts -------------------------------------------------------------------------------------------
 
     def can_send(self) -> bool:
         return self.connection.can_send

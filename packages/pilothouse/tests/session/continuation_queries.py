@@ -15,7 +15,7 @@ from pilothouse.client.middleware import Middleware
 from pilothouse.client.prompt import make_prompt
 from pilothouse.client.queries import Query
 from pilothouse.client.sessions import Session
-from pilothouse.driver import NextPrompt, PromptMessage
+from pilothouse.engine import NextPrompt, PromptMessage
 from pilothouse.messages import Message, ResultMessage, from_dict
 
 Answer = Callable[[ResultMessage], Awaitable[NextPrompt]]

@@ -10,7 +10,7 @@ import pytest
 from session_cli import Cli, Say, talking
 
 import pilothouse as ph
-from pilothouse.driver.pending_work import BackgroundAttribution
+from pilothouse.engine.pending_work import BackgroundAttribution
 from pilothouse.messages import TaskNotificationMessage, from_dict
 from pilothouse_testing import frames
 

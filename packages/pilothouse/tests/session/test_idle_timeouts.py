@@ -11,7 +11,7 @@ from failing_api import DEADLINE, Api, asking, notes
 from session_cli import STOPPED, Cli, Say, hang, talking
 
 import pilothouse as ph
-from pilothouse.driver import child_run
+from pilothouse.engine import child
 from pilothouse.messages import Message
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
@@ -143,7 +143,7 @@ async def test_a_session_whose_child_never_answers_fails_in_that_time() -> None:
 async def test_a_child_that_does_not_even_heed_the_interrupt_is_ended_in_time(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_run, "INTERRUPT_RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr(child, "INTERRUPT_RESPONSE_SECONDS", 0.1)
     api = Api()
     api.acts["one"] = hang
     api.silent.add("interrupt")
@@ -156,7 +156,7 @@ async def test_a_child_that_does_not_even_heed_the_interrupt_is_ended_in_time(
 
 
 async def test_one_that_heeds_it_and_does_not_end_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_run, "SAVE_SECONDS", 0.1)
+    monkeypatch.setattr(child, "SAVE_SECONDS", 0.1)
 
     async def stubborn(peer: MemoryPeer) -> None:
         while (frame := await peer.read_frame()) is not None:
@@ -207,7 +207,7 @@ async def test_the_two_limits_are_independent(kind: str) -> None:
 
 
 async def test_a_session_whose_child_is_stuck_goes_on_with_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.child_run.INTERRUPT_SECONDS", 0.1)
+    monkeypatch.setattr("pilothouse.engine.child.INTERRUPT_SECONDS", 0.1)
     api = Api()
     api.acts["stuck"] = hang
     async with asking(api, "session") as it:

@@ -194,7 +194,7 @@ async def test_a_session_that_is_dropped_ends_its_child(cli: Cli) -> None:
 
 async def test_a_peer_that_ignores_everything_is_ended(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("INTERRUPT_SECONDS", "CLOSE_SECONDS"):
-        monkeypatch.setattr(f"pilothouse.driver.child_run.{name}", 0.05)
+        monkeypatch.setattr(f"pilothouse.engine.child.{name}", 0.05)
     cli.acts["slow"] = hang
     cli.silent.add("interrupt")
     async with talking(cli) as session:
@@ -208,7 +208,7 @@ async def test_a_peer_that_ignores_everything_is_ended(cli: Cli, monkeypatch: py
 
 
 async def test_a_peer_that_does_not_read_is_given_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.child_run.SEND_SECONDS", 0.05)
+    monkeypatch.setattr("pilothouse.engine.child.SEND_SECONDS", 0.05)
     blocked = anyio.Event()
 
     async def deaf(peer: MemoryPeer) -> None:

@@ -11,7 +11,7 @@ from failing_api import DEADLINE, Api, asking
 from session_cli import Cli, Say, hang
 
 import pilothouse as ph
-from pilothouse.driver import activity
+from pilothouse.engine import activity
 from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]

@@ -104,7 +104,7 @@ async def test_a_server_with_an_invalid_entry_is_logged(cli: Cli, kind: str, war
 async def test_a_cli_that_gives_no_reason_is_no_reason_for_silence(
     cli: Cli, kind: str, warned: Any, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.driver.diagnostics.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("pilothouse.engine.diagnostics.ANSWER_SECONDS", 0.05)
     cli.acts["go"] = starting("shop failed dynamic")
     cli.answers["mcp_status"] = "not today"
     if refusal == "silent":

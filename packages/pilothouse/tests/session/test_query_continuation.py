@@ -13,7 +13,7 @@ from session_cli import Cli, Say
 
 import pilothouse as ph
 from pilothouse.client.queries import Query
-from pilothouse.driver import NextPrompt
+from pilothouse.engine import NextPrompt
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, StreamEvent
 from pilothouse_testing import frames
 

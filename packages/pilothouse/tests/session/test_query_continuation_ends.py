@@ -14,7 +14,7 @@ from session_cli import TASK_ENDED, Cli, Say, hang, start_task
 
 import pilothouse as ph
 from pilothouse.client.queries import Query
-from pilothouse.driver import NextPrompt
+from pilothouse.engine import NextPrompt
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import frames
@@ -135,7 +135,7 @@ async def test_closing_the_query_waits_until_it_has_cleaned_up(cli: Cli, kind: s
 
 @pytest.mark.requirement("G11", "E35")
 async def test_an_endless_continuation_blocks_no_query(cli: Cli, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.extensions.CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr("pilothouse.engine.extensions.CANCEL_SECONDS", 0.05)
     enough, over = anyio.Event(), anyio.Event()
 
     async def deaf(_: ResultMessage) -> NextPrompt:

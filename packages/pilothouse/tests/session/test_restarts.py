@@ -87,7 +87,7 @@ def late_news(cli: Cli) -> MemoryTransport:
 @pytest.mark.requirement("E69")
 @pytest.mark.parametrize("restart", ["resume", "never"])
 async def test_an_unnoticed_death_costs_no_query(cli: Cli, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.driver.child_run.EXIT_NOTICE_SECONDS", 0.02)
+    monkeypatch.setattr("pilothouse.engine.child.EXIT_NOTICE_SECONDS", 0.02)
     async with ph.Agent(transport=lambda: late_news(cli)).session(restart=restart) as session:
         await session.query("one")
         cli.children[0].end(signal="SIGKILL")

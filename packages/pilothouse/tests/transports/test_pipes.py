@@ -343,8 +343,8 @@ def test_a_cancelled_wait_loses_nothing_that_came_meanwhile(pipe: tuple[int, int
             await asyncio.sleep(0.001)  # it waits
             os.write(pipe[1], b"%d;" % number)
             asyncio.get_running_loop().call_later(0, task.cancel)
-            got = await asyncio.gather(task, return_exceptions=True)
-            if got != [b"%d;" % number]:
+            (got,) = await asyncio.gather(task, return_exceptions=True)
+            if got != b"%d;" % number:
                 assert await asyncio.wait_for(reader.read(), 5) == b"%d;" % number
         reader.close()
 

@@ -1,6 +1,6 @@
 """What users call: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent.
 
-It turns options into one run of the driver, with handlers and middleware, and knows nothing of bytes or processes.
+It turns options into one run of the engine, with handlers and middleware, and knows nothing of bytes or processes.
 Start at `agent.Agent.query`, then `query_plan.QueryPlan` and `queries.Query`.
 """
 
@@ -25,8 +25,8 @@ from pilothouse.client.retry import retry_reason as retry_reason
 from pilothouse.client.sessions import Session as Session
 from pilothouse.client.structured_output import OutputSchema as OutputSchema
 from pilothouse.client.tool_bridge import ToolBridge as ToolBridge
-from pilothouse.driver import NextPrompt as NextPrompt
-from pilothouse.driver import PromptMessage as PromptMessage
-from pilothouse.driver import Prompts as Prompts
+from pilothouse.engine import NextPrompt as NextPrompt
+from pilothouse.engine import PromptMessage as PromptMessage
+from pilothouse.engine import Prompts as Prompts
 from pilothouse.media import document as document
 from pilothouse.media import image as image

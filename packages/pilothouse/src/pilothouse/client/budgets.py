@@ -21,8 +21,8 @@ from msgspec import Struct
 from pilothouse.client.costs import CostTracker, UsageByModel
 from pilothouse.client.middleware import Middleware, ReadEvents
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import ChildRun, NextPrompt, QueryRun, spawn
-from pilothouse.driver.pending_work import RunningTasks
+from pilothouse.engine import ChildRun, NextPrompt, QueryRun, spawn
+from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.errors import BudgetError, ControlError, OptionsError, PilothouseError, SessionClosedError
 from pilothouse.events import BudgetReached, QueryEvent
 from pilothouse.messages import (

@@ -27,8 +27,8 @@ from pilothouse.client.settings_check import (
     read_errors,
     warn_unknown_keys,
 )
-from pilothouse.driver import HandlerSet, RequestControl
-from pilothouse.driver.diagnostics import name_missing_program
+from pilothouse.engine import HandlerSet, RequestControl
+from pilothouse.engine.diagnostics import name_missing_program
 from pilothouse.errors import ControlError, ControlTimeout, McpToolError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.secrets import mask

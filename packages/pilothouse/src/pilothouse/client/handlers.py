@@ -18,7 +18,7 @@ from pilothouse.client.controls import add_mcp_wait
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.settings_check import add_settings_check
 from pilothouse.client.tool_bridge import ToolBridge, make_bridge
-from pilothouse.driver import HandlerSet, RequestHandler, SendControl
+from pilothouse.engine import HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
 from pilothouse.options import Invocation, Options, render
@@ -138,7 +138,7 @@ class RequestHandlers:
         return bool(self.handlers) or self.bridge is not None
 
     def make_handler_set(self) -> HandlerSet:
-        """Make the form that the driver takes."""
+        """Make the form that the engine takes."""
         serve = self._tools.run_servers if self._tools is not None and self._tools.has_mounted_servers else None
         return HandlerSet(self.handlers, self._on_initialize, self._bind_sender, serve)
 

@@ -11,8 +11,8 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pilothouse.client.prompt import make_prompt
-from pilothouse.driver import NextPrompt, Prompts, QueryRun
-from pilothouse.driver.pending_work import PromptMessage
+from pilothouse.engine import NextPrompt, Prompts, QueryRun
+from pilothouse.engine.pending_work import PromptMessage
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, ResultMessage
 

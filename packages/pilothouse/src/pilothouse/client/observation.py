@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import HandlerSet, QueryRun, RequestHandler, spawn
+from pilothouse.engine import HandlerSet, QueryRun, RequestHandler, spawn
 from pilothouse.errors import Interrupted
 from pilothouse.instrumentation import (
     CallEnd,

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pilothouse.driver import PromptMessage
+from pilothouse.engine import PromptMessage
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import UserMessage, to_dict
 from pilothouse.protocol import user_message

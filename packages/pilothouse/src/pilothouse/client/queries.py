@@ -1,7 +1,7 @@
 """`Query`: one prompt being answered.
 
 A query can be awaited, iterated over, or both; `MessageIterator` is one loop over it. The child belongs to a task of
-the driver, so a query may be started, read, interrupted and closed from any task of the loop.
+the engine, so a query may be started, read, interrupted and closed from any task of the loop.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pilothouse.client.query_plan import MakeRun, QueryPlan
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.driver import QueryRun, call_in_loop, running_loop
-from pilothouse.driver.query_run import RunState
+from pilothouse.engine import QueryRun, call_in_loop, running_loop
+from pilothouse.engine.run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import AssistantMessage, DoneMessage, LineSkippedMessage, Message, ResultMessage
 from pilothouse.messages.decoder import share_equal_values

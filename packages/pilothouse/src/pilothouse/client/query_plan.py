@@ -1,6 +1,6 @@
 """`QueryPlan`: the parts of one query, and how its run is made.
 
-Owns the settings, the prompts, and the list of middlewares. `Query` knows how the answer is read; the driver knows
+Owns the settings, the prompts, and the list of middlewares. `Query` knows how the answer is read; the engine knows
 what happens on the wire.
 """
 
@@ -23,7 +23,7 @@ from pilothouse.client.result import QueryResult, make_result_error
 from pilothouse.client.retry import QueryRetry
 from pilothouse.client.structured_output import OutputSchema, OutputValidator
 from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.driver import ChildRun, Prompts, QueryLimits, QueryRun, spawn
+from pilothouse.engine import ChildRun, Prompts, QueryLimits, QueryRun, spawn
 from pilothouse.errors import AuthenticationError, OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options, render

@@ -21,8 +21,8 @@ from pilothouse.client.middleware import Middleware, append_cause
 from pilothouse.client.prompt import make_prompt
 from pilothouse.client.rate_limits import LimitKind, RateLimitKey, SharedRateLimits, sleep_until_time
 from pilothouse.client.result import make_result_error
-from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryRun
-from pilothouse.driver.failures import make_note
+from pilothouse.engine import NextPrompt, PromptMessage, Prompts, QueryRun
+from pilothouse.engine.failures import make_note
 from pilothouse.errors import (
     ExecutionError,
     OptionsError,
@@ -123,7 +123,7 @@ class QueryRetry(Middleware):
         run.admission = self.wait_admitted
         self._run = run
 
-    # Called by the driver.
+    # Called by the engine.
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
         """Inspect a batch on its way to the consumer."""

@@ -1,7 +1,7 @@
 """`Session`: a conversation with one child, over many queries.
 
 It decides the order of queries, and what a query may change during its turn. The child belongs to a task of the
-driver; `supervisor` starts a new one after a crash.
+engine; `supervisor` starts a new one after a crash.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pilothouse.client.result import OutputT
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
-from pilothouse.driver import Prompts
-from pilothouse.driver.child_run import ChildRun
-from pilothouse.driver.failures import self_wait_error
-from pilothouse.driver.query_run import QueryRun
-from pilothouse.driver.subscriptions import MessageSubscription
-from pilothouse.driver.turn import Phase
+from pilothouse.engine import Prompts
+from pilothouse.engine.child import ChildRun
+from pilothouse.engine.failures import self_wait_error
+from pilothouse.engine.run import QueryRun
+from pilothouse.engine.subscriptions import MessageSubscription
+from pilothouse.engine.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.options import to_options

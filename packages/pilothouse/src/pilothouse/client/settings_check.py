@@ -18,7 +18,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.driver import HandlerSet, RequestControl
+from pilothouse.engine import HandlerSet, RequestControl
 from pilothouse.errors import ControlError, ControlTimeout, SettingsError
 from pilothouse.hooks import HOOK_EVENTS
 from pilothouse.options import Invocation, Options

@@ -8,7 +8,7 @@ from pilothouse.errors import UsageError
 
 if TYPE_CHECKING:
     from pilothouse.client.queries import Query
-    from pilothouse.driver import QueryRun
+    from pilothouse.engine import QueryRun
 
 SteerTime = Literal["next", "now"]
 LateWords = Literal["ask", "return"]
@@ -18,22 +18,23 @@ _CHOICES: Final = {"when": get_args(SteerTime), "if_late": get_args(LateWords)}
 
 
 class Steering:
-    """Words that were given to a query while it works. Made by `Query.steer` and `Session.steer`.
-
-    Attributes:
-        query: the query that the words were given to, or that was made of them; None: neither.
-    """
+    """Words that were given to a query while it works. Made by `Query.steer` and `Session.steer`."""
 
     def __init__(
         self, query: Query[Any] | None, run: QueryRun | None = None, uuid: str = "", before: int | None = None
     ) -> None:
-        self.query = query
+        self._query = query
         self._run = run
         self._uuid = uuid
         self._before = before
 
     def __repr__(self) -> str:
-        return f"<Steering of {self.query!r}>"
+        return f"<Steering of {self._query!r}>"
+
+    @property
+    def query(self) -> Query[Any] | None:
+        """The query that the words were given to, or that was made of them; None: neither."""
+        return self._query
 
     @property
     def was_sent(self) -> bool:
@@ -49,7 +50,7 @@ class Steering:
             they became a query of the session, `query`. "returned": nobody has them.
         """
         if self._run is None or self._before is None:
-            return "returned" if self.query is None or self._run is not None else "query"
+            return "returned" if self._query is None or self._run is not None else "query"
         taken = await self._run.wait_taken(self._uuid)
         if taken is None:
             return "returned"

@@ -17,7 +17,7 @@ import msgspec
 
 from pilothouse.client.middleware import Middleware, ReadEvents, append_cause
 from pilothouse.client.result import closing_message, make_result_error
-from pilothouse.driver import NextPrompt
+from pilothouse.engine import NextPrompt
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
 from pilothouse.events import OutputRejected, QueryEvent
 from pilothouse.json_schema import (

@@ -26,9 +26,9 @@ from pilothouse.client.query_plan import make_limits, make_transport
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
 from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.driver import HandlerSet, call_in_loop, running_loop, spawn
-from pilothouse.driver.child_run import ChildRun
-from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.engine import HandlerSet, call_in_loop, running_loop, spawn
+from pilothouse.engine.child import ChildRun
+from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.errors import (
     CLIExitedError,
     ControlError,

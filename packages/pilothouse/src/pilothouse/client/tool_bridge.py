@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.middleware import Middleware
-from pilothouse.driver import RequestHandler
+from pilothouse.engine import RequestHandler
 from pilothouse.options import Options
 from pilothouse.products import load_product
 from pilothouse.tools import ToolFailure

@@ -1,7 +1,7 @@
 """Hooks: host functions that the CLI calls before, between and after what it does.
 
 Owns the typed events, the outputs, the table of events and the fail-closed rule. Must not know permissions, tools,
-the driver or the client: requests and responses are mappings. Start with `matchers`, then `dispatcher`.
+the engine or the client: requests and responses are mappings. Start with `matchers`, then `dispatcher`.
 """
 
 from pilothouse.hooks.events import HOOK_EVENTS as HOOK_EVENTS

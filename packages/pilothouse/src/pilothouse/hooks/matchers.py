@@ -1,7 +1,7 @@
 """The hooks of a user, checked when they are given: a mistake would be a gate that never closes. And their calls.
 
 Owns `HookMatcher`, the forms in which hooks may be given, and `HookDispatcher`: it finds the hook of a `hook_callback`
-request, calls it within its time limit, and refuses if it fails. Does not know the driver.
+request, calls it within its time limit, and refuses if it fails. Does not know the engine.
 """
 
 from __future__ import annotations

@@ -706,4 +706,4 @@ COMMON_SUBTYPES: dict[str, type[SystemMessage]] = {
         TaskUpdatedMessage,
     )
 }
-"""By subtype: those that the driver handles. Nine of ten recordings hold no others."""
+"""By subtype: those that the engine handles. Nine of ten recordings hold no others."""

@@ -38,7 +38,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, QueryState
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.client.sessions import SessionState
-from pilothouse.client.steering import LateWords, Steering, SteerTime
+from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
 from pilothouse.options import Options, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.permissions.asks import AskView
@@ -49,6 +49,7 @@ from pilothouse.sync.wrappers import (
     MessageSubscription,
     QueryWrapper,
     SessionWrapper,
+    SteeringWrapper,
     call_on_loop,
     hand_to_caller,
     iterate_in_thread,
@@ -305,6 +306,32 @@ class InfoControls(GroupWrapper[controls.InfoControls]):
         return self._call(partial(self._inner.read_file, path, max_bytes=max_bytes))
 
 
+class Steering(SteeringWrapper):
+    """Words that were given to a query while it works. Made by `Query.steer` and `Session.steer`."""
+
+    __slots__ = ()
+
+    @property
+    def query(self) -> Query[Any] | None:
+        """The query that the words were given to, or that was made of them; None: neither."""
+        return self._found_query
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the words were given to a turn."""
+        return self._inner.was_sent
+
+    def outcome(self) -> SteerOutcome:
+        """Wait until Claude Code has said what became of the words.
+
+        Returns:
+            "taken": the turn that ran has them, from its next request to the model on. "next_turn": that turn had
+            ended, or was stopped for them (`when="now"`), and the query went on with them. "query": no turn ran, so
+            they became a query of the session, `query`. "returned": nobody has them.
+        """
+        return self._call(self._inner.outcome)
+
+
 @user_class
 class Query(QueryWrapper[OutputT]):
     """One prompt being answered. Made by `query()` and `Agent.query()`. `Query[Invoice]` has an `Invoice` as output.
@@ -421,9 +448,9 @@ class Query(QueryWrapper[OutputT]):
             with ph.query("Mend the tests") as query:
                 for message in query:
                     if is_in_wrong_folder(message):
-                        await query.steer("Only in tests/unit, please")
+                        query.steer("Only in tests/unit, please")
         """
-        return self._call(partial(self._inner.steer, content, when=when, if_late=if_late))
+        return Steering(self._call(partial(self._inner.steer, content, when=when, if_late=if_late)), self._call, self)
 
     def result(self) -> QueryResult[OutputT]:
         """Read to the end and return the whole answer; the same object every time.
@@ -639,13 +666,14 @@ class Session(SessionWrapper):
             if_late: as for `Query.steer`; "return" also when no turn runs.
 
         Returns:
-            A `Steering`. If no turn ran, its `query` was started with the words: await or read it.
+            A `Steering`. If no turn ran, its `query` was started with the words: read it.
 
         Raises:
             SessionClosedError: the session was closed.
             UsageError: words that cannot be a prompt.
         """
-        return self._call(partial(self._inner.steer, content, when=when, if_late=if_late))
+        steering = self._call(partial(self._inner.steer, content, when=when, if_late=if_late))
+        return Steering(steering, self._call, self._find_or_keep(steering.query, Query))
 
     def messages(self) -> MessageSubscription:
         """Subscribe to every message of the child from now on, across queries.

@@ -35,7 +35,8 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.client.queries import OnMessage
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
+from pilothouse.client.steering import Steering
+from pilothouse.engine.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Options
@@ -247,6 +248,20 @@ async def _await(answer: Awaitable[object]) -> None:
     await answer
 
 
+class SteeringWrapper:
+    """The part of a steering that is not generated."""
+
+    __slots__ = ("_call", "_found_query", "_inner")
+
+    def __init__(self, inner: Steering, call: LoopCaller, query: Any) -> None:
+        self._inner = inner
+        self._call = call
+        self._found_query = query
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
 class MessageIterator(Generic[T]):
     """One loop over a query: its messages, or values made from them. Dropping the iterator leaves the loop.
 
@@ -334,6 +349,11 @@ class SessionWrapper:
     def _keep(self, query: T) -> T:
         self._made[cast("Any", query).id] = query
         return query
+
+    def _find_or_keep(self, query: client.Query[Any] | None, make: Callable[..., T]) -> T | None:
+        if query is None:
+            return None
+        return self._made.get(query.id) or self._keep(make(query, None, self._portal))
 
     def _find_kept(self, queries: list[client.Query[Any]]) -> list[Any]:
         made = dict(self._made)

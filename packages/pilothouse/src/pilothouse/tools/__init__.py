@@ -1,7 +1,7 @@
 """Tools in this process: Python functions that the model calls, and the MCP servers that offer them.
 
 Owns `@tool`, input schemas, the in-process MCP servers and the dispatcher for `mcp_message` requests. Must not know
-the driver, the client, hooks or permissions. Start reading in `tool`.
+the engine, the client, hooks or permissions. Start reading in `tool`.
 """
 
 from pilothouse.tools.calls import ToolContext as ToolContext

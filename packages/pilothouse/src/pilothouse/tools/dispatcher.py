@@ -293,7 +293,7 @@ class McpDispatcher:
             the `mcp` package itself.
 
     Attributes:
-        notify: called with a server name and a message from that server for the CLI; set by the driver. It must not
+        notify: called with a server name and a message from that server for the CLI; set by the engine. It must not
             wait. Until it is set, such messages are dropped.
         on_failure: called with each tool failure that is reported to the model.
         session: the value of `ToolContext.session` for tools.
@@ -357,7 +357,7 @@ class McpDispatcher:
     async def run_servers(self) -> None:
         """Run mounted servers until cancelled, then close them.
 
-        The driver runs this in a task beside the conversation. Returns at once if there are no mounted servers.
+        The engine runs this in a task beside the conversation. Returns at once if there are no mounted servers.
         """
         mounted = [each for each in self._endpoints.values() if isinstance(each, MountedEndpoint)]
         if not mounted:

@@ -126,7 +126,7 @@ class Transport(ABC):
         """Start or connect to the other side. If it raises, nothing is left behind."""
 
     async def serve(self) -> None:  # noqa: B027 - most transports have no such work
-        """Do background work (drain stderr, send heartbeats) until cancelled. The driver runs it once."""
+        """Do background work (drain stderr, send heartbeats) until cancelled. The engine runs it once."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct, field
 
-from pilothouse.driver.failures import make_note
+from pilothouse.engine.failures import make_note
 from pilothouse.messages import (
     AssistantMessage,
     BackgroundTasksChangedMessage,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import anyio
 
-from pilothouse.driver.failures import make_retry_error
+from pilothouse.engine.failures import make_retry_error
 from pilothouse.errors import PilothouseError, QueryTimeout
 from pilothouse.messages import (
     ApiRetryMessage,
@@ -37,7 +37,7 @@ from pilothouse.transports import Transport
 from pilothouse.transports.concurrency import run_blocking
 
 if TYPE_CHECKING:
-    from pilothouse.driver.extensions import RequestControl
+    from pilothouse.engine.extensions import RequestControl
 
 log = logging.getLogger("pilothouse.driver")
 

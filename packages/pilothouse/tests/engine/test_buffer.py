@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver.buffer import STORE_BYTES, MessageBuffer
+from pilothouse.engine.buffer import STORE_BYTES, MessageBuffer
 from pilothouse.messages import AssistantMessage, LineSkippedMessage, Message, from_dict
 from pilothouse_testing import frames
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from pilothouse.driver.buffer import MessageBuffer
-from pilothouse.driver.child_run import INTERRUPT_SECONDS, ChildRun
-from pilothouse.driver.deadline import Deadline
-from pilothouse.driver.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
-from pilothouse.driver.init_first import InitFirst
-from pilothouse.driver.pending_work import PromptMessage, Prompts, find_named_prompts
-from pilothouse.driver.tasks import OwnedTask, current_owners
-from pilothouse.driver.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
+from pilothouse.engine.buffer import MessageBuffer
+from pilothouse.engine.child import INTERRUPT_SECONDS, ChildRun
+from pilothouse.engine.deadline import Deadline
+from pilothouse.engine.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
+from pilothouse.engine.init_first import InitFirst
+from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
+from pilothouse.engine.tasks import OwnedTask, current_owners
+from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
 from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
 from pilothouse.messages import (
     LineSkippedMessage,
@@ -32,7 +32,7 @@ from pilothouse.messages import (
 from pilothouse.transports.concurrency import LoopCondition
 
 if TYPE_CHECKING:
-    from pilothouse.driver.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
+    from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
@@ -653,6 +653,6 @@ class QueryRun(OwnedTask):
 
 
 def _make_runner(middlewares: Sequence[QueryMiddleware]) -> MiddlewareRunner:
-    from pilothouse.driver.extensions import MiddlewareRunner  # most queries are over with their result
+    from pilothouse.engine.extensions import MiddlewareRunner  # most queries are over with their result
 
     return MiddlewareRunner(middlewares)

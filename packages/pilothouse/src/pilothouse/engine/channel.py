@@ -16,8 +16,8 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.driver.failures import oversize_error
-from pilothouse.driver.incoming_requests import IncomingRequests
+from pilothouse.engine.failures import oversize_error
+from pilothouse.engine.incoming_requests import IncomingRequests
 from pilothouse.errors import (
     ControlError,
     ControlTimeout,
@@ -40,7 +40,7 @@ from pilothouse.protocol import (
 from pilothouse.transports import Transport
 
 if TYPE_CHECKING:
-    from pilothouse.driver.extensions import HandlerSet
+    from pilothouse.engine.extensions import HandlerSet
 
 
 log = logging.getLogger("pilothouse.driver")

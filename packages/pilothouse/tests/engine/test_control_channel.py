@@ -11,9 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver.buffer import MessageBuffer
-from pilothouse.driver.connection import ControlChannel
-from pilothouse.driver.extensions import HandlerSet
+from pilothouse.engine.buffer import MessageBuffer
+from pilothouse.engine.channel import ControlChannel
+from pilothouse.engine.extensions import HandlerSet
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Invocation

@@ -14,7 +14,7 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 import pilothouse as ph
-from pilothouse.driver.buffer import MEMORY_BYTES
+from pilothouse.engine.buffer import MEMORY_BYTES
 from pilothouse.messages import AssistantMessage
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse_testing import FakeCLI, frames

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pilothouse.driver.pending_work import BackgroundAttribution, OpenAsks, find_named_prompts, make_ask_note
-from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.engine.pending_work import BackgroundAttribution, OpenAsks, find_named_prompts, make_ask_note
+from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.messages import (
     CommandLifecycleMessage,
     DoneMessage,
@@ -22,7 +22,7 @@ from pilothouse.messages import (
 )
 
 if TYPE_CHECKING:
-    from pilothouse.driver.query_run import QueryRun
+    from pilothouse.engine.run import QueryRun
 
 
 class MessageRouter:

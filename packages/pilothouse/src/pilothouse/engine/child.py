@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
-from pilothouse.driver.activity import ChildActivity
-from pilothouse.driver.connection import ControlChannel, PendingRequest, Received
-from pilothouse.driver.diagnostics import Diagnostics
-from pilothouse.driver.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
-from pilothouse.driver.pending_work import RunningTasks
-from pilothouse.driver.routing import MessageRouter
-from pilothouse.driver.subscriptions import Subscriptions
-from pilothouse.driver.tasks import OwnedTask, spawn
-from pilothouse.driver.turn import Phase
+from pilothouse.engine.activity import ChildActivity
+from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
+from pilothouse.engine.diagnostics import Diagnostics
+from pilothouse.engine.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
+from pilothouse.engine.pending_work import RunningTasks
+from pilothouse.engine.routing import MessageRouter
+from pilothouse.engine.subscriptions import Subscriptions
+from pilothouse.engine.tasks import OwnedTask, spawn
+from pilothouse.engine.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
     ApiRetryMessage,
@@ -40,8 +40,8 @@ from pilothouse.transports import Health, Transport
 from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
-    from pilothouse.driver.extensions import HandlerSet
-    from pilothouse.driver.query_run import QueryRun
+    from pilothouse.engine.extensions import HandlerSet
+    from pilothouse.engine.run import QueryRun
     from pilothouse.options.secrets import Redactor
 
 SEND_SECONDS = 10.0  # until a child that does not read its input is ended

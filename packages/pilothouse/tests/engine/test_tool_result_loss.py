@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from pilothouse.driver import activity
-from pilothouse.driver.child_run import ChildRun
-from pilothouse.driver.connection import Received
-from pilothouse.driver.failures import QueryLimits
-from pilothouse.driver.pending_work import RunningTools
+from pilothouse.engine import activity
+from pilothouse.engine.channel import Received
+from pilothouse.engine.child import ChildRun
+from pilothouse.engine.failures import QueryLimits
+from pilothouse.engine.pending_work import RunningTools
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Invocation
 from pilothouse.protocol import StreamValidator, ValidationReport

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse.driver.turn import (
+from pilothouse.engine.turn import (
     TRANSITIONS,
     ImpossibleEventError,
     InterruptStep,
@@ -38,7 +38,7 @@ class Step:
     Args:
         name: of the method.
         *args: its arguments.
-        when: whether a driver without defects, and any CLI, can get there.
+        when: whether an engine without defects, and any CLI, can get there.
         **options: its keyword arguments.
     """
 
@@ -55,7 +55,7 @@ class Step:
 
     def take(self, turn: QueryTurn) -> None:
         if getattr(turn, self.name)(*self.args, **self.options) is False and self.name == "end_output":
-            turn.fail()  # the driver reports the end of the child as an error
+            turn.fail()  # the engine reports the end of the child as an error
 
 
 def has_child(turn: QueryTurn) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from pilothouse.driver.activity import ChildActivity
-from pilothouse.driver.failures import IdleTimer, QueryLimits
+from pilothouse.engine.activity import ChildActivity
+from pilothouse.engine.failures import IdleTimer, QueryLimits
 from pilothouse.messages import ApiRetryMessage
 
 

@@ -14,8 +14,8 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.driver.incoming_requests import RequestHandler
-from pilothouse.driver.pending_work import PromptMessage
+from pilothouse.engine.incoming_requests import RequestHandler
+from pilothouse.engine.pending_work import PromptMessage
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 

@@ -12,9 +12,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver import make_loop_caller, spawn
-from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
-from pilothouse.driver.pending_work import RunningTasks
+from pilothouse.engine import make_loop_caller, spawn
+from pilothouse.engine.failures import idle_timeout_error, missing_result_error, timeout_error
+from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.transports import ExitInfo

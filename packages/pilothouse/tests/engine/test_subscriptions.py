@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilothouse.driver.buffer import MEMORY_BYTES
-from pilothouse.driver.subscriptions import MessageSubscription, Subscriptions
+from pilothouse.engine.buffer import MEMORY_BYTES
+from pilothouse.engine.subscriptions import MessageSubscription, Subscriptions
 from pilothouse.messages import KeepAliveMessage
 
 pytestmark = pytest.mark.anyio

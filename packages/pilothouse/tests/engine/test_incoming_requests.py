@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver.incoming_requests import IncomingRequests, RequestHandler
+from pilothouse.engine.incoming_requests import IncomingRequests, RequestHandler
 from pilothouse.errors import ControlError
 from pilothouse.protocol import Connection, RequestCancelled, RequestReceived
 from pilothouse_testing import frames

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
-from pilothouse.driver.buffer import MEMORY_BYTES, MessageBuffer
+from pilothouse.engine.buffer import MEMORY_BYTES, MessageBuffer
 from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
 from pilothouse.transports.concurrency import running_loop

@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 
-from pilothouse.driver.connection import SkippedLine
-from pilothouse.driver.pending_work import RunningTasks, RunningTools
+from pilothouse.engine.channel import SkippedLine
+from pilothouse.engine.pending_work import RunningTasks, RunningTools
 from pilothouse.errors import LineDecodeError
 from pilothouse.messages import ApiRetryMessage, Message
 from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine

@@ -1,6 +1,6 @@
 """`QueryTurn`: the life of one query as a state machine. Pure: no I/O, no clock, no tasks; it never waits.
 
-The driver reports every event by calling a method, and then reads what follows from it: *told first, then asked*.
+The engine reports every event by calling a method, and then reads what follows from it: *told first, then asked*.
 Methods that ask change nothing. `format_transitions()` prints the table.
 
 Phases:
@@ -76,7 +76,7 @@ class TurnEvent(Enum):
     """What moves a query from one phase to the next."""
 
     ENTER = "the query has the child"
-    SEND = "the driver begins to write a prompt"
+    SEND = "the engine begins to write a prompt"
     WRITTEN = "the prompt is written"
     BEGIN = "the CLI begins to work on a prompt"
     TAKE_BACK_BEGIN = "it was a turn of the CLI's own, which does name its prompts"
@@ -93,7 +93,7 @@ class TurnEvent(Enum):
 
 
 class InterruptStep(Enum):
-    """What the driver has to do for an interrupt."""
+    """What the engine has to do for an interrupt."""
 
     NOTHING = "no turn runs"
     LEAVE = "nothing was sent: stop the query"
@@ -105,7 +105,7 @@ class InterruptStep(Enum):
 
 
 class ImpossibleEventError(Exception):
-    """An event that cannot happen in this phase: the driver has a defect."""
+    """An event that cannot happen in this phase: the engine has a defect."""
 
 
 _CLOSED: Final = (PromptState.ANSWERED, PromptState.CANCELLED)
@@ -304,7 +304,7 @@ class QueryTurn:
         is_idle = self.has_answer and not self.open and not (self.owns_background and child_in_turn)
         return self.phase is Phase.DECIDING or not is_idle
 
-    # What the driver does.
+    # What the engine does.
 
     def enter(self) -> None:
         """The query has the child, and may send."""
@@ -322,19 +322,19 @@ class QueryTurn:
         self._settle()
 
     def send(self, *uuids: str) -> None:
-        """The driver begins to write these prompts."""
+        """The engine begins to write these prompts."""
         sent = [uuid for uuid in uuids if self.prompts.get(uuid) is PromptState.GIVEN]
         self.prompts.update(dict.fromkeys(sent, PromptState.PENDING))
         if sent and self.phase in (Phase.READY, Phase.SENT):
             self._move(TurnEvent.SEND)
 
     def mark_written(self) -> None:
-        """What the driver began to write is written."""
+        """What the engine began to write is written."""
         if self.phase is Phase.SENDING:
             self._move(TurnEvent.WRITTEN)
 
     def interrupt(self, *, child_in_turn: bool, is_preparing: bool = False) -> InterruptStep:
-        """Stop the turn. Returns what the driver has to do for that.
+        """Stop the turn. Returns what the engine has to do for that.
 
         Args:
             child_in_turn: whether the CLI works on a turn, for a prompt or on its own.
