@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse.transports import Delivery, MemoryPeer, MemoryTransport
 from pilothouse_testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +163,44 @@ async def test_the_argv_form_cannot_be_steered(fake: FakeCLI) -> None:
         await begun(query)
         with pytest.raises(ph.UsageError, match="prompt_via='stdin'"):
             await query.steer("words")
+
+
+async def test_another_child_gets_the_words_too_if_the_first_received_nothing() -> None:
+    class Lossy(MemoryTransport):
+        accepted = acknowledged = 0
+
+        async def send(self, data: bytes) -> None:
+            self.accepted += len(data)
+            await super().send(data)
+
+        def delivery(self) -> Delivery:
+            return Delivery(self.accepted, self.acknowledged)
+
+    async def play(peer: MemoryPeer) -> None:
+        cli = Cli(peer)
+        if len(made) == 1:
+            await cli.request()
+            made[0].acknowledged = made[0].accepted
+            for _ in range(2):
+                await peer.read_frame()
+            peer.end(exit_code=1)
+            return
+        first, words = await cli.prompt(), await cli.prompt()
+        got.extend(prompt["message"]["content"] for prompt in (first, words))
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        await cli.result("both", first, words)
+        while await peer.read_frame():
+            pass
+
+    def make() -> Lossy:
+        made.append(Lossy(play))
+        return made[-1]
+
+    made: list[Lossy] = []
+    got: list[Any] = []
+    with anyio.fail_after(10):
+        async with ph.session(transport=make) as session, session.query("go") as query:
+            await query.steer("words")
+            assert (await query.result()).text == "both"
+    assert got == ["go", "words"]
