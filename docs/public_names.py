@@ -12,6 +12,7 @@ PUBLIC_MODULES = (
     "pilothouse.events",
     "pilothouse.messages",
     "pilothouse.options",
+    "pilothouse.protocol",
     "pilothouse.hooks",
     "pilothouse.permissions",
     "pilothouse.tools",
@@ -46,7 +47,9 @@ def list_names(module: str) -> list[str]:
 def find_names(node: ast.stmt) -> Iterator[str]:
     """The names that a statement exports, as `from … import name as name`, or defines."""
     if isinstance(node, ast.ImportFrom) and node.module != "pilothouse.lazy_exports":
-        yield from (alias.name for alias in node.names if alias.asname == alias.name)
+        yield from (
+            alias.name for alias in node.names if alias.asname == alias.name and alias.name != "make_lazy_exports"
+        )
     elif isinstance(node, ast.If):
         for each in node.body:
             if isinstance(each, ast.ImportFrom):

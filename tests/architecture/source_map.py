@@ -18,7 +18,7 @@ from places import ROOT, module_name, source_files, source_of
 
 PICTURE = ROOT / "docs" / "architecture.svg"
 
-TERMS = {"encoding", "framing", "generated", "recording"}
+TERMS = {"steering", "encoding", "framing", "generated", "recording"}
 """Names of modules that end in -ing or -ed and are terms of the field."""
 
 REQUIREMENT = re.compile(r"\((?:[A-Z]{1,2}\d+[a-z]?(?:, | to | and )?)+\)")
@@ -66,9 +66,14 @@ def modules() -> dict[str, ast.Module]:
     return {module_name(path): ast.parse(path.read_text()) for path in source_files()}
 
 
-def imports(name: str) -> Iterator[str]:
-    """The modules that a module imports: also inside of functions, and for type checkers only."""
+def imports(name: str, *, for_types: bool = True) -> Iterator[str]:
+    """The modules that a module imports, also inside of functions; and, if `for_types`, for type checkers only."""
+    skipped: set[ast.AST] = set()
     for node in ast.walk(modules()[name]):
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped.update(node.body)
+        if node in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules())
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -81,9 +86,13 @@ def imports(name: str) -> Iterator[str]:
 
 
 def circles() -> list[list[str]]:
-    """Groups of modules that import each other. Packages count by their modules, not by their `__init__`."""
+    """Groups of modules that load each other. Packages count by their modules, not by their `__init__`."""
     packages = {name.rpartition(".")[0] for name in modules()}
-    graph = {name: {to for to in imports(name) if to not in packages} for name in modules() if name not in packages}
+    graph = {
+        name: {to for to in imports(name, for_types=False) if to not in packages}
+        for name in modules()
+        if name not in packages
+    }
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

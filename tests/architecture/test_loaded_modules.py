@@ -26,11 +26,11 @@ PACKAGES: dict[str, str] = {
     "client": (
         "agent budgets config_file controls costs custom_tools event_reader handlers middleware observation "
         "prompt queries query_plan rate_limits result resume_state retry sessions settings_check "
-        "structured_output supervisor tool_bridge"
+        "steering structured_output supervisor tool_bridge"
     ),
     "engine": (
         "activity buffer channel child deadline diagnostics extensions failures incoming_requests init_first "
-        "pending_work routing run subscriptions tasks turn"
+        "pending_work router run subscriptions tasks turn"
     ),
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",

@@ -517,6 +517,7 @@ def test_durable_procrastinate(interrupted_triage: Callable[..., None], program_
 @pytest.mark.matrix
 def test_durable_temporal(interrupted_triage: Callable[..., None]) -> None:
     """The activity alone: no package has a server of Temporal."""
+    assert (PROGRAMS / "durable_temporal.py").exists()
     code = """
 import asyncio, durable_temporal
 from temporalio.testing import ActivityEnvironment

@@ -42,6 +42,7 @@ SHARED = {
     for reason, names in {
         "driven by a fleet, on the event loop of that": "AgentRunner Runner WorkspaceRunner",
         "settled and waited for in tasks and in threads": "Ask",
+        "made by a query; a blocking query makes a blocking one": "Steering",
         "a loop over its stream blocks a thread": "AskView Asks",
         "asked by a fleet, on the event loop of that": (
             "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal SqliteJournal Workspace"

@@ -18,7 +18,7 @@ from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
 from pilothouse.engine.pending_work import RunningTasks
-from pilothouse.engine.routing import MessageRouter
+from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.engine.tasks import OwnedTask, spawn
 from pilothouse.engine.turn import Phase

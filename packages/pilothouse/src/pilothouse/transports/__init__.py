@@ -22,13 +22,13 @@ from pilothouse.transports.base import find_facts as find_facts
 from pilothouse.transports.base import missing_methods as missing_methods
 from pilothouse.transports.cli import CliTransport as CliTransport
 from pilothouse.transports.discovery import find_cli as find_cli
-from pilothouse.transports.settings_answer import hide_settings as hide_settings
 from pilothouse.transports.stderr import StderrLog as StderrLog
 
 if TYPE_CHECKING:
     from pilothouse.transports.memory import InProcessTransport as InProcessTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
+    from pilothouse.transports.settings_answer import hide_settings as hide_settings
 
 
 # Loaded lazily: a query needs no transport in memory.
@@ -36,5 +36,6 @@ __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
         "memory": "InProcessTransport MemoryPeer MemoryTransport",
+        "settings_answer": "hide_settings",
     },
 )
