@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from pilothouse.engine.buffer import STORE_BYTES, MessageBuffer
-from pilothouse.messages import AssistantMessage, LineSkippedMessage, Message, from_dict
+from pilothouse.messages import AssistantMessage, KeepAliveMessage, LineSkippedMessage, Message, from_dict
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +111,22 @@ async def test_without_a_disk_messages_stay_in_memory(
     assert texts(await read_all(buffer)) == [str(number) for number in range(5)]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no space left" in caplog.text
+
+
+async def test_a_message_that_cannot_be_stored_stays_in_memory(caplog: pytest.LogCaptureFixture) -> None:
+    class Local(KeepAliveMessage):
+        """Of a middleware; pickle does not find it again."""
+
+    buffer = MessageBuffer(0)
+    odd: list[Message] = [Local(), MESSAGE]
+    for batch in (numbered(0), odd, numbered(1)):
+        buffer.put(batch, STORE_BYTES)
+        await buffer.store_excess()
+    buffer.end()
+    assert [type(message).__name__ for message in await read_all(buffer)] == [
+        "AssistantMessage", "Local", "AssistantMessage", "AssistantMessage",
+    ]  # fmt: skip
+    assert "cannot be stored" in caplog.text
 
 
 async def test_the_error_comes_after_the_messages_and_every_time() -> None:

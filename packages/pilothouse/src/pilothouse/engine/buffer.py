@@ -24,6 +24,9 @@ MEMORY_BYTES = 8 * 1024 * 1024
 STORE_BYTES = 1024 * 1024
 """Bytes that are moved to the file at a time."""
 
+_NOT_STORED = (OSError, pickle.PicklingError, AttributeError, TypeError)
+"""No disk; or a message of a middleware that pickle refuses."""
+
 Batch: TypeAlias = tuple[list[Message], int]
 """Messages, and their size in bytes on the wire."""
 
@@ -89,12 +92,14 @@ class MessageBuffer:
             self._stored_batches += len(batches)
             try:
                 await run_blocking(self._write, batches)
-            except OSError as error:
+            except _NOT_STORED as error:
                 self._has_disk = False
                 self._stored_batches -= len(batches)
                 self._newest.extendleft(reversed(batches))
                 self._newest_bytes += sum(size for _, size in batches)
-                log.warning("unread messages stay in memory, because no temporary file can be written: %s", error)
+                log.warning(
+                    "unread messages stay in memory, because they cannot be stored in a temporary file: %s", error
+                )
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream: the consumer gets what is left and then `error`, if any. Only the first call counts."""
@@ -150,7 +155,7 @@ class MessageBuffer:
             for batch in batches:
                 pickle.dump(batch, self._file, pickle.HIGHEST_PROTOCOL)
             self._file.flush()
-        except OSError:
+        except _NOT_STORED:
             self._file.truncate(end)
             raise
 
