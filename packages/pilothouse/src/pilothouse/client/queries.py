@@ -220,13 +220,16 @@ class Query(Generic[OutputT]):
         if on_message is not None:
             check_signature(on_message, "on_message", "message")
         self._on_message = on_message
-        inside: Any = {
-            "bridge": bridge,
-            "session_costs": session_costs,
-            "session_tokens": session_tokens,
-            "rate_limits": rate_limits,
-        }
-        self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
+        self._plan = QueryPlan(
+            prompt,
+            options,
+            output_type=output_type,
+            make_run=make_run,
+            bridge=bridge,
+            session_costs=session_costs,
+            session_tokens=session_tokens,
+            rate_limits=rate_limits,
+        )
         self._loop: object = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
         self._collected: list[Message] = []

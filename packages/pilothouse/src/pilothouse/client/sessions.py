@@ -292,8 +292,15 @@ class Session:
         )
 
     def _make_query(
-        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child_options: ChildOptions, **how: Any
-    ) -> Query:
+        self,
+        prompt: Prompt,
+        settings: Options,
+        changes: Mapping[str, Any],
+        child_options: ChildOptions,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+    ) -> Query[Any]:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
             enter = partial(self._take_turn, changes, middlewares=middlewares, child_options=child_options)
             turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
@@ -302,14 +309,17 @@ class Session:
             return turn
 
         found: list[Callable[[], Any]] = []
-        bridge, limit = self._supervisor.get_bridge(child_options), self.options.max_budget_tokens
-        shared: Any = {
-            "bridge": bridge,
-            "session_costs": self._monitor.costs,
-            "session_tokens": limit,
-            "rate_limits": self._rate_limits,
-        }
-        query: Query[Any] = Query(prompt, settings, make_run=make_run, **shared, **how)
+        query: Query[Any] = Query(
+            prompt,
+            settings,
+            on_message=on_message,
+            output_type=output_type,
+            make_run=make_run,
+            bridge=self._supervisor.get_bridge(child_options),
+            session_costs=self._monitor.costs,
+            session_tokens=self.options.max_budget_tokens,
+            rate_limits=self._rate_limits,
+        )
         found.append(weakref.ref(query))
         return query
 
