@@ -268,7 +268,7 @@ def test_a_sub_agent_is_named_and_remembering_needs_no_suggestion(pilothouse: Co
 
 def answer_all(screen: ChatScreen) -> None:
     screen.say("one")
-    screen.shows("? Bash (a sub-agent) needs permission")
+    screen.shows("? Bash (sub-agent) needs permission")
     screen.shows("for the session: this very call")
     screen.press("s" + ENTER)
     screen.shows("Done.")

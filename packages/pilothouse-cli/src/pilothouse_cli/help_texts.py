@@ -46,6 +46,7 @@ _SHELL_WORDS: Mapping[str, str] = {
     "tools": "The available built-in tools; '' for none, 'default' for all.",
     "user": "System user that runs Claude Code; only root may set it. HOME does not change.",
     "wait_for_mcp": "Wait for the MCP servers before the first prompt: true, or seconds. Fails if one is late.",
+    "worktree": "Work in a new git worktree, below .claude/worktrees. It stays when Claude has ended.",
 }
 _SPELLING = {
     "add_dirs": "--add-dir",

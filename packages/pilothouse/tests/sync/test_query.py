@@ -170,14 +170,13 @@ def test_a_million_messages_do_not_hop_one_by_one(fake: FakeCLI, monkeypatch: py
     assert len(hops) < 1000
 
 
-def test_a_reader_that_rests_holds_up_the_child(fake: FakeCLI) -> None:
+def test_a_reader_that_rests_loses_nothing(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init()).repeat(4000, frames.assistant("x" * 10_000)).emit(frames.result("done"))
     seen = 0
     for _ in ph.query("go", cli=fake.path):
         seen += 1
         if seen == 1:
             threading.Event().wait(0.5)
-            assert fake.calls[0].exit_code is None
     assert seen == 4002
 
 
