@@ -212,7 +212,7 @@ def _hosted(sessions: int, viewers: int, count: int, slowly: int) -> dict[str, s
 
 
 CASES: tuple[Case, ...] = (
-    _stream("small", "short messages, streamed", "small", (Goal("wall", INCUMBENT, 0.12), Goal("wall", FLOOR, 1.1))),
+    _stream("small", "short messages, streamed", "small", (Goal("wall", INCUMBENT, 0.15), Goal("wall", FLOOR, 1.3))),
     _stream("deltas", "text deltas, streamed", "delta", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
     _stream("blocking", "short messages, blocking", "small", (Goal("wall", INCUMBENT, 1 / 4),), measure="blocking"),
     _huge(1, 1.4),
@@ -230,7 +230,7 @@ CASES: tuple[Case, ...] = (
         },
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms"},
-        goals=(Goal("wall", INCUMBENT, 0.7), Goal("wall", FLOOR, 1.1), Goal("cpu", FLOOR, 1.2)),
+        goals=(Goal("wall", INCUMBENT, 0.75), Goal("wall", FLOOR, 1.15), Goal("cpu", FLOOR, 1.2)),
     ),
     Case(
         name="idle",
@@ -294,10 +294,10 @@ CASES: tuple[Case, ...] = (
         metrics={"wall": "ms", "statement": "ms"},
         goals=(Goal("wall", INCUMBENT, 0.35),),
     ),
-    _asked("control", "control request", 0.35, "hold"),
-    _asked("hook", "hook", 0.35),
-    _asked("permission", "permission", 0.35),
-    _asked("tool", "in-process tool call", 1 / 8),
+    _asked("control", "control request", 0.8, "hold"),
+    _asked("hook", "hook", 0.8),
+    _asked("permission", "permission", 0.8),
+    _asked("tool", "in-process tool call", 1 / 10),
     _parsed("text", "text without tags", 1, LARGE_PIECE),
     _parsed("text", "text without tags", LARGE_MB, LARGE_PIECE, Goal("wall", FLOOR, 3)),
     _parsed("text", "text without tags", 1, SMALL_PIECE),
@@ -374,7 +374,7 @@ CASES: tuple[Case, ...] = (
         sizes={"full": {}},
         samples=FEW,
         metrics={"wall": "ms", "answer": "ms", "cold": "ms"},
-        goals=(Goal("wall", "cold", 0.2),),
+        goals=(Goal("wall", "cold", 0.3),),
         timeout=120.0,
         needs="cli",
     ),
