@@ -13,8 +13,8 @@ import pytest
 from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
+from pilothouse.client.child_supervisor import SESSION_ONLY_OPTIONS
 from pilothouse.client.sessions import Session
-from pilothouse.client.supervisor import SESSION_ONLY_OPTIONS
 from pilothouse.transports import MemoryTransport
 from pilothouse.transports.base import TransportFacts
 from pilothouse_testing import frames

@@ -1,7 +1,7 @@
 """`Session`: a conversation with one child, over many queries.
 
 It decides the order of queries, and what a query may change during its turn. The child belongs to a task of the
-engine; `supervisor` starts a new one after a crash.
+engine; `child_supervisor` starts a new one after a crash.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 import anyio
 import anyio.lowlevel
 
+from pilothouse.client.child_supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
 from pilothouse.client.controls import (
     MCP_CALL,
     InfoControls,
@@ -35,7 +36,6 @@ from pilothouse.client.query_plan import QueryPlan, make_limits
 from pilothouse.client.result import OutputT
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
 from pilothouse.client.structured_output import OutputSchema
-from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
 from pilothouse.engine.failures import self_wait_error
