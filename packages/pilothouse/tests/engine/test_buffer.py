@@ -114,7 +114,7 @@ async def test_without_a_disk_messages_stay_in_memory(
 
 
 async def test_a_message_that_cannot_be_stored_stays_in_memory(caplog: pytest.LogCaptureFixture) -> None:
-    class Local(KeepAliveMessage):
+    class Local(KeepAliveMessage, frozen=True):
         """Of a middleware; pickle does not find it again."""
 
     buffer = MessageBuffer(0)
