@@ -204,3 +204,25 @@ async def test_another_child_gets_the_words_too_if_the_first_received_nothing() 
             await query.steer("words")
             assert (await query.result()).text == "both"
     assert got == ["go", "words"]
+
+
+async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        await cli.result("one", first)
+        request = await cli.peer.read_frame()
+        assert request is not None
+        refusal = {"subtype": "error", "request_id": request["request_id"], "error": "unknown request"}
+        await cli.peer.write({"type": "control_response", "response": refusal})
+        await cli.say(words, "started")
+        await cli.result("two", words)
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            assert await steering.outcome() == "next_turn"
+            assert (await query.result()).text == "two"

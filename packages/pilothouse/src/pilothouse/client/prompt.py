@@ -151,14 +151,14 @@ def make_steering_prompt(content: Any, when: str, *, verbatim: bool) -> PromptMe
         when: the priority that the CLI is told: "next", or "now".
         verbatim: as above.
     """
-    key = str(uuid.uuid4())
-    line = user_message(_check_content(content), uuid=key, client_composed=verbatim, extra={"priority": when})
-    return PromptMessage(key, line)
+    return _make_text_message(_check_content(content), verbatim, {"priority": when})
 
 
-def _make_text_message(content: str | list[dict[str, Any]], verbatim: bool) -> PromptMessage:
+def _make_text_message(
+    content: str | list[dict[str, Any]], verbatim: bool, extra: Mapping[str, Any] | None = None
+) -> PromptMessage:
     key = str(uuid.uuid4())
-    return PromptMessage(key, user_message(content, uuid=key, client_composed=verbatim))
+    return PromptMessage(key, user_message(content, uuid=key, client_composed=verbatim, extra=extra))
 
 
 def _check_content(content: Any) -> str | list[dict[str, Any]]:

@@ -341,12 +341,12 @@ class Session:
             UsageError: words that cannot be a prompt.
         """
         self._supervisor.check_open()
+        check_choices(when=when, if_late=if_late)
         query = None if self._turn is None else self._turn.get_query()
         if query is not None:
             steering = await query.steer(content, when=when, if_late=if_late)
             if steering.was_sent:
                 return steering
-        check_choices(when=when, if_late=if_late)
         if if_late == "return":
             return Steering(None)
         return Steering(await self.query(content).start())

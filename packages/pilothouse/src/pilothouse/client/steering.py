@@ -49,8 +49,10 @@ class Steering:
             ended, or was stopped for them (`when="now"`), and the query went on with them. "query": no turn ran, so
             they became a query of the session, `query`. "returned": nobody has them.
         """
-        if self._run is None or self._before is None:
-            return "returned" if self._query is None or self._run is not None else "query"
+        if self._run is None:
+            return "returned" if self._query is None else "query"
+        if self._before is None:
+            return "returned"
         taken = await self._run.wait_taken(self._uuid)
         if taken is None:
             return "returned"

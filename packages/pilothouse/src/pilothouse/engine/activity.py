@@ -42,9 +42,9 @@ class ChildActivity:
         self.may_be_woken = False
         self._woken_until = self._uncertain_until = 0.0
 
-    def touch(self) -> None:
-        """Take note that the CLI is active now."""
-        self.last_activity = max(self.last_activity, anyio.current_time())
+    def touch(self, seconds: float = 0.0) -> None:
+        """Take note that the CLI is active now, and for some seconds."""
+        self.last_activity = max(self.last_activity, anyio.current_time() + seconds)
 
     def notify_changed(self) -> None:
         """Wake those who wait for the end of a turn, or of a background task."""
@@ -98,7 +98,7 @@ class ChildActivity:
 
     def note_retry(self, message: ApiRetryMessage) -> None:
         """The CLI waits for the API; the time that it announces counts as activity."""
-        self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
+        self.touch(max(0.0, message.retry_delay_ms / 1000))
 
     # Lines that could not be read.
 

@@ -481,10 +481,14 @@ class ChildRun(OwnedTask):
         if query.turn.has_begun or not self._router.reports_lifecycle:
             return
         for uuid in query.turn.at_cli:
-            with suppress(ControlError):  # the CLI does not know the request
-                answer = await self.request("cancel_async_message", {"message_uuid": uuid})
-                if answer.get("cancelled") is True:
-                    query.mark_cancelled(uuid)
+            await self.cancel_prompt(query, uuid)
+
+    async def cancel_prompt(self, query: QueryRun, uuid: str) -> None:
+        """Remove a prompt of `query` from the queue of the CLI, unless the CLI has started it."""
+        with suppress(ControlError):  # the CLI does not know the request
+            answer = await self.request("cancel_async_message", {"message_uuid": uuid})
+            if answer.get("cancelled") is True:
+                query.mark_cancelled(uuid)
 
     # What the child is doing.
 

@@ -271,9 +271,7 @@ class QueryRun(OwnedTask):
         turn = self.turn
         await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
         if turn.prompts.get(uuid) is PromptState.PENDING and self._child is not None:
-            answer = await self._child.request("cancel_async_message", {"message_uuid": uuid})
-            if answer.get("cancelled") is True:
-                self.mark_cancelled(uuid)
+            await self._child.cancel_prompt(self, uuid)
 
     async def wait_taken(self, uuid: str) -> int | None:
         """Wait until it is known what became of a prompt of `steer`.

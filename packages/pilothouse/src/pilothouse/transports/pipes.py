@@ -356,18 +356,11 @@ class PipeWriter(PipeEnd):
 
     async def end(self) -> None:
         """Close this end once earlier writes are complete. Idempotent."""
-        if not self.try_end():
+        if self.is_writing:
             async with self._write_lock():
                 with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await self._flush()
-            self.close()
-
-    def try_end(self) -> bool:
-        """Close this end unless a write is still pending. Returns whether it was closed."""
-        if self.is_writing:
-            return False
         self.close()
-        return True
 
     async def finish_partial_writes(self) -> None:
         """Send the rest of writes that were cancelled half-way. Run it concurrently when `has_partial_write` is set."""
