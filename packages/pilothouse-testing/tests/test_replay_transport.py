@@ -105,7 +105,7 @@ async def test_questions_of_a_token_budget_do_not_have_to_be_the_same(
 ) -> None:
     """When and how often they are asked depends on timing."""
     recorded = RecordingTransport(mock_transport("Hello", "Hello again"), path)
-    for budget, transport in ((then, recorded), (now, player := Player(path))):
+    for budget, transport in ((then, recorded), (now, player := Player(path, patience=5.0))):
         async with ph.session(transport=transport, max_budget_tokens=budget) as session:
             assert (await session.query("one")).text == "Hello"
             assert (await session.query("two")).text == "Hello again"
@@ -261,6 +261,28 @@ async def test_what_does_not_come_is_awaited_with_patience(path: Path) -> None:
         await say(["hang"], transport=ReplayTransport(path, patience=0.05))
     answers = await say(["hang"], transport=ReplayTransport(path, strict=False, patience=0.05))
     assert answers == ["interrupted"]
+
+
+async def test_a_message_left_out_between_two_turns_is_awaited_with_patience(path: Path) -> None:
+    async with ph.session(transport=recorder(path)) as session:
+        await session.query("one")
+        await session.set_model("sonnet")
+        await session.query("two")
+    with anyio.fail_after(20):
+        with pytest.raises(
+            ReplayMismatch, match=r"continues with the control request 'set_model' .* the program sends none"
+        ):
+            await say(["one", "two"], transport=ReplayTransport(path, patience=0.05))
+        answers = await say(["one", "two"], transport=ReplayTransport(path, strict=False, patience=0.05))
+    assert answers == ["You said: one", "You said: two"]
+
+
+async def test_a_pause_between_two_turns_has_no_limit(path: Path) -> None:
+    await record(path, "one", "two")
+    async with ph.session(transport=ReplayTransport(path, patience=0.05)) as session:
+        await session.query("one")
+        await anyio.sleep(0.15)  # longer than the patience
+        assert (await session.query("two")).text == "You said: two"
 
 
 async def test_a_callback_may_take_its_time(path: Path) -> None:

@@ -529,10 +529,17 @@ class PlaybackState:
         return step if isinstance(step, ExpectedInput) and not step.is_open else None
 
     @property
-    def is_awaiting_response(self) -> bool:
-        """Whether the CLI has sent a request, so that a callback of the program is running."""
+    def is_input_late(self) -> bool:
+        """Whether the program should have sent the expected message by now.
+
+        It should during a turn, and once it has sent a later message. While a callback of the program runs, no
+        response is late.
+        """
         expected = self._awaited_input
-        return expected is not None and expected.kind[0] == RESPONSE_TYPE
+        if expected is not None and expected.kind[0] == RESPONSE_TYPE:
+            return False
+        later = self._steps[self._position + 1 :]
+        return self.is_busy or any(isinstance(step, ExpectedInput) and step.was_sent for step in later)
 
     def next_step(self) -> Emit | None:
         """Return the next step of the CLI; None while it waits. `complete_step` takes the step.

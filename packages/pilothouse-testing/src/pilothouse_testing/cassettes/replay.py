@@ -23,7 +23,7 @@ from pilothouse_testing.cassettes.format import Cassette, RecordedConnection, re
 from pilothouse_testing.cassettes.playback import Emit, PlaybackState, make_mismatch
 
 PATIENCE_SECONDS = 10.0
-"""Seconds to wait, in the middle of a turn, for a recorded message that the program does not send."""
+"""Seconds to wait for a recorded message that the program leaves out."""
 CHUNK_BYTES = 256 * 1024
 """Bytes that `receive` returns at most."""
 
@@ -42,8 +42,8 @@ class Player:
             None: strict, except for recordings without a header, which other programs made.
         ignore: names of fields of sent frames that are not compared, at any depth.
         speed: 1.0 replays at the recorded speed, 2.0 twice as fast; None as fast as possible.
-        patience: seconds to wait, in the middle of a turn, for a recorded message that the program does not send. No
-            limit while a callback of the program runs. None: no limit at all.
+        patience: seconds to wait for a recorded message that the program leaves out: during a turn, or once the
+            program has sent a later message. No limit while a callback of the program runs. None: no limit at all.
 
     Raises:
         UsageError: `speed` or `patience` is not positive.
@@ -228,8 +228,7 @@ class ReplayTransport(Transport):
             raise anyio.ClosedResourceError
         step = self._next_step(playback)
         if step is None:
-            limited = playback.is_busy and not playback.is_awaiting_response and self._player.patience is not None
-            with anyio.move_on_after(self._player.patience if limited else None) as patience:
+            with anyio.move_on_after(self._player.patience if playback.is_input_late else None) as patience:
                 await self._changed.wait()
             if patience.cancelled_caught:
                 playback.on_timeout()
