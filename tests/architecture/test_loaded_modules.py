@@ -38,11 +38,11 @@ PACKAGES: dict[str, str] = {
         "cli_settings conflicts credentials denials invocation lost_settings options permission_facts "
         "permission_rules presets renderer secrets settings signatures table value_structs value_types values"
     ),
-    "permissions": "asks dispatcher requests",
+    "permissions": "approvals dispatcher requests",
     "protocol": "connection control_frames frame_reader",
     "provision": "artifacts pinned_files",
-    "tools": "calls content dispatcher input_schema server tool",
-    "transports": "base child cli concurrency discovery marks pipes process_start stderr watchdog",
+    "tools": "calls content input_schema mcp_dispatcher server tool",
+    "transports": "base child_process cli concurrency discovery marks pipes process_start stderr watchdog",
 }
 """What the import loads, by package."""
 

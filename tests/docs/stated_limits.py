@@ -22,7 +22,7 @@ from places import module_name, source_files
 
 from pilothouse.client import Agent
 from pilothouse.errors import ControlError, OptionsError, UsageError
-from pilothouse.transports.isolation import find_account
+from pilothouse.transports.private_files import find_account
 from pilothouse_models import LanguageModel
 from pilothouse_native.tools import file_tools, search_tools
 from pilothouse_native.tools.base import BuiltinToolError, Workplace
@@ -206,7 +206,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "pilothouse.tools.input_schema": {
         "a generator cannot be a tool": ("test_input_schemas.py::test_an_invalid_tool_is_reported_at_its_definition")
     },
-    "pilothouse.transports.isolation": {"this system cannot run a child as another": no_other_users_here},
+    "pilothouse.transports.private_files": {"this system cannot run a child as another": no_other_users_here},
     "pilothouse.transports.start_errors": {
         "a name that cannot be passed on": "test_start_errors.py::test_start_errors_say_what_to_do"
     },

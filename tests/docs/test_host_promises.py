@@ -36,10 +36,10 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{LAUNCH}::test_the_key_of_the_host_does_not_go_to_another_api",
     ),
     "A child does not get the token": (f"{LAUNCH}::test_what_a_program_renders_is_taken",),
-    'An answer of "yes, always"': ("test_host_asks::test_always_goes_no_further_than_the_limits_of_clients",),
+    'An answer of "yes, always"': ("test_host_approvals::test_always_goes_no_further_than_the_limits_of_clients",),
     "It lists, reads, steers": (
         f"{LIMITS}::test_each_token_sees_its_own_sessions",
-        "test_host_asks::test_a_token_sees_and_settles_only_its_own_asks",
+        "test_host_approvals::test_a_token_sees_and_settles_only_its_own_asks",
     ),
     "It resumes a conversation": (f"{LIMITS}::test_an_owner_goes_on_only_with_what_it_can_name",),
     "It reads no transcripts": (

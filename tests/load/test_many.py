@@ -131,7 +131,7 @@ async def test_without_descriptors_new_ones_are_refused_and_old_ones_go_on(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What explains errors is loaded when there is one, and without a descriptor it cannot be.
-    monkeypatch.delitem(sys.modules, "pilothouse.transports.child", raising=False)
+    monkeypatch.delitem(sys.modules, "pilothouse.transports.child_process", raising=False)
     agent = ph.Agent(cli=fake.path)
     async with no_leaks_after(fake), agent.session() as session, agent.query("wait") as query:
         with all_descriptors_taken():

@@ -68,7 +68,7 @@ async def test_a_new_connection_that_is_half_open_is_not_waited_for_until_the_en
     def swallow_ready(which: str, count: int, data: bytes) -> bytes:
         return b"" if which == "down" and count else data
 
-    monkeypatch.setattr("pilothouse_remote.connection.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("pilothouse_remote.remote_connection.CONNECT_SECONDS", 1.0)
     backoff = Backoff(first=0.01, longest=0.05, give_up_after=10.0)
     async with host_with_proxy() as (_, proxy), served(WebSocketTransport(proxy.url, reconnect=backoff)) as transport:
         proxy.plans = [swallow_ready]

@@ -62,8 +62,8 @@ class RemoteChat:
         path = f"/v1/sessions/{self._session['id']}"
         self._screen.note(f"session {self._session['id']}: {HELP}", "quiet")
         waiting = await self._call("GET", "/v1/asks")
-        for ask in waiting["asks"]:
-            self._note_ask(ask)
+        for approval in waiting["asks"]:
+            self._note_approval(approval)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._print_messages, f"{path}/events", tasks.cancel_scope)
             tasks.start_soon(self._note_events, str(waiting["events_from"]))
@@ -139,33 +139,33 @@ class RemoteChat:
     async def _note_events(self, last: str) -> None:
         async for _, name, data in self._follow("/v1/events", last):
             if name == "asked" and data["request"] is None:  # it is too long for an event
-                for ask in (await self._call("GET", "/v1/asks"))["asks"]:
-                    self._note_ask(ask)
+                for approval in (await self._call("GET", "/v1/asks"))["asks"]:
+                    self._note_approval(approval)
             elif name == "asked":
-                self._note_ask(data)
+                self._note_approval(data)
             elif name == "settled" and self._asks.pop(data["id"], None) is not None:
                 self._screen.note(f"settled: {data['decision'] or 'withdrawn'}, by {data['by']}", "quiet")
             elif name == "session" and data["id"] == self._session["id"]:
                 self._session = data
             self._changed.notify_all()
 
-    def _note_ask(self, ask: dict[str, Any]) -> None:
-        if ask["session"] != self._session["id"] or ask["id"] in self._asks:
+    def _note_approval(self, approval: dict[str, Any]) -> None:
+        if approval["session"] != self._session["id"] or approval["id"] in self._asks:
             return
-        self._asks[ask["id"]] = ask
+        self._asks[approval["id"]] = approval
         self._screen.end_text()
         self._screen.idle()
-        self._screen.note(escape_invisible(f"? {self._redact(str(ask['title']))}"), "title")
-        given = ask["request"].get("input", {})
-        for question in given.get("questions", ()) if ask["kind"] == "question" else ():
+        self._screen.note(escape_invisible(f"? {self._redact(str(approval['title']))}"), "title")
+        given = approval["request"].get("input", {})
+        for question in given.get("questions", ()) if approval["kind"] == "question" else ():
             for number, option in enumerate(question.get("options", ()), 1):
                 self._screen.note(escape_invisible(f"  {number}. {option.get('label')}"))
-        if ask["kind"] == "plan":
+        if approval["kind"] == "plan":
             self._screen.note(escape_invisible(f"  {self._redact(str(given.get('plan')))}"))
-        elif ask["kind"] == "permission":
-            for line, style in preview_call(read_request(ask["request"])):
+        elif approval["kind"] == "permission":
+            for line, style in preview_call(read_request(approval["request"])):
                 self._screen.note(f"  {self._redact(line)}", style)
-        elif ask["kind"] != "question":
+        elif approval["kind"] != "question":
             self._screen.note(escape_invisible(f"  {self._redact(json.dumps(given, ensure_ascii=False))}"))
 
     # What is typed.
@@ -192,31 +192,33 @@ class RemoteChat:
         if line == "/interrupt":
             await self._call("POST", f"{path}/interrupt")
         elif self._asks and line:
-            ask = next(iter(self._asks.values()))
-            await self._call("POST", f"{path}/asks/{ask['id']}", make_decision(ask, line))
-            self._asks.pop(ask["id"], None)
+            approval = next(iter(self._asks.values()))
+            await self._call("POST", f"{path}/asks/{approval['id']}", make_decision(approval, line))
+            self._asks.pop(approval["id"], None)
         elif line:
             self._own_prompts.append(line)
             sent = await self._call("POST", f"{path}/prompt", {"prompt": line})
             self._last_prompt = (sent["events_from"], sent["waiting"])
 
 
-def make_decision(ask: dict[str, Any], line: str) -> dict[str, Any]:
-    """Return the body of the request that settles an ask as a line says; raises UsageError if the line does not."""
+def make_decision(approval: dict[str, Any], line: str) -> dict[str, Any]:
+    """Return the body that settles an approval as a line says; raises UsageError if the line does not."""
     word, _, rest = line.partition(" ")
     if word.lower() in ("n", "no"):
         return {"decision": "deny", "reason": rest.strip()}
-    if ask["kind"] == "question":
-        questions = ask["request"].get("input", {}).get("questions", [])
+    if approval["kind"] == "question":
+        questions = approval["request"].get("input", {}).get("questions", [])
         if len(questions) != 1:
             raise UsageError("several questions: answer them in the console, or decline with n")
         options = [str(option.get("label")) for option in questions[0].get("options", ())]
         chosen = options[int(line) - 1] if line.isdecimal() and 1 <= int(line) <= len(options) else line
         return {"decision": "answer", "answers": {questions[0]["question"]: chosen}}
-    if ask["kind"] == "elicitation":
+    if approval["kind"] == "elicitation":
         raise UsageError("a form: fill it in in the console, or decline with n")
     if line.lower() in ("y", "yes"):
         return {"decision": "allow"}
-    if line.lower() in ("a", "always") and ask.get("can_always_allow"):
+    if line.lower() in ("a", "always") and approval.get("can_always_allow"):
         return {"decision": "allow", "always": True}
-    raise UsageError("say y or n REASON" + (" or a (always in this session)" if ask.get("can_always_allow") else ""))
+    raise UsageError(
+        "say y or n REASON" + (" or a (always in this session)" if approval.get("can_always_allow") else "")
+    )

@@ -612,7 +612,7 @@ class ServeRequest(ConfiguredRequest):
     )
     max_sessions: int = flag("children at a time (32)", "N", 32, _SESSIONS)
     idle: float = flag("until an unused child ends", "SECONDS", 3600.0, _SESSIONS)
-    ask_timeout: float = flag("until an ask that nobody settles is denied", "SECONDS", 3600.0, _SESSIONS)
+    ask_timeout: float = flag("until an approval that nobody settles is denied", "SECONDS", 3600.0, _SESSIONS)
     drain: float = flag("for running turns at the end", "SECONDS", 30.0, _SESSIONS)
     journal: str | None = flag("the file that keeps the messages of sessions", "FILE", None, _SESSIONS)
     fleets: tuple[str, ...] = flag(

@@ -1,7 +1,7 @@
 """Functions for `Asks(notify=[…])`: tell a person elsewhere that something waits.
 
 Each returns an async function that takes an `Ask`. By default it sends what waits and for which tool, not what is in
-the request: that may contain secrets. It never holds up the session, and is ended when the ask is settled.
+the request: that may contain secrets. It never holds up the session, and is ended when the approval is settled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Notify = Callable[[Ask], Awaitable[None]]
 def webhook(
     url: str, *, headers: Mapping[str, str] | None = None, details: bool = False, timeout: float = DEFAULT_TIMEOUT
 ) -> Notify:
-    """Return a function that posts each ask to a URL as JSON: the object of `Ask.describe`.
+    """Return a function that posts each approval to a URL as JSON: the object of `Ask.describe`.
 
     Args:
         url: an address with http or https.
@@ -43,8 +43,8 @@ def webhook(
     """
     _check_url(url)
 
-    async def notify_webhook(ask: Ask) -> None:
-        body = json.dumps(ask.describe(details=details)).encode()
+    async def notify_webhook(approval: Ask) -> None:
+        body = json.dumps(approval.describe(details=details)).encode()
         await _post(url, body, {"Content-Type": "application/json", **(headers or {})}, timeout)
 
     return notify_webhook
@@ -59,14 +59,14 @@ def ntfy(
     details: bool = False,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Notify:
-    """Return a function that publishes each ask on a topic of ntfy, which shows it on a phone.
+    """Return a function that publishes each approval on a topic of ntfy, which shows it on a phone.
 
     Args:
         topic: the topic. Whoever knows it can read it, unless the server protects it.
         server: address of the server. Default "https://ntfy.sh".
         token: access token of the server.
         click: address to open when the notification is tapped.
-        details: show the title of the ask, which may contain parts of the input. Default False: kind and tool.
+        details: show the title of the approval, which may contain parts of the input. Default False: kind and tool.
         timeout: seconds for the request. Default 10.
 
     Raises:
@@ -76,8 +76,8 @@ def ntfy(
     if not topic or "/" in topic:
         raise UsageError(f"ntfy: expected the name of a topic, got {topic!r:.80}")
 
-    async def notify_ntfy(ask: Ask) -> None:
-        body = {"topic": topic, "title": "Claude Code waits", "message": _make_text(ask, details=details)}
+    async def notify_ntfy(approval: Ask) -> None:
+        body = {"topic": topic, "title": "Claude Code waits", "message": _make_text(approval, details=details)}
         body |= {"click": click} if click else {}
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
         await _post(server, json.dumps(body).encode(), headers, timeout)
@@ -86,7 +86,7 @@ def ntfy(
 
 
 def command(*argv: str, details: bool = False, timeout: float = DEFAULT_TIMEOUT) -> Notify:
-    """Return a function that runs a command for each ask, without a shell.
+    """Return a function that runs a command for each approval, without a shell.
 
     The command gets a line of text as its last argument, and the object of `Ask.describe` as JSON on its standard
     input. It gets no environment variables with names that are typical of keys.
@@ -102,20 +102,20 @@ def command(*argv: str, details: bool = False, timeout: float = DEFAULT_TIMEOUT)
     if not argv:
         raise UsageError("command: expected a command and its arguments")
 
-    async def notify_command(ask: Ask) -> None:
+    async def notify_command(approval: Ask) -> None:
         env = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
-        data = json.dumps(ask.describe(details=details)).encode()
+        data = json.dumps(approval.describe(details=details)).encode()
         with anyio.fail_after(timeout):
-            await anyio.run_process([*argv, _make_text(ask, details=details)], input=data, env=env)
+            await anyio.run_process([*argv, _make_text(approval, details=details)], input=data, env=env)
 
     return notify_command
 
 
-def _make_text(ask: Ask, *, details: bool) -> str:
+def _make_text(approval: Ask, *, details: bool) -> str:
     if details:
-        return ask.title
-    about = ask.describe()
-    return f"a {ask.kind} waits: {about.get('tool') or about.get('server')}"
+        return approval.title
+    about = approval.describe()
+    return f"a {approval.kind} waits: {about.get('tool') or about.get('server')}"
 
 
 def _check_url(url: Any) -> None:
@@ -130,7 +130,7 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str], timeout: float) -> None:
     request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - http or https
-    # A thread of its own: a slow server holds up neither the end of the ask nor other work of the program.
+    # A thread of its own: a slow server holds up neither the end of the approval nor other work of the program.
     own = anyio.CapacityLimiter(1)
     await to_thread.run_sync(partial(_send, request, timeout), abandon_on_cancel=True, limiter=own)
 

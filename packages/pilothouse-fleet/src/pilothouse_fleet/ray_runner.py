@@ -78,9 +78,9 @@ class RayConnection:
         """Connect if needed, and add one user. Call it in the thread."""
         self._users += 1  # also if the call fails: `disconnect` follows
         if ray.is_initialized():
-            there = ray.get_runtime_context().gcs_address
-            if address not in (None, "auto", "local", there):
-                raise UsageError(f"this process is connected to Ray at {there}, not {address}")
+            cluster = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", "local", cluster):
+                raise UsageError(f"this process is connected to Ray at {cluster}, not {address}")
             return
         _check_reachable(os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address)
         # A cluster started here would send usage statistics to Ray's makers.
@@ -551,8 +551,8 @@ class RayRunner:
         if actors is not self._actors:  # the runner was left
             return
         error = answer.exception()
-        if error is None and (there := answer.result()) != __version__:
-            text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
+        if error is None and (version := answer.result()) != __version__:
+            text = f"pilothouse is {__version__} here and {version} on the cluster; install the same on both"
             error = UsageError(text)
         if error is not None:
             log.warning("an actor has not started: %s", shorten_error(error))

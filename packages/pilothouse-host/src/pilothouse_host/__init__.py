@@ -10,7 +10,7 @@ Where things are:
 
 - a route of REST: the table in `rest.make_routes`; its refusals: `rest` and `auth.HTTP_STATUSES`
 - the events of a session: `rest.stream_events`, which reads `OutputLog.read` from a position
-- what waits for a person: `asks`; transcripts on disk, usage, policy: `reports`
+- what waits for a person: `approvals`; transcripts on disk, usage, policy: `reports`
 - what is kept on disk: `journal`; a table is in its `_SCHEMA`, a field of a session in `JournaledSession`
 - one client over the WebSocket: `websocket`; the protocol of the link: `pilothouse_remote`
 - what a client may do: `policy`, at the start and with each line of input

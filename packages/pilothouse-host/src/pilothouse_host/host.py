@@ -44,7 +44,7 @@ from pilothouse_host.policy import (
     forbid,
     is_variable_name,
 )
-from pilothouse_host.sessions import Prompt, RestSession, ServerSession, WebSocketSession
+from pilothouse_host.server_sessions import Prompt, RestSession, ServerSession, WebSocketSession
 from pilothouse_remote.messages import LaunchMessage
 from pilothouse_transcripts import get_session_info
 from pilothouse_transcripts.paths import find_home
@@ -67,7 +67,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
         messages_per_second: per WebSocket; the host reads a client above this rate more slowly.
         heartbeat: seconds of silence after which a client is pinged; after three times as much it counts as gone.
         idle_seconds: after so long without an attached client and without activity, a session's child is ended.
-        ask_seconds: after so long, an ask that nobody has settled is denied.
+        ask_seconds: after so long, an approval that nobody has settled is denied.
         abandoned_seconds: the same for a session in the middle of a turn, such as a tool that runs for hours.
         drain_seconds: for running turns when the host shuts down.
         unacknowledged: bytes of output that may wait for an absent client before its child must wait.
@@ -196,11 +196,11 @@ class Host:
             await self._check_managed_settings(self.policy.limits.managed_settings)
         for record in await self.journal.open():
             self._sessions[record.id] = self._recover_session(record)
-        for session, ask, description in await self.journal.read_asks():
+        for session, approval, description in await self.journal.read_approvals():
             if isinstance(found := self._sessions.get(session), RestSession):
-                found.asks.restore([(ask, description)])
+                found.approvals.restore([(approval, description)])
             else:  # the child that asked has ended with the host, and nobody resumes it here
-                self.journal.remove_ask_later(ask)
+                self.journal.remove_approval_later(approval)
         for session, prompt, title in await self.journal.read_prompts():
             if isinstance(found := self._sessions.get(session), RestSession):
                 await found.report_lost_prompt(prompt, title)
@@ -413,7 +413,7 @@ class Host:
                 )
                 transport: Transport = ConfinedTransport(self._make_transport(), policy.start_rules)
                 if launch.inbox:
-                    transport = InboxTransport(transport, session.asks.asks)
+                    transport = InboxTransport(transport, session.approvals.asks)
                 await self._start_session(session, lambda: session.start(transport, invocation))
             self._by_client[key] = session
             self._tasks.start_soon(session.run)

@@ -170,7 +170,7 @@ CREATE TABLE IF NOT EXISTS output (number INTEGER PRIMARY KEY, session TEXT NOT 
 CREATE UNIQUE INDEX IF NOT EXISTS output_place ON output (session, place, size)
 """
 _VERSION = 1
-_ASK_TABLE = """CREATE TABLE IF NOT EXISTS ask (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+_APPROVAL_TABLE = """CREATE TABLE IF NOT EXISTS ask (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
     session TEXT NOT NULL, description BLOB NOT NULL)"""
 _PROMPT_TABLE = """CREATE TABLE IF NOT EXISTS prompt (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
     session TEXT NOT NULL, title TEXT NOT NULL)"""
@@ -182,7 +182,7 @@ _CONVERSATION_TABLE = """CREATE TABLE IF NOT EXISTS conversation (number INTEGER
 _OPTIONS_TABLE = "CREATE TABLE IF NOT EXISTS options (session TEXT PRIMARY KEY, data BLOB NOT NULL)"
 _CONVERSATION_INDEX = "CREATE INDEX IF NOT EXISTS conversation_owner ON conversation (owner, number)"
 # Journals of earlier versions have none of them.
-_LATER_TABLES = (_ASK_TABLE, _PROMPT_TABLE, _EVENT_TABLE, _OPTIONS_TABLE, _CONVERSATION_TABLE, _CONVERSATION_INDEX)
+_LATER_TABLES = (_APPROVAL_TABLE, _PROMPT_TABLE, _EVENT_TABLE, _OPTIONS_TABLE, _CONVERSATION_TABLE, _CONVERSATION_INDEX)
 KEPT_EVENTS = 10_000
 """Events of the host that are kept."""
 KEPT_CONVERSATIONS = 10_000
@@ -423,25 +423,25 @@ class OutputJournal:
         """Return who owns a conversation; None if no session of this host has made it."""
         return self._database.call(lambda connection: _find_conversation_owner(connection, conversation))
 
-    def add_ask(self, session: str, ask: str, description: bytes) -> asyncio.Future[None]:
-        """Store an ask that waits; `description` is JSON."""
-        values = (ask, session, description)
+    def add_approval(self, session: str, approval: str, description: bytes) -> asyncio.Future[None]:
+        """Store an approval that waits; `description` is JSON."""
+        values = (approval, session, description)
         return self._run("INSERT OR REPLACE INTO ask (id, session, description) VALUES (?, ?, ?)", values)
 
-    def remove_ask(self, ask: str) -> asyncio.Future[None]:
-        """Remove an ask that is settled."""
-        return self._run("DELETE FROM ask WHERE id = ?", (ask,))
+    def remove_approval(self, approval: str) -> asyncio.Future[None]:
+        """Remove an approval that is settled."""
+        return self._run("DELETE FROM ask WHERE id = ?", (approval,))
 
-    def remove_ask_later(self, ask: str) -> None:
-        """Remove an ask without waiting; a failure will show with the next write."""
-        self.remove_ask(ask).add_done_callback(_consume_error)
+    def remove_approval_later(self, approval: str) -> None:
+        """Remove an approval without waiting; a failure will show with the next write."""
+        self.remove_approval(approval).add_done_callback(_consume_error)
 
-    def read_asks(self) -> asyncio.Future[list[tuple[str, str, Mapping[str, Any]]]]:
-        """Return the asks that wait, in the order in which they came: session, id, description."""
+    def read_approvals(self) -> asyncio.Future[list[tuple[str, str, Mapping[str, Any]]]]:
+        """Return the approvals that wait, in the order in which they came: session, id, description."""
 
         def work(connection: sqlite3.Connection) -> list[tuple[str, str, Mapping[str, Any]]]:
             rows = connection.execute("SELECT session, id, description FROM ask ORDER BY number").fetchall()
-            return [(session, ask, decode_line(description)) for session, ask, description in rows]
+            return [(session, approval, decode_line(description)) for session, approval, description in rows]
 
         return self._database.call(work)
 

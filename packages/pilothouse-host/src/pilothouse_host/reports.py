@@ -26,7 +26,7 @@ from pilothouse_fleet.results import run_row
 from pilothouse_fleet.run import STATES, Run
 from pilothouse_fleet.submission import open_journal_for_reading
 from pilothouse_host.host import Host
-from pilothouse_host.sessions import RestSession
+from pilothouse_host.server_sessions import RestSession
 from pilothouse_policy import effective_policy
 from pilothouse_transcripts import (
     SessionInfo,

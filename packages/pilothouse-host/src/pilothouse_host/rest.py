@@ -31,11 +31,11 @@ from pilothouse.support import decode_line, encode_json
 from pilothouse_access.guard import ACCESS_STATUSES, RETRY_SECONDS, RefusedRequestError, find_access
 from pilothouse_access.owners import Owner
 from pilothouse_host import reports
-from pilothouse_host.asks import check_permanent_changes
+from pilothouse_host.approvals import check_permanent_changes
 from pilothouse_host.host import Host
 from pilothouse_host.journal import KEPT_EVENTS, JournalError, OutputPrunedError
 from pilothouse_host.reports import HostResponse
-from pilothouse_host.sessions import RestSession, ServerSession, SharedEvents
+from pilothouse_host.server_sessions import RestSession, ServerSession, SharedEvents
 
 HEALTH_PATH = "/healthz"
 """Path that needs no token; its response reveals nothing."""
@@ -256,8 +256,8 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     permission_mode: str | None = None
 
 
-class AskBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request that settles an ask."""
+class ApprovalBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request that settles an approval."""
 
     decision: Literal["allow", "deny", "answer"]
     reason: str = ""
@@ -281,7 +281,7 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/sessions/{id}/interrupt", "POST", _interrupt),
         ("/v1/sessions/{id}/settings", "POST", _change_settings),
         ("/v1/sessions/{id}/events", "GET", _events),
-        ("/v1/asks", "GET", _list_asks),
+        ("/v1/asks", "GET", _list_approvals),
         ("/v1/events", "GET", _host_events),
         ("/v1/transcripts", "GET", reports.handle_transcripts),
         ("/v1/transcripts/{id}", "GET", reports.handle_transcript),
@@ -290,7 +290,7 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/usage", "GET", reports.handle_usage),
         ("/v1/fleet", "GET", reports.handle_fleet),
         ("/v1/policy", "GET", reports.handle_policy),
-        ("/v1/sessions/{id}/asks/{ask}", "POST", _settle_ask),
+        ("/v1/sessions/{id}/asks/{ask}", "POST", _settle_approval),
     )
     return [Route(path, _make_endpoint(host, answer), methods=[method]) for path, method, answer in table]
 
@@ -411,10 +411,13 @@ async def _events(host: Host, request: Request) -> Response:
     return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-async def _list_asks(host: Host, request: Request) -> Response:
+async def _list_approvals(host: Host, request: Request) -> Response:
     owner = find_access(request).owner
     seen = [each for each in host.sessions if owner.may_use(each.record.owner)]
-    found = sorted((ask for session in seen for ask in session.asks.describe()), key=lambda ask: ask["asked_at"])
+    found = sorted(
+        (approval for session in seen for approval in session.approvals.describe()),
+        key=lambda approval: approval["asked_at"],
+    )
     return HostResponse({"asks": found, "events_from": host.journal.last_event})
 
 
@@ -437,28 +440,28 @@ def _read_place(request: Request, default: int) -> int:
         raise RefusedRequestError("bad_request", f"Last-Event-ID: expected a number, got {given!a}") from None
 
 
-async def _settle_ask(host: Host, request: Request) -> Response:
+async def _settle_approval(host: Host, request: Request) -> Response:
     session = _find_session(host, request)
     by = find_access(request).owner.name or "host"
-    asked: AskBody = await _read_body(host, request, AskBody)
+    asked: ApprovalBody = await _read_body(host, request, ApprovalBody)
 
-    def decide(ask: Ask) -> None:
+    def decide(approval: Ask) -> None:
         if asked.decision == "answer":
-            return ask.answer(asked.answers, by=by)
+            return approval.answer(asked.answers, by=by)
         if asked.decision == "deny":
-            return ask.deny(asked.reason, interrupt=asked.interrupt, by=by)
+            return approval.deny(asked.reason, interrupt=asked.interrupt, by=by)
         if asked.always:
-            check_permanent_changes(host.policy, ask)
-        return ask.allow(updated_input=asked.input, always=asked.always, minutes=asked.minutes, by=by)
+            check_permanent_changes(host.policy, approval)
+        return approval.allow(updated_input=asked.input, always=asked.always, minutes=asked.minutes, by=by)
 
-    ask_id = request.path_params["ask"]
+    approval_id = request.path_params["ask"]
 
-    async def continue_with(prompt: str) -> None:  # only REST sessions have asks whose process is gone
+    async def continue_with(prompt: str) -> None:  # only REST sessions have approvals whose process is gone
         assert isinstance(session, RestSession)
         await host.send_prompt(session, prompt)
 
-    await session.asks.settle(ask_id, decide, continue_with)
-    return HostResponse({"ask": ask_id, "session": session.id, "by": by})
+    await session.approvals.settle(approval_id, decide, continue_with)
+    return HostResponse({"ask": approval_id, "session": session.id, "by": by})
 
 
 def _find_session(host: Host, request: Request) -> ServerSession:

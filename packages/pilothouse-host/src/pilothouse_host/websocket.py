@@ -18,7 +18,7 @@ from pilothouse.transports import ExitInfo
 from pilothouse_access.guard import RefusedRequestError, find_access
 from pilothouse_host.host import Host
 from pilothouse_host.journal import OutputPrunedError
-from pilothouse_host.sessions import WebSocketSession
+from pilothouse_host.server_sessions import WebSocketSession
 from pilothouse_remote.messages import (
     LINK_VERSION,
     SUBPROTOCOL,

@@ -64,9 +64,9 @@ async def test_half_of_a_surrogate_pair_does_not_end_the_host(tmp_path: Path) ->
         asked = bash_request("r1")
         asked["request"]["input"] = {"command": f"echo {HALF}"}
         await say((json.dumps(asked) + "\n").encode())  # type: ignore[arg-type] - the peer takes bytes
-        await until(lambda: len(session.asks) > 0)
-        [ask] = session.asks.describe()
-        await session.asks.settle(ask["id"], Ask.allow, lambda _: anyio.sleep(0))
+        await until(lambda: len(session.approvals) > 0)
+        [ask] = session.approvals.describe()
+        await session.approvals.settle(ask["id"], Ask.allow, lambda _: anyio.sleep(0))
         return f"cut here: {HALF}"
 
     cli.acts["act"] = act
@@ -97,11 +97,11 @@ async def test_an_ask_with_half_of_a_surrogate_pair_survives_a_restart(tmp_path:
     async with opened(tmp_path, cli) as host:
         session = await host.start_rest_session({})
         await host.send_prompt(session, "act")
-        await until(lambda: len(session.asks) > 0)
+        await until(lambda: len(session.approvals) > 0)
     async with opened(tmp_path, cli) as host:
         [again] = host.sessions
         assert again.id == session.id
-        [ask] = again.asks.describe()  # type: ignore[attr-defined]
+        [ask] = again.approvals.describe()  # type: ignore[attr-defined]
         assert (ask["restored"], ask["request"]["input"]) == (True, {"command": HALF})
 
 

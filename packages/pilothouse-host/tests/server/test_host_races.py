@@ -19,7 +19,7 @@ from pilothouse.permissions import Ask
 from pilothouse_access import RefusedRequestError
 from pilothouse_access.owners import OPERATOR
 from pilothouse_host import Host, journal, rest
-from pilothouse_host.sessions import RestSession
+from pilothouse_host.server_sessions import RestSession
 from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -195,8 +195,8 @@ async def ask_between_prompts(cli: Cli, host: Host) -> tuple[RestSession, dict[s
     await host.send_prompt(session, "start")
     await until(lambda: bool(cli.saved))
     await cli.children[0].write(bash_request("r1"))
-    await until(lambda: len(session.asks) > 0)
-    [ask] = session.asks.describe()
+    await until(lambda: len(session.approvals) > 0)
+    [ask] = session.approvals.describe()
     return session, ask
 
 
@@ -207,7 +207,7 @@ async def test_an_ask_keeps_its_child_from_being_idle(tmp_path: Path) -> None:
         session.last_used -= 1
         await host.end_idle()
         assert (session.state, cli.running) == ("running", {0})
-        await session.asks.settle(ask["id"], Ask.allow, lambda _: anyio.sleep(0))
+        await session.approvals.settle(ask["id"], Ask.allow, lambda _: anyio.sleep(0))
         await until(lambda: not session.is_busy)
 
 
@@ -219,12 +219,12 @@ async def test_an_ask_of_a_child_that_the_host_has_ended_waits(tmp_path: Path, *
         if not has_result:
             session.record.conversation = ""
         await session.stop("idle")
-        assert session.asks.describe() == [{**ask, "restored": True}]
-        await session.asks.settle(ask["id"], Ask.allow, lambda prompt: host.send_prompt(session, prompt))
+        assert session.approvals.describe() == [{**ask, "restored": True}]
+        await session.approvals.settle(ask["id"], Ask.allow, lambda prompt: host.send_prompt(session, prompt))
         await finish(session)
         assert cli.sessions[-1] == (f"--resume={ask['conversation']}",)
         assert "It is allowed now" in cli.prompts[-1][0]
-        assert session.asks.describe() == []
+        assert session.approvals.describe() == []
 
 
 async def test_an_ask_of_a_removed_session_is_withdrawn(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ async def test_an_ask_of_a_removed_session_is_withdrawn(tmp_path: Path) -> None:
         events = [(kind, json.loads(data)) for _, kind, data in await host.journal.read_events(0, OPERATOR)]
         told = [(kind, data["by"] if kind == "settled" else "") for kind, data in events if kind != "session"]
         assert told == [("asked", ""), ("settled", "withdrawn"), ("closed", "")]
-        assert (await host.journal.read_asks(), session.asks.describe()) == ([], [])
+        assert (await host.journal.read_approvals(), session.approvals.describe()) == ([], [])
 
 
 async def test_a_yes_that_could_not_be_sent_allows_nothing(tmp_path: Path) -> None:
@@ -248,11 +248,11 @@ async def test_a_yes_that_could_not_be_sent_allows_nothing(tmp_path: Path) -> No
             raise RefusedRequestError("limit", "too many prompts")
 
         with pytest.raises(RefusedRequestError):
-            await session.asks.settle(ask["id"], Ask.allow, refuse)
-        await session.asks.settle(ask["id"], Ask.deny, lambda prompt: host.send_prompt(session, prompt))
+            await session.approvals.settle(ask["id"], Ask.allow, refuse)
+        await session.approvals.settle(ask["id"], Ask.deny, lambda prompt: host.send_prompt(session, prompt))
         await finish(session)
         await cli.children[-1].write(bash_request("r2"))
-        await until(lambda: len(session.asks) > 0)  # somebody has to decide
+        await until(lambda: len(session.approvals) > 0)  # somebody has to decide
 
 
 async def test_a_session_whose_first_prompt_is_refused_is_not_left_behind(

@@ -22,7 +22,7 @@ import pilothouse as ph
 from pilothouse.errors import RemoteError
 from pilothouse_access import guard
 from pilothouse_host import application, host
-from pilothouse_host.sessions import find_conversation
+from pilothouse_host.server_sessions import find_conversation
 from pilothouse_models.endpoints import EndpointModels, openai_routes
 from pilothouse_remote import on_host
 from pilothouse_testing import FakeCLI, ScriptedModel, frames

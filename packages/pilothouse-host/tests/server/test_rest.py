@@ -406,7 +406,7 @@ def test_too_many_prompts_wait(serve_host: MakeHost, monkeypatch: pytest.MonkeyP
         served = serve_host(cli=fake.path, max_prompts=2)
         _, made = served.request("POST", "/v1/sessions", {})
         for waiting, status in ((2, 429), (1, 202)):
-            monkeypatch.setattr("pilothouse_host.sessions.RestSession.waiting_count", waiting)
+            monkeypatch.setattr("pilothouse_host.server_sessions.RestSession.waiting_count", waiting)
             assert served.request("POST", f"/v1/sessions/{made['id']}/prompt", {"prompt": "x"})[0] == status
         monkeypatch.undo()
         until(served, made["id"], waiting=0)

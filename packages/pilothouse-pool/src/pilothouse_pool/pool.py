@@ -218,17 +218,17 @@ class Pool(TransportFactory):
             raise OptionsError(f"{count} children cannot be prewarmed: max_live is {self.max_live}")
         if not self._is_usable():
             raise UsageError("the pool is closed" if self._closed else "the pool belongs to another event loop")
-        kind = self._find_group(invocation)
-        if kind is None:
+        group = self._find_group(invocation)
+        if group is None:
             raise OptionsError(
                 "these settings cannot be prewarmed: `resume`, startup actions and prompt_via='argv' need a "
                 "fresh process"
             )
-        kind.target_size = max(count, kind.target_size)
-        self._refill(kind)
+        group.target_size = max(count, group.target_size)
+        self._refill(group)
         try:
             async with anyio.create_task_group() as tasks:
-                for child in list(kind.idle):
+                for child in list(group.idle):
                     tasks.start_soon(child.wait_ready)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
@@ -276,21 +276,21 @@ class Pool(TransportFactory):
         """
         if not self._is_usable():
             return await self._start_transport(invocation), False
-        kind = self._find_group(invocation)
-        if kind is not None:
-            kind.request_count += 1
-            if kind.request_count >= PREWARM_FROM_REQUEST and not kind.has_early_requests:
-                kind.target_size = max(self.min_idle, kind.target_size)
-        await self._wait_for_slot(kind)
+        group = self._find_group(invocation)
+        if group is not None:
+            group.request_count += 1
+            if group.request_count >= PREWARM_FROM_REQUEST and not group.has_early_requests:
+                group.target_size = max(self.min_idle, group.target_size)
+        await self._wait_for_slot(group)
         try:
-            child = await self._take_warm(kind, invocation) if kind is not None else None
+            child = await self._take_warm(group, invocation) if group is not None else None
             return child or await self._start_transport(invocation), True
         except BaseException:
             self.release()
             raise
         finally:
-            if kind is not None:
-                self._refill(kind)
+            if group is not None:
+                self._refill(group)
 
     def release(self) -> None:
         """Count a child in use as ended."""
@@ -338,8 +338,8 @@ class Pool(TransportFactory):
         return self.max_live is None or self._in_use + self.idle + (0 if is_there else 1) <= self.max_live
 
     def _end_oldest(self) -> None:
-        for kind in self._groups.values():  # the least recently requested group comes first
-            if (child := kind.pop()) is not None:
+        for group in self._groups.values():  # the least recently requested group comes first
+            if (child := group.pop()) is not None:
                 child.release()
                 return
 
@@ -363,11 +363,11 @@ class Pool(TransportFactory):
         key = make_pool_key(invocation, booted=self.booted)
         if key is None:
             return None
-        kind = self._groups.pop(key, None) or PoolGroup(invocation)
-        self._groups[key] = kind
+        group = self._groups.pop(key, None) or PoolGroup(invocation)
+        self._groups[key] = group
         while len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)[1].end()
-        return kind
+        return group
 
     def _refill(self, group: PoolGroup) -> None:
         while not self._closed and len(group.idle) < group.target_size and self._has_spare_slot():
@@ -389,8 +389,8 @@ class Pool(TransportFactory):
         return self.max_live is None or (not self._waiting and self._in_use + self.idle < self.max_live)
 
     def _discard_idle(self) -> None:
-        for kind in self._groups.values():
-            kind.end()
+        for group in self._groups.values():
+            group.end()
         self._groups.clear()
 
     def on_child_released(self, child: WarmChild, group: PoolGroup | None) -> None:
@@ -505,8 +505,8 @@ class PooledTransport(Transport):
 
 def _notify_released(pool: ref[Pool], group: ref[PoolGroup], child: WarmChild) -> None:
     """Called from the task of the child, without keeping the pool or group alive."""
-    if (there := pool()) is not None:
-        there.on_child_released(child, group())
+    if (owner := pool()) is not None:
+        owner.on_child_released(child, group())
 
 
 def _check(*, min_idle: int, max_live: int | None, idle_ttl: float | None) -> None:

@@ -66,7 +66,7 @@ class HostedState(Struct, frozen=True, kw_only=True):
         state: "running", "idle", "dormant" (the next prompt starts a child again) or "ended".
         conversation: id of Claude Code's conversation, once known.
         waiting: number of prompts without a result.
-        asks: number of asks that wait.
+        asks: number of approvals that wait.
         last_result: of the last prompt that had one.
         error: why the last prompt failed.
         owner: name of the token that it belongs to; None: the host's own.
@@ -247,7 +247,7 @@ class HostClient:
         return [HostedAsk(self._connection, each) for each in found["asks"]]
 
     async def watch_asks(self) -> AsyncGenerator[HostedAsk]:
-        """Yield what waits for a person, then new asks as they come, until the host shuts down.
+        """Yield what waits for a person, then new approvals as they come, until the host shuts down.
 
         Raises:
             RemoteError: the host refuses, or was lost for good.
@@ -262,7 +262,7 @@ class HostClient:
                 if event.kind == "error":
                     raise RemoteError(facts["message"], code="pruned")
                 if event.kind == "asked" and facts["request"] is None:  # it is too long for an event
-                    facts = next((ask.facts for ask in await self.asks() if ask.id == facts["id"]), None)
+                    facts = next((approval.facts for approval in await self.asks() if approval.id == facts["id"]), None)
                 if event.kind == "asked" and facts is not None:
                     yield HostedAsk(connection, facts)
 
@@ -371,7 +371,7 @@ class HostedAsk:
     host cannot be reached.
 
     Attributes:
-        id: of the ask.
+        id: of the approval.
         session: id of its session at the host.
         kind: "permission", "question", "plan" or "elicitation".
         tool: name of the tool; None for an elicitation.

@@ -23,7 +23,7 @@ from pilothouse.errors import CLINotFoundError, CLIStartError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import Redactor, find_program, invocation_secrets
 from pilothouse.transports import CliTransport, ExitInfo, Health, StderrLog, TransportFacts
-from pilothouse.transports.child import ChildProcess, ExitStatus, make_exit_status, spawn
+from pilothouse.transports.child_process import ChildProcess, ExitStatus, make_exit_status, spawn
 from pilothouse_remote.shell_supervisor import (
     LOADER,
     ControlLines,

@@ -1,6 +1,6 @@
 """A session that runs on a host, reached over a WebSocket that may break at any time.
 
-Owns the stream that the engine sees, and which parts of an invocation are sent. `connection` keeps the
+Owns the stream that the engine sees, and which parts of an invocation are sent. `remote_connection` keeps the
 connection up. Must not know what the bytes mean, except where lines begin, in case another client takes over.
 """
 
@@ -21,9 +21,9 @@ from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
 from pilothouse.support import Redactor, invocation_secrets
 from pilothouse.transports import Delivery, ExitInfo, Health, HealthState, StderrLog, Transport, TransportFacts
-from pilothouse_remote.connection import RemoteConnection
 from pilothouse_remote.link import HEARTBEAT_SECONDS, Backoff, ReplayFilter
 from pilothouse_remote.messages import LINK_VERSION, Close, Detach, HostAddress, LaunchMessage, Start, encode_item
+from pilothouse_remote.remote_connection import RemoteConnection
 
 _APPROVER_FLAGS: Final = ("--permission-prompt-tool=", "--permission-prompts=none")
 DETACH_SECONDS: Final = 5.0

@@ -171,16 +171,16 @@ async def run_in_worker(work: Callable[[], T]) -> T:
         except KeyboardInterrupt as error:  # not a signal, which only the main thread gets; it would end the loop
             raise PilothouseError("KeyboardInterrupt was raised in a worker thread") from error
 
-    places, place = _get_limiter(), object()
+    limiter, borrower = _get_limiter(), object()
     try:
-        places.acquire_on_behalf_of_nowait(place)  # the other way waits for a round of the loop
+        limiter.acquire_on_behalf_of_nowait(borrower)  # the other way waits for a round of the loop
     except anyio.WouldBlock:
-        await places.acquire_on_behalf_of(place)
+        await limiter.acquire_on_behalf_of(borrower)
     try:
         # With a shared limiter of trio, a thread of a cancelled call would keep its slot.
         return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=CapacityLimiter(1))
     finally:
-        places.release_on_behalf_of(place)
+        limiter.release_on_behalf_of(borrower)
 
 
 def _get_limiter() -> CapacityLimiter:

@@ -7,7 +7,7 @@ Three roots of blame, and the answer itself::
     │   ├── OptionsError               an option has an unknown name or an invalid value
     │   │   ├── ConfigError            a configuration file (`.path .line`)
     │   │   └── SettingsError          Claude Code does not take settings that were sent (`.problems`)
-    │   ├── AskSettledError            an ask was settled before (`.by .decision`)
+    │   ├── AskSettledError            an approval was settled before (`.by .decision`)
     │   └── ToolDefinitionError        a function that cannot be a tool
     ├── PeerError                      the other side broke the protocol
     │   ├── ProtocolError
@@ -145,10 +145,10 @@ class ToolDefinitionError(UsageError):
 
 
 class AskSettledError(UsageError):
-    """An ask was settled before: the first decision counts.
+    """An approval was settled before: the first decision counts.
 
     Attributes:
-        ask_id: the ask.
+        ask_id: the approval.
         decision: the decision that counts; None: Claude Code withdrew the request.
         by: who or what made it.
     """

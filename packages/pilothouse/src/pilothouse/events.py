@@ -208,7 +208,7 @@ class PermissionSettled(Struct, frozen=True):
         decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; for a dialog its result, or
             `Cancel`. None: the CLI withdrew the request.
         by: what decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
-            who settled the ask; "nobody" without a callback for it; "error" or "timeout" if the callback failed;
+            who settled the approval; "nobody" without a callback for it; "error" or "timeout" if the callback failed;
             "withdrawn" with the decision None; "rule", "mode", "hook" and the like without a request.
         kind: as in `PermissionAsked`.
         tool_use_id: the tool call that the request is about, if any.

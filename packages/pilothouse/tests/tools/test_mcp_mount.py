@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tool_fixtures import call, error_of, notice, official_client, question, result_of
 
 from pilothouse.tools import mount
-from pilothouse.tools.dispatcher import make_mcp_dispatcher
+from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher
 
 pytestmark = pytest.mark.anyio
 

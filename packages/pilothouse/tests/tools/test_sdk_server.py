@@ -26,7 +26,7 @@ from pilothouse.tools import (
     sdk_server,
     tool,
 )
-from pilothouse.tools.dispatcher import make_mcp_dispatcher
+from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from places import TRANSCRIPTS
 
-from pilothouse.tools.dispatcher import McpDispatcher
+from pilothouse.tools.mcp_dispatcher import McpDispatcher
 
 
 def question(method: str, params: dict[str, Any] | None = None, *, key: Any = 1, server: str = "s") -> dict[str, Any]:

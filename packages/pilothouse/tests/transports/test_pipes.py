@@ -16,7 +16,7 @@ import pytest
 from process_checks import DEADLINE, linux_only, process_state, until
 from shell_children import first_line, sh
 
-from pilothouse.transports.child import ExitStatus, ExitWatcher, make_exit_status, signal_name
+from pilothouse.transports.child_process import ExitStatus, ExitWatcher, make_exit_status, signal_name
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.pipes import LARGE_READ_BYTES, PipeReader, PipeWriter
 

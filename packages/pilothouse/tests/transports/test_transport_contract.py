@@ -10,7 +10,7 @@ import pytest
 
 from pilothouse.options import Invocation
 from pilothouse.transports.base import Transport
-from pilothouse.transports.child import ExitWatcher
+from pilothouse.transports.child_process import ExitWatcher
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.memory import MemoryTransport
 from pilothouse_testing.conformance import MEMORY_PEERS, PEER_PROGRAMS, Behaviour, TransportSuite
@@ -28,7 +28,7 @@ class TestCliTransport(TransportSuite):
 class TestWithoutPidfd(TransportSuite):
     @pytest.fixture(autouse=True)
     def _no_pidfd(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pilothouse.transports.child.ExitWatcher", partial(ExitWatcher, use_pidfd=False))
+        monkeypatch.setattr("pilothouse.transports.child_process.ExitWatcher", partial(ExitWatcher, use_pidfd=False))
 
     def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
         return CliTransport(close_grace=0.05), invocation(PEER_PROGRAMS[behaviour])

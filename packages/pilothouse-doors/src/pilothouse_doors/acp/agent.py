@@ -218,19 +218,19 @@ class AcpAgent:
             return None
         return answer.model_dump(mode="json", by_alias=True).get("content") or {}
 
-    async def _ask(self, ask: Ask) -> None:
-        session = self._find_asking(ask)
+    async def _ask(self, approval: Ask) -> None:
+        session = self._find_asking(approval)
         if session is None:  # a child that is taken over at a host asks again before its session is open
             async with self._opening:
-                session = self._find_asking(ask)
+                session = self._find_asking(approval)
         if session is not None:
-            await session.ask(ask)
+            await session.ask(approval)
         else:
-            ask.deny("no editor has opened this session")
+            approval.deny("no editor has opened this session")
 
-    def _find_asking(self, ask: Ask) -> AcpSession | None:
+    def _find_asking(self, approval: Ask) -> AcpSession | None:
         for each in self._sessions.values():
-            if each.session is not None and ask in each.session.asks:
+            if each.session is not None and approval in each.session.asks:
                 return each
         return None
 

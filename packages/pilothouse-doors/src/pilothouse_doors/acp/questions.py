@@ -12,7 +12,7 @@ from pilothouse.messages import ToolUseBlock
 from pilothouse.permissions import Ask, ElicitationRequest, PlanRequest, QuestionRequest, SetMode, UserQuestion
 
 BY = "editor"
-"""Who settles an ask, in events and messages."""
+"""Who settles an approval, in events and messages."""
 Choice = dict[str, Any]
 
 _ALLOW: Choice = {"optionId": "allow", "name": "Allow", "kind": "allow_once"}
@@ -25,29 +25,29 @@ _PLAN_CHOICES: Sequence[Choice] = (
 )
 
 
-def get_call(ask: Ask) -> ToolUseBlock:
-    """Return the tool call that an ask is about; for a server of MCP one that stands for it."""
-    request = ask.request
+def get_call(approval: Ask) -> ToolUseBlock:
+    """Return the tool call that an approval is about; for a server of MCP one that stands for it."""
+    request = approval.request
     if isinstance(request, ElicitationRequest):
-        return ToolUseBlock(id=ask.id, name=f"{request.server}: {ask.title}")
+        return ToolUseBlock(id=approval.id, name=f"{request.server}: {approval.title}")
     call = request.request if isinstance(request, QuestionRequest | PlanRequest) else request
-    return ToolUseBlock(id=call.tool_use_id or ask.id, name=call.tool_name, input=dict(call.tool_input))
+    return ToolUseBlock(id=call.tool_use_id or approval.id, name=call.tool_name, input=dict(call.tool_input))
 
 
-def list_choices(ask: Ask) -> list[Choice]:
+def list_choices(approval: Ask) -> list[Choice]:
     """Return the choices for a permission or a plan."""
-    if ask.kind == "plan":
+    if approval.kind == "plan":
         return list(_PLAN_CHOICES)
-    return [_ALLOW, *([_ALWAYS] if ask.permanent_changes else []), _REJECT]
+    return [_ALLOW, *([_ALWAYS] if approval.permanent_changes else []), _REJECT]
 
 
-def settle(ask: Ask, choice: str | None) -> None:
+def settle(approval: Ask, choice: str | None) -> None:
     """Settle a permission or a plan with the id of a choice; None: the editor gave none."""
-    if choice == "always" and ask.kind == "plan":
-        return ask.allow(updated_permissions=[SetMode(mode="acceptEdits", destination="session")], by=BY)
+    if choice == "always" and approval.kind == "plan":
+        return approval.allow(updated_permissions=[SetMode(mode="acceptEdits", destination="session")], by=BY)
     if choice in ("allow", "always"):
-        return ask.allow(always=choice == "always", by=BY)
-    return ask.deny(by=BY)
+        return approval.allow(always=choice == "always", by=BY)
+    return approval.deny(by=BY)
 
 
 def list_answers(question: UserQuestion) -> list[Choice]:
@@ -86,13 +86,13 @@ def make_form(request: QuestionRequest | ElicitationRequest) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-def settle_form(ask: Ask, content: Mapping[str, Any] | None) -> None:
+def settle_form(approval: Ask, content: Mapping[str, Any] | None) -> None:
     """Settle questions or a form with its values; None: the user declined."""
-    request = ask.request
+    request = approval.request
     if content is None:
-        return ask.deny(by=BY)
+        return approval.deny(by=BY)
     if isinstance(request, ElicitationRequest):
-        return ask.allow(by=BY) if request.mode == "url" else ask.answer(content, by=BY)
+        return approval.allow(by=BY) if request.mode == "url" else approval.answer(content, by=BY)
     assert isinstance(request, QuestionRequest)
     answers: dict[str, Any] = {}
     for number, question in enumerate(request.questions):
@@ -101,4 +101,4 @@ def settle_form(ask: Ask, content: Mapping[str, Any] | None) -> None:
         words = [str(each) for each in [*given, own] if each not in (None, "")]
         if words:
             answers[question.text] = words if question.multi_select else words[-1]
-    return ask.answer(answers, by=BY) if answers else ask.deny(by=BY)
+    return approval.answer(answers, by=BY) if answers else approval.deny(by=BY)

@@ -136,7 +136,7 @@ class AcpSession:
         self._results: deque[str | None] = deque(maxlen=KEPT_RESULTS)
         self._changed = anyio.Event()
         self._is_showing = False
-        self._open_asks = 0
+        self._open_approvals = 0
         self._mode = "default"
         self._model = agent.options.model or "default"
         self._effort: str | None = None
@@ -150,7 +150,7 @@ class AcpSession:
     @property
     def is_busy(self) -> bool:
         """Whether a prompt is being answered, or something is asked: a background task asks after the answer, too."""
-        return bool(self._queries) or self._open_asks > 0
+        return bool(self._queries) or self._open_approvals > 0
 
     async def start(self, tasks: TaskGroup, start: Mapping[str, Any], history: Sequence[Message] | None = None) -> None:
         """Start the child, with the options of `start`; a task sends the history, and then what the child does."""
@@ -384,65 +384,65 @@ class AcpSession:
             options = self.list_options()
             await self._editor.send(self.id, {"sessionUpdate": "config_option_update", "configOptions": options})
 
-    # Asks.
+    # Approvals.
 
-    async def ask(self, ask: Ask) -> None:
-        """Let the editor settle an ask. If it cannot, the answer is no."""
-        self._open_asks += 1
+    async def ask(self, approval: Ask) -> None:
+        """Let the editor settle an approval. If it cannot, the answer is no."""
+        self._open_approvals += 1
         try:
-            await self._ask(ask)
+            await self._ask(approval)
         finally:
-            self._open_asks -= 1
+            self._open_approvals -= 1
 
-    async def _ask(self, ask: Ask) -> None:
-        call = questions.get_call(ask)
+    async def _ask(self, approval: Ask) -> None:
+        call = questions.get_call(approval)
         with anyio.move_on_after(SHOW_SECONDS):
             while not self._writer.has_shown(call.id):
                 await self._changed.wait()
-        if not isinstance(ask.request, ElicitationRequest):
+        if not isinstance(approval.request, ElicitationRequest):
             await self._send_all(self._writer.write_call(call))
         try:
-            if isinstance(ask.request, ElicitationRequest):
-                await self._ask_form(ask, ask.request)
-            elif isinstance(ask.request, QuestionRequest):
-                await self._ask_questions(ask, ask.request)
+            if isinstance(approval.request, ElicitationRequest):
+                await self._ask_form(approval, approval.request)
+            elif isinstance(approval.request, QuestionRequest):
+                await self._ask_questions(approval, approval.request)
             else:
                 choice = await self._editor.choose(
-                    self.id, describe_asked_call(call, self.settings["cwd"]), questions.list_choices(ask)
+                    self.id, describe_asked_call(call, self.settings["cwd"]), questions.list_choices(approval)
                 )
-                questions.settle(ask, choice)
+                questions.settle(approval, choice)
         except EditorGoneError:
-            if not self._conversations.outlives_editor:  # else the ask waits for the next editor
-                ask.deny("the editor has closed the connection", by=questions.BY)
+            if not self._conversations.outlives_editor:  # else the approval waits for the next editor
+                approval.deny("the editor has closed the connection", by=questions.BY)
         except ValueError as error:
-            log.warning("an ask is refused, because the editor did not answer it: %s", error)
-            ask.deny(by=questions.BY)
+            log.warning("an approval is refused, because the editor did not answer it: %s", error)
+            approval.deny(by=questions.BY)
 
-    async def _ask_form(self, ask: Ask, request: ElicitationRequest) -> None:
+    async def _ask_form(self, approval: Ask, request: ElicitationRequest) -> None:
         if request.mode == "url" and self._editor.has_pages:
-            form: dict[str, Any] = {"url": request.url, "elicitationId": request.elicitation_id or ask.id}
+            form: dict[str, Any] = {"url": request.url, "elicitationId": request.elicitation_id or approval.id}
         elif request.mode != "url" and self._editor.has_forms:
             form = {"requestedSchema": questions.make_form(request)}
         else:
-            ask.deny(by=questions.BY)
+            approval.deny(by=questions.BY)
             return
-        questions.settle_form(ask, await self._editor.fill(self.id, ask.title, form))
+        questions.settle_form(approval, await self._editor.fill(self.id, approval.title, form))
 
-    async def _ask_questions(self, ask: Ask, request: QuestionRequest) -> None:
-        call = questions.get_call(ask)
+    async def _ask_questions(self, approval: Ask, request: QuestionRequest) -> None:
+        call = questions.get_call(approval)
         if self._editor.has_forms:
             form = {"requestedSchema": questions.make_form(request), "toolCallId": call.id}
-            questions.settle_form(ask, await self._editor.fill(self.id, ask.title, form))
+            questions.settle_form(approval, await self._editor.fill(self.id, approval.title, form))
             return
         content: dict[str, Any] = {}
         for number, question in enumerate(request.questions):
             shown = {**describe_call(call, self.settings["cwd"]), "title": question.text}
             choice = await self._editor.choose(self.id, shown, questions.list_answers(question))
             if choice is None or not choice.isdecimal() or int(choice) >= len(question.options):
-                ask.deny(by=questions.BY)
+                approval.deny(by=questions.BY)
                 return
             content[f"question_{number}"] = question.options[int(choice)].label
-        questions.settle_form(ask, content)
+        questions.settle_form(approval, content)
 
 
 def get_title(info: SessionInfo) -> str:

@@ -205,7 +205,7 @@ class AguiWriter:
     def pause(self, asks: Iterable[Ask], client_calls: Sequence[str]) -> Iterator[Event]:
         """Yield the end of a run whose turn waits for decisions, or for results of tools of the front end."""
         self.is_finished = True
-        interrupts = [make_interrupt(ask) for ask in asks]
+        interrupts = [make_interrupt(approval) for approval in asks]
         yield from self._close_all(is_suspended=True)
         if interrupts:
             outcome: Event = {"type": "interrupt", "interrupts": interrupts}
@@ -214,22 +214,22 @@ class AguiWriter:
         yield _make("RUN_FINISHED", **self._ids, outcome=outcome)
 
 
-def make_interrupt(ask: Ask) -> Event:
-    """Return the interrupt for an ask; its id is that of the ask."""
-    described = ask.describe(details=True)
+def make_interrupt(approval: Ask) -> Event:
+    """Return the interrupt for an approval; its id is that of the approval."""
+    described = approval.describe(details=True)
     made: Event = {
-        "id": ask.id,
-        "reason": _REASONS.get(ask.kind, "input_required"),
-        "message": ask.title,
-        "responseSchema": _ANSWER_SCHEMA if ask.kind == "question" else _APPROVAL_SCHEMA,
-        "metadata": {"pilothouse": {"kind": ask.kind, "request": described.get("request")}},
+        "id": approval.id,
+        "reason": _REASONS.get(approval.kind, "input_required"),
+        "message": approval.title,
+        "responseSchema": _ANSWER_SCHEMA if approval.kind == "question" else _APPROVAL_SCHEMA,
+        "metadata": {"pilothouse": {"kind": approval.kind, "request": described.get("request")}},
     }
-    if isinstance(ask.request, ElicitationRequest):
-        made["responseSchema"] = {"type": "object", "properties": {"content": dict(ask.request.schema or {})}}
+    if isinstance(approval.request, ElicitationRequest):
+        made["responseSchema"] = {"type": "object", "properties": {"content": dict(approval.request.schema or {})}}
     elif call := described.get("request", {}).get("tool_use_id"):
         made["toolCallId"] = call
-    if ask.expires_at is not None:
-        made["expiresAt"] = datetime.fromtimestamp(ask.expires_at, UTC).isoformat()
+    if approval.expires_at is not None:
+        made["expiresAt"] = datetime.fromtimestamp(approval.expires_at, UTC).isoformat()
     return made
 
 
@@ -328,7 +328,7 @@ async def _describe_thread(thread: Thread) -> Event:
     turn = thread.turn
     found: Event = {"messages": list_messages(await thread.read_history()), "interrupts": []}
     if turn is not None and turn.is_waiting:
-        found["interrupts"] = [make_interrupt(ask) for ask in turn.asks]
+        found["interrupts"] = [make_interrupt(approval) for approval in turn.asks]
         found["pendingToolCallIds"] = list(thread.client_calls)
     return found
 
@@ -360,11 +360,11 @@ async def _begin(thread: Thread, body: Mapping[str, Any]) -> Turn:
 
 
 def _answer(turn: Turn, resume: Sequence[Mapping[str, Any]]) -> None:
-    waiting = {ask.id: ask for ask in turn.asks}
+    waiting = {approval.id: approval for approval in turn.asks}
     for entry in resume:
-        ask = waiting.get(str(entry.get("interruptId")))
-        if ask is not None:
-            settle(ask, entry.get("payload") if entry.get("status") == "resolved" else None, by="AG-UI")
+        approval = waiting.get(str(entry.get("interruptId")))
+        if approval is not None:
+            settle(approval, entry.get("payload") if entry.get("status") == "resolved" else None, by="AG-UI")
 
 
 async def _stream(thread: Thread, turn: Turn, body: Mapping[str, Any]) -> AsyncGenerator[Event]:

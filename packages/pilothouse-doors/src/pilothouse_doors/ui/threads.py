@@ -1,6 +1,6 @@
 """Conversations of front ends: each thread is a session of an agent, each turn a list of events that grows.
 
-Owns which session belongs to a thread, how long its child lives, and what a turn waits for: asks, and calls of tools
+Owns which session belongs to a thread, how long its child lives, and what a turn waits for: approvals, calls of tools
 that run in the front end. Knows no protocol. A request reads the turn; when another one comes later, it reads on.
 """
 
@@ -92,11 +92,11 @@ class Turn:
 
     @property
     def asks(self) -> list[Ask]:
-        """The asks that wait and whose event is in the log."""
+        """The approvals that wait and whose event is in the log."""
         session = self._thread.session
         if session is None or session.options.asks is None or not self._asked:
             return []
-        return [ask for ask in session.asks if ask.id in self._asked]
+        return [approval for approval in session.asks if approval.id in self._asked]
 
     @property
     def is_waiting(self) -> bool:
@@ -283,8 +283,8 @@ class Thread:
         if self.turn is not None and self.is_busy:
             if (self.turn.readers or self.turn.is_read_on) and not self.turn.is_waiting:
                 raise FrontEndError(f"thread {self.id!r} is answering another request; wait or stop it", code="busy")
-            for ask in self.turn.asks:
-                ask.deny(_WENT_ON, by="front end")
+            for approval in self.turn.asks:
+                approval.deny(_WENT_ON, by="front end")
             await self.turn.stop()
         if self.turn is not None and self.turn.was_taken_back and self.turn.id in self._prompts:
             self._prompts.remove(self.turn.id)
@@ -563,35 +563,35 @@ async def _take_back(session: Session, target: str, last: str) -> str | None:
     return None if done.get("rewound") is True else str(done.get("reason") or done.get("error") or "refused")
 
 
-def settle(ask: Ask, answer: Any, *, by: str = "front end") -> None:
-    """Settle an ask with what a front end sent. What is not a clear yes is a no.
+def settle(approval: Ask, answer: Any, *, by: str = "front end") -> None:
+    """Settle an approval with what a front end sent. What is not a clear yes is a no.
 
-    An ask that was settled elsewhere, or too late, stays as it is: the events of the turn say how.
+    An approval that was settled elsewhere, or too late, stays as it is: the events of the turn say how.
 
     Args:
-        ask: the ask.
+        approval: what it settles.
         answer: True or False, or an object: `approved` with `editedArgs`, `always` and `reason`; `answers` for
             questions; `content` for the form of a server; `feedback` for a plan. None: no.
         by: who settles it.
 
     Raises:
-        UsageError: the answer does not fit; the ask waits on.
+        UsageError: the answer does not fit; the approval waits on.
     """
     with suppress(AskSettledError):
-        _settle(ask, answer, by)
+        _settle(approval, answer, by)
 
 
-def _settle(ask: Ask, answer: Any, by: str) -> None:
+def _settle(approval: Ask, answer: Any, by: str) -> None:
     given = cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else {"approved": answer}
-    if ask.kind == "question" and given.get("answers"):
-        return ask.answer(given["answers"], by=by)
-    if ask.kind == "elicitation" and isinstance(given.get("content"), Mapping):
-        return ask.answer(given["content"], by=by)
-    if ask.kind == "plan" and given.get("feedback"):
-        return ask.answer(str(given["feedback"]), by=by)
-    if given.get("approved") is not True or ask.kind == "question":
-        return ask.deny(str(given.get("reason") or ""), by=by)
+    if approval.kind == "question" and given.get("answers"):
+        return approval.answer(given["answers"], by=by)
+    if approval.kind == "elicitation" and isinstance(given.get("content"), Mapping):
+        return approval.answer(given["content"], by=by)
+    if approval.kind == "plan" and given.get("feedback"):
+        return approval.answer(str(given["feedback"]), by=by)
+    if given.get("approved") is not True or approval.kind == "question":
+        return approval.deny(str(given.get("reason") or ""), by=by)
     edited = given.get("editedArgs")
     if edited is not None and not isinstance(edited, Mapping):
         raise FrontEndError(f"editedArgs: expected an object, got {type(edited).__name__}")
-    return ask.allow(updated_input=cast("Any", edited), always=given.get("always") is True, by=by)
+    return approval.allow(updated_input=cast("Any", edited), always=given.get("always") is True, by=by)

@@ -127,12 +127,12 @@ class VercelWriter:
         """Yield the end of a stream whose turn waits for decisions."""
         self.is_finished = True
         yield from self._close()
-        for ask in asks:
-            described = ask.describe(details=True)
+        for approval in asks:
+            described = approval.describe(details=True)
             call = described.get("request", {}).get("tool_use_id")
-            yield {"type": "data-ask", "id": ask.id, "data": described}
-            if ask.kind in ("permission", "plan") and call:
-                yield {"type": "tool-approval-request", "approvalId": ask.id, "toolCallId": call}
+            yield {"type": "data-ask", "id": approval.id, "data": described}
+            if approval.kind in ("permission", "plan") and call:
+                yield {"type": "tool-approval-request", "approvalId": approval.id, "toolCallId": call}
         yield {"type": "finish-step"}
         yield {"type": "finish"}
 
@@ -183,8 +183,8 @@ def _build_message(chunks: Iterable[Chunk]) -> Chunk:
             case {"type": "tool-input-available" | "tool-output-available" | "tool-output-error" as kind, **facts}:
                 facts.pop("dynamic")
                 add(facts["toolCallId"], type="dynamic-tool", state=kind.removeprefix("tool-"), **facts)
-            case {"type": "tool-approval-request", "approvalId": ask_id, "toolCallId": call}:
-                add(call, state="approval-requested", approval={"id": ask_id})
+            case {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call}:
+                add(call, state="approval-requested", approval={"id": approval_id})
             case {"type": str(kind), "id": key, "data": data} if kind.startswith("data-"):
                 add(f"{kind} {key}", type=kind, id=key, data=data)
             case _:
@@ -292,9 +292,9 @@ async def _begin(thread: Thread, body: Mapping[str, Any]) -> tuple[Turn, str]:
         if turn is None:
             raise FrontEndError("nothing waits for this answer any more; send a message", code="busy")
         answers = _read_answers(last, body)
-        for ask in turn.asks:
-            if ask.id in answers:
-                settle(ask, answers[ask.id], by="AI SDK")
+        for approval in turn.asks:
+            if approval.id in answers:
+                settle(approval, answers[approval.id], by="AI SDK")
         return turn, str(last.get("id") or uuid.uuid4())
     known = [cast("dict[str, Any]", each) for each in cast("list[Any]", messages) if isinstance(each, dict)]
     has_history = any(each.get("role") == "assistant" for each in known)
@@ -306,12 +306,12 @@ async def _begin(thread: Thread, body: Mapping[str, Any]) -> tuple[Turn, str]:
 
 
 def _read_answers(message: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was decided, by ask: approvals of the message, and `answers` of the body."""
+    """Return what was decided, by the id of the approval: those of the message, and `answers` of the body."""
     found: dict[str, Any] = {}
     for part in _list_parts(message):
         match part:
-            case {"state": "approval-responded", "approval": {"id": str(ask_id), **approval}}:
-                found[ask_id] = {"approved": approval.get("approved"), "reason": approval.get("reason")}
+            case {"state": "approval-responded", "approval": {"id": str(approval_id), **approval}}:
+                found[approval_id] = {"approved": approval.get("approved"), "reason": approval.get("reason")}
             case _:
                 continue
     answers = body.get("answers")

@@ -20,7 +20,7 @@ from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, Sess
 from pilothouse.options import Invocation, Options
 from pilothouse.support import run_blocking
 from pilothouse.transports import Health, Transport, TransportWrapper
-from pilothouse.transports.isolation import PrivateHome
+from pilothouse.transports.private_files import PrivateHome
 from pilothouse_transcripts.paths import MAX_KEY_CHARS, find_file, find_home, is_session_id, project_key
 from pilothouse_transcripts.session_info import list_sessions
 from pilothouse_transcripts.stores.base import SessionStore, TranscriptKey, implements
@@ -344,7 +344,7 @@ def _find_config_directory(invocation: Invocation) -> str:
 
 
 def _find_owner(user: str | int) -> tuple[int, int] | None:
-    from pilothouse.transports.isolation import find_account  # few processes run as another user
+    from pilothouse.transports.private_files import find_account  # few processes run as another user
 
     account = find_account(user)
     return None if account is None else (account.uid, account.gid)

@@ -18,7 +18,7 @@ import anyio
 from pilothouse.callbacks import is_failure
 from pilothouse.errors import MessageParseError, PilothouseError, StoreError
 from pilothouse.support import encode_json
-from pilothouse.transports.isolation import PrivateDirectory
+from pilothouse.transports.private_files import PrivateDirectory
 from pilothouse_transcripts.paths import find_home, is_session_id
 from pilothouse_transcripts.stores.base import Entry, SessionStore, TranscriptKey, implements
 

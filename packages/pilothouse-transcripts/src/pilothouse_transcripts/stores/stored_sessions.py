@@ -16,7 +16,7 @@ from pilothouse.errors import LineDecodeError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import TABLE
 from pilothouse.support import decode_line, run_blocking
-from pilothouse.transports.isolation import PrivateDirectory
+from pilothouse.transports.private_files import PrivateDirectory
 from pilothouse_transcripts import (
     ForkSessionResult,
     SessionInfo,

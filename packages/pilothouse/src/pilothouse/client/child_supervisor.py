@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pilothouse.client.budgets import SessionBudget
     from pilothouse.client.middleware import Middleware
     from pilothouse.client.observation import SessionObservation
-    from pilothouse.transports.isolation import PrivateHome
+    from pilothouse.transports.private_files import PrivateHome
 
 
 # The control request of each option, and the key of its body.
@@ -353,7 +353,7 @@ class ChildSupervisor:
         self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home: PrivateHome | None = None
         if options.isolation is not None:
-            from pilothouse.transports.isolation import PrivateHome  # few sessions have one
+            from pilothouse.transports.private_files import PrivateHome  # few sessions have one
 
             self.home = PrivateHome()
         self.child: ChildRun | None = None
@@ -444,16 +444,16 @@ class ChildSupervisor:
             OptionsError: the child cannot be replaced by one that the query needs.
             SessionClosedError: `close` was called.
         """
-        if (there := self.ready_child()) is not None:
-            return there
+        if (child := self.ready_child()) is not None:
+            return child
         async with self._starting:
             before = self.child
             if before is not None and not in_turn:
                 await before.check_alive()  # no prompt was sent to it yet, so that none is sent twice
-            if before is not None and before.is_finished:
+            if before is not None and before.is_closing_or_closed:
                 await before.wait_finished()
             self.check_open()
-            if before is None or before.is_finished:
+            if before is None or before.is_closing_or_closed:
                 return await self._restart(before)
             if self._started_with.is_compatible(self.required):
                 return before
@@ -494,15 +494,15 @@ class ChildSupervisor:
 
     async def _launch_with_fallback(self, previous: ChildRun | None) -> ChildRun:
         """Start a child, without resuming if the previous one died before it saved anything."""
-        ways_out = (
+        fallbacks = (
             (SessionNotFoundError, self.resume_state.discard_resume),
             (SessionExistsError, self.resume_state.choose_new_id),
         )
-        for kind, mend in ways_out:
+        for error_type, recover in fallbacks:
             try:
                 return await self._launch(previous)
-            except kind:
-                if not mend():
+            except error_type:
+                if not recover():
                     raise
                 self.check_open()  # `close` has ended the child before, and would not know of this one
         return await self._launch(previous)
@@ -589,12 +589,12 @@ class ChildSupervisor:
             raise OptionsError(
                 "option 'custom_tools' cannot change in a session, except with tool_bridge='mcp'", option="custom_tools"
             )
-        is_running = self.child is not None and not self.child.is_finished
+        is_running = self.child is not None and not self.child.is_closing_or_closed
         if is_running and not self._started_with.is_compatible(self.required):
             await self.ensure_running(in_turn=False)  # otherwise it is the child of an earlier query
         async with self._starting:
             child, options = self.child, self.options.merge(changes)
-            if child is None or child.is_finished:
+            if child is None or child.is_closing_or_closed:
                 make_handlers(options)
                 self.options = options
                 return
@@ -635,7 +635,7 @@ class ChildSupervisor:
     def drop(self) -> None:
         """End a dropped session; called by a finalizer: from any thread, at any moment."""
         child = self.child
-        if child is not None and self._loop is not None and not child.is_finished:
+        if child is not None and self._loop is not None and not child.is_closing_or_closed:
             call_in_loop(self._loop, partial(_end_child, child, self.monitor))
 
 

@@ -34,7 +34,7 @@ from pilothouse.permissions.dispatcher import (
 )
 from pilothouse.permissions.requests import AskingRun, PermissionRequest, complete_request
 from pilothouse.tools import sdk_server
-from pilothouse.tools.dispatcher import make_mcp_dispatcher
+from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher
 from pilothouse.transports.base import TransportFactory
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
@@ -181,17 +181,17 @@ class RequestHandlers:
         asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
         if not any(value is not None for value in asked.values()):
             return
-        mine = next(name for name, value in asked.items() if value is not None)
-        rivals = {
+        given_option = next(name for name, value in asked.items() if value is not None)
+        conflicts = {
             "permission_prompt_tool_name": (
                 options.permission_prompt_tool_name is not None,
                 "only one of them can decide",
             ),
             "permission_prompts": (options.permission_prompts == "none", "'none' denies without a request"),
         }
-        for rival, (is_set, why) in rivals.items():
+        for other, (is_set, why) in conflicts.items():
             if is_set:
-                raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
+                raise OptionsError(f"options {other!r} and {given_option!r} exclude each other: {why}", option=other)
         del asked["asks"]
         dispatcher = PermissionDispatcher(**asked, park=self._make_park(options))
         dispatcher.session, dispatcher.report, dispatcher.complete = self._session, self._report, self._complete

@@ -45,12 +45,12 @@ class ResumeState:
         self.id = options.session_id or (None if options.fork_session else options.resume)
         self.is_saved = False
         self._given_options = {name: value for name, value in options.as_dict().items() if name in _NO_CONVERSATION}
-        self._mode: Literal["as asked", "resume"] = "as asked"
+        self._mode: Literal["initial", "resume"] = "initial"
 
     @property
     def is_id_replaceable(self) -> bool:
         """Whether the id was generated, and nothing was sent under it."""
-        return self._is_generated_id and self._mode == "as asked" and not self.is_saved
+        return self._is_generated_id and self._mode == "initial" and not self.is_saved
 
     def set_id(self, session_id: str) -> None:
         """Set the id that the child has had from its start."""
@@ -74,9 +74,9 @@ class ResumeState:
 
     def discard_resume(self) -> bool:
         """Handle a CLI that has nothing to resume. True if nothing was lost, so that starting again works."""
-        if self.is_saved or self._mode == "as asked":
+        if self.is_saved or self._mode == "initial":
             return False
-        self._mode = "as asked"
+        self._mode = "initial"
         if not self._given_options:  # the id of a cleared conversation may be in use, although that is empty
             self._take_new_id()
         return True

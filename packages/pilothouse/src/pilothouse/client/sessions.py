@@ -46,7 +46,7 @@ from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.options.options import to_options
 from pilothouse.options.signatures import show_options
-from pilothouse.permissions.asks import AskView
+from pilothouse.permissions.approvals import AskView
 from pilothouse.tracebacks import hide_arguments, user_class
 from pilothouse.transports import Health
 
@@ -117,7 +117,7 @@ class Session:
         child = self._child
         if child is None:
             return "new"
-        if child.is_finished:
+        if child.is_closing_or_closed:
             return "starting" if self._supervisor.is_starting else "broken"
         if not child.has_started:
             return "starting"
@@ -172,7 +172,7 @@ class Session:
             UsageError: the session was made without the option `asks`.
         """
         if self.options.asks is None:
-            raise UsageError("this session keeps no asks: make it with asks=ph.Asks()")
+            raise UsageError("this session keeps no approvals: make it with asks=ph.Asks()")
         return AskView(self.options.asks, self._supervisor, self)
 
     # Start and end.
@@ -378,7 +378,7 @@ class Session:
         finally:
             self._turn = None
         child = await self._ensure_running()
-        await child.wait_foreign_turn()
+        await child.wait_for_turn_of_previous_client()
 
         async def get_next_child() -> ChildRun:
             nonlocal child
@@ -395,7 +395,7 @@ class Session:
             self._turn = None
             if turn.result is not None:
                 self._supervisor.resume_state.mark_turn_saved(child.session_id)
-            if changes and not child.is_finished:
+            if changes and not child.is_closing_or_closed:
                 # What cannot be restored now is restored before the next query, which fails if that fails too.
                 with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
                     await self._runtime_settings.apply(self.options, {})
@@ -404,7 +404,7 @@ class Session:
         try:
             await self._runtime_settings.apply(self.options, changes)
         except PilothouseError:
-            if not child.is_finished or self._supervisor.is_closed:
+            if not child.is_closing_or_closed or self._supervisor.is_closed:
                 raise
             child = await self._ensure_running()  # it exited before the prompt was sent
             await self._runtime_settings.apply(self.options, changes)
@@ -529,7 +529,7 @@ class Session:
         run, child = self._turn, self._child
         if run is not None and (run.turn.phase in (Phase.QUEUED, Phase.DECIDING) or not cancel_queued):
             await run.interrupt()
-        if child is None or child.is_finished:
+        if child is None or child.is_closing_or_closed:
             return InterruptResult()
         if not (child.activity.is_in_turn if run is None else cancel_queued):
             return InterruptResult()
@@ -603,11 +603,11 @@ class Session:
         """
         self._supervisor.check_open()
         child = self._child
-        if child is None or child.is_finished:
+        if child is None or child.is_closing_or_closed:
             raise UsageError("the session is not running")
-        found_as = await child.detach()
+        host_session_id = await child.detach()
         await self.close()
-        return found_as
+        return host_session_id
 
     async def clear(self) -> str | None:
         """Begin a new conversation in the same child, without the old one as context. Returns the new id."""

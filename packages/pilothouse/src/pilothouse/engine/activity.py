@@ -28,7 +28,7 @@ class ChildActivity:
         running_tools: the tools that run.
         last_activity: when the CLI last sent something or was busy; in the future while it waits for a known time.
         is_in_turn: whether it works on a turn, for a prompt or on its own.
-        is_in_foreign_turn: whether that turn was under way when this process attached.
+        is_in_turn_of_previous_client: whether that turn was under way when this process attached.
         may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
         changes: notified when a turn or a background task has ended.
     """
@@ -37,7 +37,7 @@ class ChildActivity:
         self.background = RunningTasks()
         self.running_tools = RunningTools()
         self.last_activity = 0.0
-        self.is_in_turn = self.is_in_foreign_turn = self._has_seen_turns = False
+        self.is_in_turn = self.is_in_turn_of_previous_client = self._has_seen_turns = False
         self.changes = LoopCondition()
         self.may_be_woken = False
         self._woken_until = self._uncertain_until = 0.0
@@ -80,7 +80,7 @@ class ChildActivity:
         if info.get("session_state") in WORKING_STATES:
             # Otherwise its messages have already reported its state.
             self.is_in_turn |= not self._has_seen_turns
-            self.is_in_foreign_turn = self.is_in_turn
+            self.is_in_turn_of_previous_client = self.is_in_turn
 
     def start_turn(self) -> None:
         """A turn has begun."""

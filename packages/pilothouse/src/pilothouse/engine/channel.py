@@ -283,12 +283,12 @@ class ControlChannel:
     def notify(self, subtype: str, body: Mapping[str, Any]) -> None:
         """Send a control request without waiting for its response; errors are ignored."""
 
-        async def ask() -> None:
+        async def request() -> None:
             with suppress(PilothouseError):
                 await self.request(subtype, body)
 
         if self._close_error is None:
-            self._start_task(ask)
+            self._start_task(request)
 
     async def _cancel_request(self, pending: PendingRequest) -> None:
         if data := self.connection.cancel_request(pending.request_id):

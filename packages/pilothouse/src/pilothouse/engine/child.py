@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 SEND_SECONDS = 10.0  # until a child that does not read its input is ended
 EXIT_NOTICE_SECONDS = 1.0  # from the exit of a child until its output must have ended
-FOREIGN_TURN_SECONDS = 30.0  # of silence after which a turn that was under way is taken to have ended unnoticed
+TURN_OF_PREVIOUS_CLIENT_SECONDS = (
+    30.0  # of silence after which a turn that was under way is taken to have ended unnoticed
+)
 CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not exit is ended; it saves the session first
 EXIT_SECONDS = 5.0  # of silence after the last result; then a child of one query that does not exit is ended
 INTERRUPT_SECONDS = 5.0  # from the confirmation of an interrupt until the turn must have ended
@@ -150,7 +152,7 @@ class ChildRun(OwnedTask):
             raise self.failure
 
     @property
-    def is_finished(self) -> bool:
+    def is_closing_or_closed(self) -> bool:
         """Whether the child has ended, or is being ended."""
         return self._ended.is_set() or self._finished.is_set() or self._stopped
 
@@ -161,7 +163,7 @@ class ChildRun(OwnedTask):
     @property
     def is_ready(self) -> bool:
         """Whether the child can take a prompt, as far as is known without waiting."""
-        return self.has_started and not self.is_finished and self.transport.health().state != "unhealthy"
+        return self.has_started and not self.is_closing_or_closed and self.transport.health().state != "unhealthy"
 
     @asynccontextmanager
     async def run_for(self, query: QueryRun) -> AsyncGenerator[ChildRun]:
@@ -248,7 +250,7 @@ class ChildRun(OwnedTask):
         except PilothouseError:
             query = self._router.query
             has_answer = self._serves_one and query is not None and query.turn.has_answer
-            if has_answer or self.is_finished:  # `--resume` of an unknown id leads to a result instead
+            if has_answer or self.is_closing_or_closed:  # `--resume` of an unknown id leads to a result instead
                 return
             raise
         mode = info.get("current_permission_mode")
@@ -348,14 +350,14 @@ class ChildRun(OwnedTask):
         before, self._stopped = self._stopped, True  # nothing is interrupted, and nothing is sent any more
         failure, self.failure = self.failure, SessionClosedError("this process has left the session")
         try:
-            found_as = await self.transport.detach()
+            host_session_id = await self.transport.detach()
         except BaseException:
             self._stopped, self.failure = before, failure
             raise
         with anyio.CancelScope(shield=True):
             super().stop()
             await self.wait_finished()
-        return found_as
+        return host_session_id
 
     async def finish(self) -> None:
         """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
@@ -396,7 +398,7 @@ class ChildRun(OwnedTask):
 
     async def check_alive(self) -> None:
         """Check whether the child still runs: an exit may not have been noticed yet."""
-        if self.is_ready or self.is_finished or not self.has_started:
+        if self.is_ready or self.is_closing_or_closed or not self.has_started:
             return
         with anyio.move_on_after(EXIT_NOTICE_SECONDS):
             await self._ended.wait()  # the reader knows best how it ended
@@ -434,7 +436,7 @@ class ChildRun(OwnedTask):
         Raises:
             SessionClosedError: the session is over.
         """
-        if self.is_finished and not self._serves_one:
+        if self.is_closing_or_closed and not self._serves_one:
             raise self.failure or SessionClosedError("the session is closed")
         self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
@@ -443,7 +445,7 @@ class ChildRun(OwnedTask):
             yield
         finally:
             try:
-                if query.turn.at_cli and not self.is_finished:
+                if query.turn.at_cli and not self.is_closing_or_closed:
                     with anyio.CancelScope(shield=True):
                         await self._stop_turn(query)
             finally:
@@ -468,7 +470,7 @@ class ChildRun(OwnedTask):
                 for uuid in receipt.get("cancelled") or ():
                     query.mark_cancelled(uuid)
             limit.deadline = anyio.current_time() + end_seconds
-            await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
+            await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_closing_or_closed)
             return
         if not self._serves_one:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
@@ -512,7 +514,7 @@ class ChildRun(OwnedTask):
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs: no turn, no background task, no turn that starts when one ends, no open request."""
-        while not self.is_finished:
+        while not self.is_closing_or_closed:
             if self.activity.has_work:
                 await self.activity.changes.wait()
             elif self.channel.incoming:
@@ -523,16 +525,16 @@ class ChildRun(OwnedTask):
                 self.activity.may_be_woken = False
                 return
 
-    async def wait_foreign_turn(self) -> None:
+    async def wait_for_turn_of_previous_client(self) -> None:
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         activity = self.activity
-        while activity.is_in_foreign_turn and activity.is_in_turn and not self.is_finished:
-            left = self.idle_since() + FOREIGN_TURN_SECONDS - anyio.current_time()
+        while activity.is_in_turn_of_previous_client and activity.is_in_turn and not self.is_closing_or_closed:
+            left = self.idle_since() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):
                 await activity.changes.wait()
-        activity.is_in_foreign_turn = False
+        activity.is_in_turn_of_previous_client = False
 
     # Called by the reader.
 
@@ -566,9 +568,9 @@ class ChildRun(OwnedTask):
         """Return the plan in the input of this call of the model."""
         return self.activity.running_tools.find_plan(tool_use_id)
 
-    def show_open_asks(self, query: QueryRun) -> None:
+    def show_open_approvals(self, query: QueryRun) -> None:
         """Give the active query the notes about the permission requests that wait."""
-        self._router.show_open_asks(query, self.session_id)
+        self._router.show_open_approvals(query, self.session_id)
 
     # What single messages say about the child.
 

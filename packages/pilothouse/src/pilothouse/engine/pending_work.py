@@ -118,14 +118,14 @@ def _task_ids(message: Message) -> set[Any]:
     return {value for name in _ID_FIELDS if isinstance(value := getattr(message, name, None), str)}
 
 
-class OpenAsks(Struct, eq=False):
+class OpenApprovals(Struct, eq=False):
     """The requests for a decision that wait, as the facts of their notes, oldest first."""
 
     _facts: dict[object, dict[str, Any]] = field(default_factory=dict[object, dict[str, Any]])
 
     def make_notes(self, session_id: str | None) -> list[SystemMessage]:
         """Make the notes again."""
-        return [make_ask_note(ASKED, session_id, facts) for facts in self._facts.values()]
+        return [make_approval_note(ASKED, session_id, facts) for facts in self._facts.values()]
 
     def track(self, subtype: str, facts: dict[str, Any]) -> None:
         """Take the next note: its subtype, `ASKED` or `SETTLED`, and its facts."""
@@ -135,7 +135,7 @@ class OpenAsks(Struct, eq=False):
             self._facts.pop(facts["id"], None)
 
 
-def make_ask_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
+def make_approval_note(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
     """Make a note about a request; the text of its id is made here, as few requests need it."""
     return make_note(subtype, session_id, {**facts, "id": str(facts["id"])})
 

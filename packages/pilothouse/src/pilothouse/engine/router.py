@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pilothouse.engine.pending_work import BackgroundAttribution, OpenAsks, find_named_prompts, make_ask_note
+from pilothouse.engine.pending_work import BackgroundAttribution, OpenApprovals, find_named_prompts, make_approval_note
 from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.messages import (
     CommandLifecycleMessage,
@@ -50,14 +50,14 @@ class MessageRouter:
         self._on_message = on_message
         self._serves_one = serves_one
         self._attribution = BackgroundAttribution()
-        self._open_asks = OpenAsks()
+        self._open_approvals = OpenApprovals()
 
     def start_query(self, query: QueryRun, session_id: str | None) -> None:
         """Make `query` the active one; what runs in the background now belongs to earlier ones."""
         self._attribution.start_query()
         self.query = query
         if query.wants_permission_events:  # nobody may have seen what was asked before
-            self.show_open_asks(query, session_id)
+            self.show_open_approvals(query, session_id)
 
     @property
     def is_behind(self) -> bool:
@@ -168,18 +168,18 @@ class MessageRouter:
 
     def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
         """Give a note about a permission request, or its decision, to the active query, even before its turn."""
-        self._open_asks.track(subtype, facts)
+        self._open_approvals.track(subtype, facts)
         query = self.query if self.query is not None and self.query.wants_permission_events else None
         if query is not None or self._subscriptions:
-            note = make_ask_note(subtype, session_id, facts)
+            note = make_approval_note(subtype, session_id, facts)
             self.put_note(note)
             if query is not None:
                 query.put_note(note)
 
-    def show_open_asks(self, query: QueryRun, session_id: str | None) -> None:
+    def show_open_approvals(self, query: QueryRun, session_id: str | None) -> None:
         """Give the active query the notes about the permission requests that wait."""
         if query is self.query:
-            for note in self._open_asks.make_notes(session_id):
+            for note in self._open_approvals.make_notes(session_id):
                 query.put_note(note)
 
     def fail(self, error: BaseException, *, is_failure: bool) -> None:

@@ -367,7 +367,7 @@ class QueryRun(OwnedTask):
         if not self.wants_permission_events:
             self.wants_permission_events = True
             if self._child is not None:
-                self._child.show_open_asks(self)
+                self._child.show_open_approvals(self)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""

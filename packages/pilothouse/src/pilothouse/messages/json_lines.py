@@ -120,7 +120,7 @@ def encode_ascii(value: Any, convert: Callable[[Any], Any]) -> bytes:
     Raises:
         TypeError, ValueError, RecursionError: part of the value has no such form.
     """
-    import json  # as above
+    import json  # only values that msgspec cannot encode need it
 
     plain = _without_nan(to_plain_values(value, convert))
     return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")

@@ -101,10 +101,12 @@ def _find_server_conflicts(servers: Mapping[str, str]) -> Iterator[str]:
 
 def _may_be_asked(facts: PermissionFacts) -> bool:
     """Whether the CLI may ask about a call of a tool that is known here, or lets a model judge it."""
-    o = facts.options
-    if facts.mode in ("default", "acceptEdits") and not (o.tools or o.allowed_tools or o.disallowed_tools):
+    options = facts.options
+    if facts.mode in ("default", "acceptEdits") and not (
+        options.tools or options.allowed_tools or options.disallowed_tools
+    ):
         return True  # the usual case; saves looking at each tool
-    if (o.hooks or {}).get("PreToolUse"):
+    if (options.hooks or {}).get("PreToolUse"):
         return True
     if facts.mode == "dontAsk":
         return False

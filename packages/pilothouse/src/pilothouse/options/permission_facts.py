@@ -243,21 +243,25 @@ class PermissionFacts:
                 return rule.option, rule.reason
         if server:
             return None
-        o, listed = self.options, self.listed_tools
-        if o.tool_bridge == "xml" and o.custom_tools:
+        options, listed = self.options, self.listed_tools
+        if options.tool_bridge == "xml" and options.custom_tools:
             return "tool_bridge", "tool_bridge 'xml' has none of the CLI's own tools"
-        if o.bare and tool not in BARE_TOOLS:
+        if options.bare and tool not in BARE_TOOLS:
             return "bare", "bare has Bash, Edit and Read only"
         if listed is not None and tool not in listed:
             return "tools", "tools does not name it"
-        if listed is None and o.restricted and tool in HIDDEN_WHEN_RESTRICTED:
+        if listed is None and options.restricted and tool in HIDDEN_WHEN_RESTRICTED:
             return "restricted", "restricted"
-        if tool in NEEDS_PERSON and (o.can_use_tool, o.confirm, o.on_question, o.on_plan, o.asks) == (None,) * 5:
+        if (
+            tool in NEEDS_PERSON
+            and (options.can_use_tool, options.confirm, options.on_question, options.on_plan, options.asks)
+            == (None,) * 5
+        ):
             return "", "no function answers"
         if tool in NEEDS_BASH and listed is None and self.find_missing_reason("Bash"):
             return "", "it depends on Bash"
         if tool in HIDDEN_BESIDE_BASH and listed is None and not self.find_missing_reason("Bash"):
-            return "tools" if o.tools else "", "the CLI omits it beside Bash; tools=[…] can name it"
+            return "tools" if options.tools else "", "the CLI omits it beside Bash; tools=[…] can name it"
         return None
 
     def is_missing_in_layer(self, tool: str, option: str) -> str | None:

@@ -195,17 +195,17 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
         OptionsError: a value does not fit the form of the invocation.
     """
     given = options._values  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - not copied, because it is only read
-    draft = _InvocationBuilder(given, has_initialize=prompt is None)
+    builder = _InvocationBuilder(given, has_initialize=prompt is None)
     changes = _env_changes(given)
     head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
     return Invocation(
         cli=options.cli,
-        argv=(*head, *draft.argv),
+        argv=(*head, *builder.argv),
         trailing_args=() if prompt is None else _make_prompt_args(prompt),
         env=_make_child_env(options, environ, changes),
         cwd=None if options.cwd is None else _expand_home(options.cwd),
-        initialize=InitializeBody(draft.initialize) if draft.has_initialize else None,
-        files=tuple(draft.files),
+        initialize=InitializeBody(builder.initialize) if builder.has_initialize else None,
+        files=tuple(builder.files),
         on_stderr=options.stderr,
         user=options.user,
         is_isolated=options.isolation is not None,
@@ -216,8 +216,8 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
 
 def render_cli_args(options: OptionValues) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
-    draft = _InvocationBuilder(options.as_dict(), has_initialize=True)
-    return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
+    builder = _InvocationBuilder(options.as_dict(), has_initialize=True)
+    return [*builder.argv, *(f"--{file.flag}=<private file>" for file in builder.files)]
 
 
 def render_env(options: OptionValues) -> dict[str, str]:

@@ -1,18 +1,18 @@
 """Decisions that the CLI asks the host for: permissions, questions, plans, elicitations, dialogs.
 
 Owns the requests as typed values, the decisions, a dispatcher for each control subtype, and requests that wait.
-Must not know how requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`, `asks`.
+Must not know how requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`, `approvals`.
 """
 
 from pilothouse.messages.core import PermissionMode as PermissionMode
 from pilothouse.options.permission_rules import PermissionBehavior as PermissionBehavior
 from pilothouse.options.permission_rules import PermissionRule as PermissionRule
 from pilothouse.options.permission_rules import RuleSet as RuleSet
-from pilothouse.permissions.asks import Ask as Ask
-from pilothouse.permissions.asks import Asks as Asks
-from pilothouse.permissions.asks import AskStream as AskStream
-from pilothouse.permissions.asks import AskView as AskView
-from pilothouse.permissions.asks import Settlement as Settlement
+from pilothouse.permissions.approvals import Ask as Ask
+from pilothouse.permissions.approvals import Asks as Asks
+from pilothouse.permissions.approvals import AskStream as AskStream
+from pilothouse.permissions.approvals import AskView as AskView
+from pilothouse.permissions.approvals import Settlement as Settlement
 from pilothouse.permissions.dispatcher import Accept as Accept
 from pilothouse.permissions.dispatcher import Cancel as Cancel
 from pilothouse.permissions.dispatcher import CanUseTool as CanUseTool

@@ -59,7 +59,7 @@ T = TypeVar("T")
 Report = Callable[[str, dict[str, Any]], object]
 """Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts.
 
-Their `id` is an `AskId`, and the same object both times.
+Their `id` is an `ApprovalId`, and the same object both times.
 """
 
 log = logging.getLogger("pilothouse.permissions")
@@ -68,19 +68,19 @@ DECIDED_WITHOUT_FUNCTION = "nobody"
 """The value of `by` when no function could decide."""
 
 
-class AskId(Struct, eq=False):
+class ApprovalId(Struct, eq=False):
     """The id of a request, made when it is needed first: most requests are neither shown nor parked."""
 
     _text: str = ""
 
     def __str__(self) -> str:
         if not self._text:
-            self._text = f"ask_{urandom(16).hex()}"  # asks of earlier processes may still wait at a host
+            self._text = f"ask_{urandom(16).hex()}"  # approvals of earlier processes may still wait at a host
         return self._text
 
 
 async def decide_safely(
-    decide: Callable[[Mapping[str, Any], AskId], Awaitable[tuple[T, str]]],
+    decide: Callable[[Mapping[str, Any], ApprovalId], Awaitable[tuple[T, str]]],
     describe: Callable[[Mapping[str, Any]], str],
     *,
     kind: str,
@@ -98,19 +98,19 @@ async def decide_safely(
         report: called before `decide`, and again before the decision is sent.
         failure_decision: the decision when `decide` raises.
     """
-    ask_id = AskId()
+    approval_id = ApprovalId()
     if report is not None:
-        report(ASKED, {"id": ask_id, "kind": kind, "request": body})
+        report(ASKED, {"id": approval_id, "kind": kind, "request": body})
     answer: Any = None
     by = "withdrawn"
     try:
-        answer, by = await decide(body, ask_id)
+        answer, by = await decide(body, approval_id)
     except Exception as error:
         log.error("%s: no valid answer, so the request is refused", describe(body), exc_info=make_exc_info(error))
         answer, by = failure_decision, "error"
     finally:
         if report is not None:
-            report(SETTLED, {"id": ask_id, "kind": kind, "by": by, "answer": answer})
+            report(SETTLED, {"id": approval_id, "kind": kind, "by": by, "answer": answer})
     return answer
 
 
@@ -207,12 +207,12 @@ class PermissionDispatcher:
             failure_decision=_FAILED_RESPONSE,
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
         request = self.complete(read_request(body, self.session))
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm) and self._park is not None:
-            decision, by = await self._park(str(ask_id), read_subject(request), decision.prompt)
+            decision, by = await self._park(str(approval_id), read_subject(request), decision.prompt)
         elif isinstance(decision, Confirm):
             by = DECIDED_WITHOUT_FUNCTION if self._confirm is None else "confirm"
             decision = await self._ask_confirmer(decision.prompt, request)
@@ -358,12 +358,12 @@ class ElicitationDispatcher:
             failure_decision={"action": "cancel"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
         answer, by = Decline(), DECIDED_WITHOUT_FUNCTION
         if self._on_elicitation is not None:
             answer, by = await self._on_elicitation(read_elicitation(body, self.session)), "on_elicitation"
         elif self._park is not None:
-            answer, by = await self._park(str(ask_id), read_elicitation(body, self.session), "")
+            answer, by = await self._park(str(approval_id), read_elicitation(body, self.session), "")
         return encode_elicitation_answer(answer), by
 
 
@@ -489,7 +489,7 @@ class DialogDispatcher:
             failure_decision={"behavior": "cancelled"},
         )
 
-    async def _decide(self, body: Mapping[str, Any], ask_id: AskId) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
             return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
         result = await self._on_user_dialog(read_dialog(body, self.session))

@@ -34,7 +34,7 @@ def cache_root() -> Path:
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(os.path.abspath(os.path.expanduser(chosen)))  # noqa: PTH100, PTH111 - pathlib raises without a home
-    return Path(os.path.expanduser(_default_root()))  # noqa: PTH111 - as above
+    return Path(os.path.expanduser(_default_root()))  # noqa: PTH111 - pathlib raises without a home
 
 
 def _default_root() -> str:

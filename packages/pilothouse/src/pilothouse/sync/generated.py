@@ -41,7 +41,7 @@ from pilothouse.client.sessions import SessionState
 from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
 from pilothouse.options import Options, Settings
 from pilothouse.options.signatures import show_options
-from pilothouse.permissions.asks import AskView
+from pilothouse.permissions.approvals import AskView
 from pilothouse.sync.wrappers import (
     AgentWrapper,
     GroupWrapper,

@@ -20,9 +20,9 @@ from pilothouse.tools.content import resource_link as resource_link
 from pilothouse.tools.content import text_content as text_content
 from pilothouse.tools.content import to_model_blocks as to_model_blocks
 from pilothouse.tools.content import to_model_content as to_model_content
-from pilothouse.tools.dispatcher import MountedServer as MountedServer
-from pilothouse.tools.dispatcher import make_mcp_dispatcher as make_mcp_dispatcher
-from pilothouse.tools.dispatcher import mount as mount
+from pilothouse.tools.mcp_dispatcher import MountedServer as MountedServer
+from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher as make_mcp_dispatcher
+from pilothouse.tools.mcp_dispatcher import mount as mount
 from pilothouse.tools.server import Prompt as Prompt
 from pilothouse.tools.server import Resource as Resource
 from pilothouse.tools.server import SdkServer as SdkServer

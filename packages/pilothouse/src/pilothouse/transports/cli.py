@@ -1,7 +1,7 @@
 """The local `claude` process as a transport: start, streams, exit, staged shutdown.
 
-Knows processes and bytes; nothing of JSON, messages or queries. `discovery` finds the executable, `child` has the
-pipes and signals, and `stderr` keeps what the process writes to standard error.
+Knows processes and bytes; nothing of JSON, messages or queries. `discovery` finds the executable, `child_process` has
+the pipes and signals, and `stderr` keeps what the process writes to standard error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.transports.base import ExitInfo, Health, Transport, TransportFacts
-from pilothouse.transports.child import ChildProcess, ExitStatus, spawn
+from pilothouse.transports.child_process import ChildProcess, ExitStatus, spawn
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import find_or_install_cli
 from pilothouse.transports.process_start import UserAccount
@@ -30,7 +30,7 @@ from pilothouse.transports.watchdog import KILL, watchdog
 
 if TYPE_CHECKING:
     from pilothouse.options.secrets import Redactor
-    from pilothouse.transports.isolation import PrivateFiles, PrivateHome
+    from pilothouse.transports.private_files import PrivateFiles, PrivateHome
 
 CLOSE_GRACE_SECONDS = 0.3
 """Seconds to exit after the end of input. An idle CLI takes 40 ms; a busy one first completes its turn."""
@@ -211,7 +211,7 @@ class CliTransport(Transport):
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
             typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
             if account is not None and isinstance(error, PermissionError):
-                from pilothouse.transports.isolation import make_account_error
+                from pilothouse.transports.private_files import make_account_error
 
                 typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.
@@ -226,13 +226,13 @@ class CliTransport(Transport):
         return child
 
     async def _write_files(self, invocation: Invocation, owner: tuple[int, int] | None) -> list[str]:
-        from pilothouse.transports.isolation import PrivateFiles  # slow to import; most queries have none
+        from pilothouse.transports.private_files import PrivateFiles  # slow to import; most queries have none
 
         self._files = PrivateFiles()
         return await run_blocking(self._files.write, invocation.files, owner)
 
     async def _make_isolated_env(self, invocation: Invocation, owner: tuple[int, int] | None) -> Mapping[str, str]:
-        from pilothouse.transports.isolation import PrivateHome, make_home_variables  # few children have one
+        from pilothouse.transports.private_files import PrivateHome, make_home_variables  # few children have one
 
         if invocation.home is None:
             self._home = PrivateHome()
@@ -422,6 +422,6 @@ def _find_home_error(account: UserAccount | None) -> CLIStartError | None:
 
 
 def _find_account(user: str | int) -> UserAccount | None:
-    from pilothouse.transports.isolation import find_account  # few children run as another user
+    from pilothouse.transports.private_files import find_account  # few children run as another user
 
     return find_account(user)

@@ -17,7 +17,7 @@ from served_host import LIMIT, TOKEN, Program, Served
 
 from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_host import ClientLimits
-from pilothouse_host.asks import MAX_ASK_BYTES
+from pilothouse_host.approvals import MAX_APPROVAL_BYTES
 from pilothouse_testing import FakeCLI, RecordedRequest, ScriptedModel, Steps, Text, ToolUse, frames
 
 MakeHost = Callable[..., Served]
@@ -235,7 +235,7 @@ def test_a_form_that_is_too_long_for_a_person_is_declined(
 
 
 def test_an_ask_that_is_too_long_for_a_person_is_denied(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
-    with asking(**{**BASH, "input": {"command": "x" * MAX_ASK_BYTES}}) as fake:
+    with asking(**{**BASH, "input": {"command": "x" * MAX_APPROVAL_BYTES}}) as fake:
         served = serve_host(cli=fake.path)
         _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
         finish(served, made["id"])

@@ -1,4 +1,4 @@
-"""Requests of the CLI that wait until somebody settles them: `Asks` collects them, each is an `Ask`.
+"""Approvals: requests of the CLI that wait until somebody settles them. `Asks` collects them, each is an `Ask`.
 
 Owns the wait, its time limit, and that each request is settled once, from any task or thread. The dispatchers park
 what no function decides with `Asks.park`, and encode the decision.
@@ -53,10 +53,10 @@ log = logging.getLogger("pilothouse.permissions")
 
 DEFAULT_TIMEOUT: Final = 3600.0
 SETTLED_BY_PROGRAM: Final = "asks"
-"""The value of `by` when the caller that settles an ask names nobody."""
+"""The value of `by` when the caller that settles an approval names nobody."""
 
-AskRequest = PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest
-AskDecision = Allow | Deny | Accept | Decline | Cancel
+ApprovalRequest = PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest
+ApprovalDecision = Allow | Deny | Accept | Decline | Cancel
 _KINDS: Final[dict[type[Any], str]] = {
     PermissionRequest: "permission",
     QuestionRequest: "question",
@@ -67,7 +67,7 @@ _DEFAULT_DENIALS: Final = {"permission": "", "question": NO_ANSWER_MESSAGE, "pla
 
 
 class Settlement(Struct, frozen=True):
-    """How an ask was settled.
+    """How an approval was settled.
 
     Attributes:
         decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; None: Claude Code withdrew the
@@ -76,7 +76,7 @@ class Settlement(Struct, frozen=True):
         at: when, as a Unix time.
     """
 
-    decision: AskDecision | None
+    decision: ApprovalDecision | None
     by: str
     at: float
 
@@ -91,7 +91,7 @@ class Ask:
         request: see `request`.
         prompt: a text for a person, in place of that of the request.
         timeout: seconds until the answer is no; None: no limit.
-        scope: what the ask belongs to, for `AskView`.
+        scope: what the approval belongs to, for `AskView`.
 
     Attributes:
         id: the same as in the events `PermissionAsked` and `PermissionSettled`.
@@ -105,7 +105,7 @@ class Ask:
     """
 
     def __init__(
-        self, ask_id: str, request: AskRequest, prompt: str = "", timeout: float | None = None, scope: Any = None
+        self, ask_id: str, request: ApprovalRequest, prompt: str = "", timeout: float | None = None, scope: Any = None
     ) -> None:
         self.id = ask_id
         self.kind = _KINDS[type(request)]
@@ -159,7 +159,7 @@ class Ask:
         return self._settlement is not None
 
     def describe(self, *, details: bool = False) -> dict[str, Any]:
-        """Return the ask as a JSON object.
+        """Return the approval as a JSON object.
 
         Args:
             details: also what is asked, which may contain secrets: input, questions, plan, form.
@@ -247,7 +247,7 @@ class Ask:
 
         Raises:
             AskSettledError: it is settled already.
-            UsageError: it needs a yes or a no, or the answers do not fit. The ask waits on.
+            UsageError: it needs a yes or a no, or the answers do not fit. The approval waits on.
         """
         match self.request:
             case QuestionRequest() as request:
@@ -275,7 +275,7 @@ class Ask:
         self._changed.wait_in_thread(lambda: self.is_settled, timeout)
         return self._settlement
 
-    def _settle(self, decision: AskDecision | None, by: str, minutes: float | None = None) -> None:
+    def _settle(self, decision: ApprovalDecision | None, by: str, minutes: float | None = None) -> None:
         with self._lock:
             known = self._settlement
             if known is None:
@@ -283,7 +283,7 @@ class Ask:
         if known is not None:
             decided = "without a decision" if known.decision is None else type(known.decision).__name__
             raise AskSettledError(
-                f"ask {self.id} is settled: {decided} by {known.by!r}",
+                f"approval {self.id} is settled: {decided} by {known.by!r}",
                 ask_id=self.id,
                 decision=known.decision,
                 by=known.by,
@@ -327,7 +327,7 @@ def _is_permission_to_do_more(change: PermissionUpdate) -> bool:
             return False
 
 
-def _make_grant_key(request: AskRequest) -> str | None:
+def _make_grant_key(request: ApprovalRequest) -> str | None:
     """Return what calls have in common that one yes allows for some minutes; None: it allows no further call."""
     if not isinstance(request, PermissionRequest):
         return None
@@ -342,7 +342,7 @@ def _make_grant_key(request: AskRequest) -> str | None:
 
 
 class AskView:
-    """The asks of one session that wait. Made by `session.asks`; `Asks` is the same for all that share it.
+    """The approvals of one session that wait. Made by `session.asks`; `Asks` is the same for all that share it.
 
     A `for` loop gives those that wait now, the oldest first; an `async for` loop gives them and goes on with new ones
     as they come, until the session is closed. `wait()` returns the next one. In blocking code `stream()` gives what
@@ -350,7 +350,7 @@ class AskView:
 
     Args:
         asks: the collection.
-        scope: whose asks; None: all.
+        scope: whose approvals; None: all.
         session: kept alive as long as somebody waits here.
     """
 
@@ -366,9 +366,9 @@ class AskView:
         return len(self._list())
 
     def __getitem__(self, ask_id: str) -> Ask:
-        for ask in self._list():
-            if ask.id == ask_id:
-                return ask
+        for approval in self._list():
+            if approval.id == ask_id:
+                return approval
         raise KeyError(ask_id)
 
     def __aiter__(self) -> AsyncIterator[Ask]:
@@ -379,34 +379,34 @@ class AskView:
         return AskStream(self)
 
     async def wait(self) -> Ask:
-        """Return the oldest ask that waits; wait for one if there is none.
+        """Return the oldest approval that waits; wait for one if there is none.
 
         Raises:
-            UsageError: no ask will come: the collection or the session is closed.
+            UsageError: no approval will come: the collection or the session is closed.
         """
-        async for ask in self:
-            return ask
-        raise UsageError("no ask will come: the collection or the session is closed")
+        async for approval in self:
+            return approval
+        raise UsageError("no approval will come: the collection or the session is closed")
 
     def _list(self) -> list[Ask]:
-        return [ask for ask in self._asks.waiting if self._scope is None or ask.scope is self._scope]
+        return [approval for approval in self._asks.waiting if self._scope is None or approval.scope is self._scope]
 
     @property
     def is_over(self) -> bool:
-        """Whether no ask will come any more."""
+        """Whether no approval will come any more."""
         return self._asks.is_closed or getattr(self._scope, "is_closed", False)
 
     @property
     def changed(self) -> SharedCondition:
-        """Notified when an ask has come, or when `is_over` has changed."""
+        """Notified when an approval has come, or when `is_over` has changed."""
         return self._asks.condition
 
 
 class AskStream(Iterator[Ask], AsyncIterator[Ask]):
-    """Asks as they come, each once: with `async for` in a task, with `for` in a thread, which it blocks.
+    """Approvals as they come, each once: with `async for` in a task, with `for` in a thread, which it blocks.
 
     Args:
-        view: whose asks.
+        view: whose approvals.
     """
 
     def __init__(self, view: AskView) -> None:
@@ -431,8 +431,8 @@ class AskStream(Iterator[Ask], AsyncIterator[Ask]):
 
     def _find(self) -> bool:
         waiting = list(self._view)
-        self._next = next((ask for ask in waiting if ask.id not in self._known), None)
-        self._known.intersection_update(ask.id for ask in waiting)  # a long loop keeps none of the old ones
+        self._next = next((approval for approval in waiting if approval.id not in self._known), None)
+        self._known.intersection_update(approval.id for approval in waiting)  # a long loop keeps none of the old ones
         if self._next is not None:
             self._known.add(self._next.id)
         return self._next is not None or self._view.is_over
@@ -454,8 +454,8 @@ class Asks(AskView):
     they are set; what they leave with `Confirm` waits here.
 
     Args:
-        timeout: seconds until an ask that nobody settles is denied; None: no limit. Default one hour.
-        on_ask: `f(ask)`, sync or async, called for each new one; cancelled as soon as the ask is settled.
+        timeout: seconds until an approval that nobody settles is denied; None: no limit. Default one hour.
+        on_ask: `f(ask)`, sync or async, called for each new one; cancelled as soon as the approval is settled.
         notify: further functions of this kind, such as `ntfy("topic")` of `pilothouse_doors.notify`. One that fails
             is logged.
 
@@ -485,21 +485,23 @@ class Asks(AskView):
     @property
     def waiting(self) -> list[Ask]:
         """Those that wait, of all sessions, the oldest first."""
-        return [ask for ask in list(self._waiting.values()) if not ask.is_settled]
+        return [approval for approval in list(self._waiting.values()) if not approval.is_settled]
 
     def close(self) -> None:
         """Deny all that wait, and all that come from now on."""
         self.is_closed = True
-        for ask in self.waiting:
-            ask.settle_without_person("closed", "nobody decides here any more")
+        for approval in self.waiting:
+            approval.settle_without_person("closed", "nobody decides here any more")
         self.condition.notify_all()
 
-    async def park(self, scope: Any, ask_id: str, request: AskRequest, prompt: str) -> tuple[AskDecision, str]:
+    async def park(
+        self, scope: Any, ask_id: str, request: ApprovalRequest, prompt: str
+    ) -> tuple[ApprovalDecision, str]:
         """Let a request wait until it is settled. A cancellation withdraws it.
 
         Args:
             scope: the session, or another object with the lifetime in which "for some minutes" holds.
-            ask_id: the id of the ask.
+            ask_id: the id of the approval.
             request: what is asked.
             prompt: a text for a person; "": that of the request.
 
@@ -508,27 +510,27 @@ class Asks(AskView):
         """
         if isinstance(request, PermissionRequest) and (granted := self._find_grant(scope, request)):
             return Allow(), granted
-        ask = Ask(ask_id, request, prompt, self._timeout, scope)
-        self._waiting[ask.id] = ask
+        approval = Ask(ask_id, request, prompt, self._timeout, scope)
+        self._waiting[approval.id] = approval
         try:
             if self.is_closed:
-                ask.settle_without_person("closed", "nobody decides here any more")
+                approval.settle_without_person("closed", "nobody decides here any more")
             self.condition.notify_all()
             async with anyio.create_task_group() as notifying:
                 for callback in self._listeners:
-                    notifying.start_soon(_call_safely, callback, ask)
+                    notifying.start_soon(_call_safely, callback, approval)
                 with anyio.move_on_after(self._timeout):
-                    await ask.wait()
-                ask.settle_without_person("timeout", f"nobody decided within {self._timeout or 0:g} s")
+                    await approval.wait()
+                approval.settle_without_person("timeout", f"nobody decided within {self._timeout or 0:g} s")
                 notifying.cancel_scope.cancel()
         finally:
-            ask.withdraw()
-            del self._waiting[ask.id]
-        settlement = ask.settlement
+            approval.withdraw()
+            del self._waiting[approval.id]
+        settlement = approval.settlement
         assert settlement is not None
         assert settlement.decision is not None
-        if ask.minutes is not None and isinstance(request, PermissionRequest):
-            until = time.monotonic() + ask.minutes * 60
+        if approval.minutes is not None and isinstance(request, PermissionRequest):
+            until = time.monotonic() + approval.minutes * 60
             self._grants.setdefault(scope, {})[_make_grant_key(request) or ""] = until, settlement.by
         return settlement.decision, settlement.by
 
@@ -541,11 +543,11 @@ class Asks(AskView):
         return by
 
 
-async def _call_safely(callback: UserCallback, ask: Ask) -> None:
+async def _call_safely(callback: UserCallback, approval: Ask) -> None:
     try:
-        await callback(ask)
+        await callback(approval)
     except Exception as error:
-        log.error("%s failed for %s, which waits on", callback.name, ask.id, exc_info=make_exc_info(error))
+        log.error("%s failed for %s, which waits on", callback.name, approval.id, exc_info=make_exc_info(error))
 
 
 def _check_timeout(value: Any) -> float | None:

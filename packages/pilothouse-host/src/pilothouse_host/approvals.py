@@ -1,7 +1,7 @@
-"""The asks of a session: the journal has them before they are shown, and until they are settled.
+"""The approvals of a session: the journal has them before they are shown, and until they are settled.
 
-After a restart the process that asked is gone. The asks of a session that the host drives still wait: a decision then
-starts a process, which resumes the conversation with a prompt that tells the decision.
+After a restart the process that asked is gone. The approvals of a session that the host drives still wait: a decision
+then starts a process, which resumes the conversation with a prompt that tells the decision.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from pilothouse_host.policy import HostPolicy
 _log = logging.getLogger("pilothouse.server")
 
 MAX_EVENT_BYTES = 32 * 1024
-"""Bytes of an ask in an event of the host; the event of a longer one has no request, and the start of the title."""
+"""Bytes of an approval in an event of the host; that of a longer one has no request, and the start of the title."""
 MAX_EVENT_TEXT = 2000
 """Characters of a text in an event of the host; a list or a description has all of it."""
 MAX_FORM_BYTES = 64 * 1024
 """Bytes of the schema of a form of an MCP server, which a person is shown; a longer one is declined."""
-MAX_ASK_BYTES = 1024 * 1024
-"""Bytes of an ask; a longer one is denied: nobody reads it, and every list of the asks would have it in it."""
+MAX_APPROVAL_BYTES = 1024 * 1024
+"""Bytes of an approval; a longer one is denied: nobody reads it, and every list of approvals would contain it."""
 MAX_SETTLED = 256
-"""Settled asks of a session that are remembered, to say who settled them."""
+"""Settled approvals of a session that are remembered, to say who settled them."""
 
 
-class HostAsks:
-    """The asks of one session.
+class HostApprovals:
+    """The approvals of one session.
 
     Args:
         journal: keeps them.
         record: of the session.
-        timeout: seconds until an ask that nobody settles is denied.
+        timeout: seconds until an approval that nobody settles is denied.
 
     Attributes:
         asks: the option of the session.
-        is_stopping: whether the host ends the child, so that its asks are kept, as after a restart.
+        is_stopping: whether the host ends the child, so that its approvals are kept, as after a restart.
     """
 
     def __init__(self, journal: OutputJournal, record: JournaledSession, timeout: float) -> None:
@@ -83,19 +83,19 @@ class HostAsks:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return those that wait, for REST."""
-        return [self._describe(ask) for ask in self._list()]
+        return [self._describe(approval) for approval in self._list()]
 
-    def _describe(self, ask: Ask) -> dict[str, Any]:
-        shown, is_restored = ask.describe(details=True), ask.id in self._restored
+    def _describe(self, approval: Ask) -> dict[str, Any]:
+        shown, is_restored = approval.describe(details=True), approval.id in self._restored
         conversation = shown["session"] or self._record.conversation or None
         return {**shown, "session": self._record.id, "conversation": conversation, "restored": is_restored}
 
     def _list(self) -> list[Ask]:
-        for ask in list(self._restored.values()):
-            if ask.expires_at is not None and time.time() >= ask.expires_at:
-                ask.settle_without_person("timeout", "nobody decided in time")
-                self._forget(self._restored, ask)
-                self._journal.remove_ask_later(ask.id)
+        for approval in list(self._restored.values()):
+            if approval.expires_at is not None and time.time() >= approval.expires_at:
+                approval.settle_without_person("timeout", "nobody decided in time")
+                self._forget(self._restored, approval)
+                self._journal.remove_approval_later(approval.id)
         return [*self._restored.values(), *self._shown.values()]
 
     async def recall(self, request: PermissionRequest) -> Allow | Confirm:
@@ -106,111 +106,118 @@ class HostAsks:
         self._approved.discard(key)
         return Allow()
 
-    async def _keep(self, ask: Ask) -> None:
-        if isinstance(ask.request, ElicitationRequest) and len(encode_json(ask.request.schema)) > MAX_FORM_BYTES:
+    async def _keep(self, approval: Ask) -> None:
+        if (
+            isinstance(approval.request, ElicitationRequest)
+            and len(encode_json(approval.request.schema)) > MAX_FORM_BYTES
+        ):
             text = "session %s: declined a form of the MCP server %a, whose schema is longer than %d bytes"
-            _log.warning(text, self._record.id, ask.request.server[:80], MAX_FORM_BYTES)
-            ask.deny(by="host")
+            _log.warning(text, self._record.id, approval.request.server[:80], MAX_FORM_BYTES)
+            approval.deny(by="host")
             return
-        description = encode_json(ask.describe(details=True))
-        if (size := len(description)) > MAX_ASK_BYTES:
+        description = encode_json(approval.describe(details=True))
+        if (size := len(description)) > MAX_APPROVAL_BYTES:
             _log.warning("session %s: denied a request of %d bytes", self._record.id, size)
-            ask.deny(f"A request of {size:,} bytes is too long for a person to read.", by="host")
+            approval.deny(f"A request of {size:,} bytes is too long for a person to read.", by="host")
             return
         try:
-            await self._journal.add_ask(self._record.id, ask.id, description)
-            self._shown[ask.id] = ask
-            self._tell_asked(ask, size)
-            await ask.wait()
+            await self._journal.add_approval(self._record.id, approval.id, description)
+            self._shown[approval.id] = approval
+            self._tell_asked(approval, size)
+            await approval.wait()
         except JournalError:
             with suppress(AskSettledError):
-                ask.deny("The host could not store the request.", by="journal")
+                approval.deny("The host could not store the request.", by="journal")
             raise
         finally:
-            if ask.is_settled or not self.is_stopping:
+            if approval.is_settled or not self.is_stopping:
                 with anyio.CancelScope(shield=True), suppress(JournalError):
-                    await self._journal.remove_ask(ask.id)
-                self._forget(self._shown, ask)
+                    await self._journal.remove_approval(approval.id)
+                self._forget(self._shown, approval)
             else:
-                self._shown.pop(ask.id, None)
-                self.restore([(ask.id, ask.describe(details=True))])
+                self._shown.pop(approval.id, None)
+                self.restore([(approval.id, approval.describe(details=True))])
 
-    def _forget(self, asks: dict[str, Ask], ask: Ask) -> None:
-        asks.pop(ask.id, None)
-        self._settled[ask.id] = settlement = ask.settlement or Settlement(None, "withdrawn", time.time())
-        self._tell_settled(ask.id, settlement)
+    def _forget(self, known: dict[str, Ask], approval: Ask) -> None:
+        known.pop(approval.id, None)
+        self._settled[approval.id] = settlement = approval.settlement or Settlement(None, "withdrawn", time.time())
+        self._tell_settled(approval.id, settlement)
         while len(self._settled) > MAX_SETTLED:
             del self._settled[next(iter(self._settled))]
 
-    def _tell_asked(self, ask: Ask, size: int) -> None:
-        shown = self._describe(ask)
+    def _tell_asked(self, approval: Ask, size: int) -> None:
+        shown = self._describe(approval)
         if size > MAX_EVENT_BYTES:
             shown["request"], shown["title"] = None, shown["title"][:MAX_EVENT_TEXT]
         self._journal.add_event(self._record, "asked", shown)
 
-    def _tell_settled(self, ask_id: str, settlement: Settlement) -> None:
+    def _tell_settled(self, approval_id: str, settlement: Settlement) -> None:
         decision = None if settlement.decision is None else type(settlement.decision).__name__.lower()
-        facts = {"id": ask_id, "session": self._record.id, "decision": decision, "by": settlement.by}
+        facts = {"id": approval_id, "session": self._record.id, "decision": decision, "by": settlement.by}
         self._journal.add_event(self._record, "settled", facts)
 
     def restore(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Add the asks that the journal has kept: ids and descriptions."""
-        for ask_id, shown in rows:
+        """Add the approvals that the journal has kept: ids and descriptions."""
+        for approval_id, shown in rows:
             if shown["kind"] == "elicitation":  # the MCP server that asked is gone, and its form with it
-                self._journal.remove_ask_later(ask_id)
-                self._tell_settled(ask_id, Settlement(None, "withdrawn", time.time()))
+                self._journal.remove_approval_later(approval_id)
+                self._tell_settled(approval_id, Settlement(None, "withdrawn", time.time()))
                 continue
-            ask = Ask(ask_id, read_subject(read_request(shown["request"])))
-            ask.asked_at, ask.expires_at, ask.session_id = shown["asked_at"], shown["expires_at"], shown["session"]
+            approval = Ask(approval_id, read_subject(read_request(shown["request"])))
+            approval.asked_at, approval.expires_at, approval.session_id = (
+                shown["asked_at"],
+                shown["expires_at"],
+                shown["session"],
+            )
             self._record.conversation = self._record.conversation or shown["session"] or ""
-            self._restored[ask_id] = ask
-            self._tell_asked(ask, len(encode_json(shown)))
+            self._restored[approval_id] = approval
+            self._tell_asked(approval, len(encode_json(shown)))
 
     async def settle(
-        self, ask_id: str, decide: Callable[[Ask], None], continue_with: Callable[[str], Awaitable[object]]
+        self, approval_id: str, decide: Callable[[Ask], None], continue_with: Callable[[str], Awaitable[object]]
     ) -> None:
-        """Settle an ask.
+        """Settle an approval.
 
         Args:
-            ask_id: its id.
+            approval_id: its id.
             decide: settles it.
             continue_with: sends a prompt to the session, if the process that asked is gone.
 
         Raises:
-            RefusedRequestError: there is no such ask ("unknown_ask").
+            RefusedRequestError: there is no such approval ("unknown_ask").
             AskSettledError: it is settled.
-            UsageError: the decision does not fit; the ask waits on.
-            JournalError: the ask is settled, but still in the journal.
+            UsageError: the decision does not fit; the approval waits on.
+            JournalError: the approval is settled, but still in the journal.
         """
-        ask = next((ask for ask in self._list() if ask.id == ask_id), None)
-        if ask is None:
-            known = self._settled.get(ask_id)
+        approval = next((approval for approval in self._list() if approval.id == approval_id), None)
+        if approval is None:
+            known = self._settled.get(approval_id)
             if known is None:
-                raise RefusedRequestError("unknown_ask", f"there is no ask {ask_id[:80]!a} in this session")
-            raise AskSettledError(f"ask {ask_id} is settled by {known.by!r}", ask_id=ask_id, by=known.by)
-        decide(ask)
-        if ask_id in self._restored:
-            del self._restored[ask_id]  # nobody else may settle it meanwhile
-            self._settled[ask_id] = cast("Settlement", ask.settlement)
+                raise RefusedRequestError("unknown_ask", f"there is no approval {approval_id[:80]!a} in this session")
+            raise AskSettledError(f"approval {approval_id} is settled by {known.by!r}", ask_id=approval_id, by=known.by)
+        decide(approval)
+        if approval_id in self._restored:
+            del self._restored[approval_id]  # nobody else may settle it meanwhile
+            self._settled[approval_id] = cast("Settlement", approval.settlement)
             try:
-                await continue_with(self._make_prompt(ask))
+                await continue_with(self._make_prompt(approval))
             except BaseException:
-                del self._settled[ask_id]
-                self.restore([(ask_id, ask.describe(details=True))])
+                del self._settled[approval_id]
+                self.restore([(approval_id, approval.describe(details=True))])
                 raise
-            self._approve(ask)
-            self._tell_settled(ask_id, self._settled[ask_id])
-        await self._journal.remove_ask(ask_id)
+            self._approve(approval)
+            self._tell_settled(approval_id, self._settled[approval_id])
+        await self._journal.remove_approval(approval_id)
 
-    def _approve(self, ask: Ask) -> None:
+    def _approve(self, approval: Ask) -> None:
         """Let the call run once, if somebody has allowed it."""
-        assert ask.settlement is not None
-        decision = ask.settlement.decision
-        if isinstance(decision, Allow) and not isinstance(ask.request, QuestionRequest):
-            self._approved.add(_make_call_key(_find_call(ask), decision.updated_input))
+        assert approval.settlement is not None
+        decision = approval.settlement.decision
+        if isinstance(decision, Allow) and not isinstance(approval.request, QuestionRequest):
+            self._approved.add(_make_call_key(_find_call(approval), decision.updated_input))
 
-    def _make_prompt(self, ask: Ask) -> str:
-        request, settlement, call = ask.request, ask.settlement, _find_call(ask)
+    def _make_prompt(self, approval: Ask) -> str:
+        request, settlement, call = approval.request, approval.settlement, _find_call(approval)
         assert settlement is not None
         start = f"This session was restarted while your call of {call.tool_name} waited for a person."
         match settlement.decision:
@@ -229,9 +236,9 @@ class HostAsks:
                 raise AssertionError(settlement)
 
 
-def _find_call(ask: Ask) -> PermissionRequest:
-    """Return the call of a restored ask."""
-    request = ask.request
+def _find_call(approval: Ask) -> PermissionRequest:
+    """Return the call of a restored approval."""
+    request = approval.request
     call = request if isinstance(request, PermissionRequest) else getattr(request, "request", None)
     assert isinstance(call, PermissionRequest)
     return call
@@ -241,13 +248,13 @@ def _make_call_key(call: PermissionRequest, tool_input: Mapping[str, Any] | None
     return json.dumps([call.tool_name, call.tool_input if tool_input is None else tool_input], sort_keys=True)
 
 
-def check_permanent_changes(policy: HostPolicy, ask: Ask) -> None:
+def check_permanent_changes(policy: HostPolicy, approval: Ask) -> None:
     """Refuse an "always" that goes beyond what clients of this host may have.
 
     Raises:
         RefusedRequestError: it permits more.
     """
-    for change in ask.permanent_changes:
+    for change in approval.permanent_changes:
         match change:
             case SetMode(mode=mode):
                 policy.limits.check_mode(mode, "always")

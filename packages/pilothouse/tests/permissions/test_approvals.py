@@ -175,7 +175,7 @@ async def test_a_closed_collection_denies_at_once(caplog: Any) -> None:
     assert (await handle(asks, BASH, Scope()))["behavior"] == "deny"
     assert [ask async for ask in asks] == []
     assert "nobody decides here any more" in caplog.text
-    with pytest.raises(UsageError, match="no ask will come"):
+    with pytest.raises(UsageError, match="no approval will come"):
         await asks.wait()
 
 
@@ -240,7 +240,7 @@ async def test_allowed_for_some_minutes_means_calls_of_the_same_kind(first: Any,
 
 async def test_minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("pilothouse.permissions.asks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pilothouse.permissions.approvals.time.monotonic", lambda: now[0])
     asked: list[Ask] = []
 
     def decide(ask: Ask) -> None:

@@ -27,7 +27,7 @@ from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
 from pilothouse.support import LoopCondition, encode_json
 from pilothouse.transports import ExitInfo, Transport, TransportWrapper
 from pilothouse_access.guard import RefusedRequestError
-from pilothouse_host.asks import MAX_EVENT_TEXT, HostAsks
+from pilothouse_host.approvals import MAX_EVENT_TEXT, HostApprovals
 from pilothouse_host.journal import TAIL_BYTES, JournaledSession, JournalError, OutputJournal, OutputLog
 from pilothouse_host.policy import ControlRequestRefusedError, InputFilter
 from pilothouse_host.stored_output import StoredOutput
@@ -83,10 +83,10 @@ class ServerSession(ABC):
     Args:
         journal: of the host.
         record: the session's record in the journal.
-        ask_seconds: seconds until an ask that nobody settles is denied.
+        ask_seconds: seconds until an approval that nobody settles is denied.
 
     Attributes:
-        asks: what waits for a person at the host.
+        approvals: what waits for a person at the host.
         attached_count: number of connections that read it now.
         last_used: event loop time of the last attachment or activity.
         shared_events: of the output that was read last, if more than one viewer is attached.
@@ -96,7 +96,7 @@ class ServerSession(ABC):
     def __init__(self, journal: OutputJournal, record: JournaledSession, ask_seconds: float) -> None:
         self.journal = journal
         self.record = record
-        self.asks = HostAsks(journal, record, ask_seconds)
+        self.approvals = HostApprovals(journal, record, ask_seconds)
         self.output = OutputLog(journal, record, acknowledged=record.kind == "wire")
         self.attached_count = 0
         self.last_used = anyio.current_time()
@@ -162,7 +162,7 @@ class ServerSession(ABC):
             "attached": self.attached_count,
             "output_bytes": record.output_end,
             "available_from": record.output_start,
-            "asks": len(self.asks),
+            "asks": len(self.approvals),
             "ending": None if ending is None else {name: getattr(ending, name) for name in _EXIT_FIELDS},
         }
 
@@ -264,7 +264,7 @@ class RestSession(ServerSession):
         options: settings of the conversation, without `resume`; None if they are no longer known.
         admit: checks and completes the invocation of each child.
         make_transport: makes the transport to a child.
-        ask_seconds: seconds until an ask that nobody settles is denied.
+        ask_seconds: seconds until an approval that nobody settles is denied.
 
     Attributes:
         options: as above.
@@ -313,7 +313,7 @@ class RestSession(ServerSession):
         self._session = Session(options)
 
     def complete_options(self) -> Options:
-        """Return the settings of the next child: those of the conversation, the journal, and the asks.
+        """Return the settings of the next child: those of the conversation, the journal, and the approvals.
 
         Raises:
             SessionClosedError: the settings are no longer known.
@@ -330,7 +330,7 @@ class RestSession(ServerSession):
 
         options = self.options.with_(transport=make)
         if options.permission_prompts != "none" and options.permission_prompt_tool_name is None:
-            options = options.with_(asks=self.asks.asks, can_use_tool=self.asks.recall)
+            options = options.with_(asks=self.approvals.asks, can_use_tool=self.approvals.recall)
         return options
 
     async def change_settings(self, model: str | None, permission_mode: str | None) -> None:
@@ -510,13 +510,13 @@ class RestSession(ServerSession):
         """End the child. The next prompt starts another."""
         async with self._lock:
             if self._session is not None:
-                self.asks.is_stopping = not self.is_removed
+                self.approvals.is_stopping = not self.is_removed
                 try:
                     await self._session.close()
                 except PilothouseError as error:  # the child has ended; what it stored is incomplete
                     _log.error("session %s: %s", self.id, error)
                 finally:
-                    self.asks.is_stopping = False
+                    self.approvals.is_stopping = False
             if self.record.state == "live":
                 await self.record_exit(ExitInfo(detail=reason))
             self._session = None
@@ -530,7 +530,7 @@ class RestSession(ServerSession):
     @property
     def is_busy(self) -> bool:
         """Whether a prompt is running or queued, or a request of the child waits for a person."""
-        if self._prompts or self.asks.is_waiting:
+        if self._prompts or self.approvals.is_waiting:
             return True
         return self._session is not None and self._session.state in ("starting", "running")
 
@@ -563,7 +563,7 @@ class WebSocketSession(ServerSession):
         journal: of the host.
         record: the session's record in the journal.
         unacknowledged: bytes of output that may wait for the client before the child must wait.
-        ask_seconds: seconds until an ask that nobody settles is denied; see `InboxTransport`.
+        ask_seconds: seconds until an approval that nobody settles is denied; see `InboxTransport`.
         input_filter: checks the client's lines; None where no input will come.
 
     Attributes:
