@@ -36,13 +36,17 @@ PACKAGES: dict[str, str] = {
     "messages": "api_messages base core decoder json_lines",
     "options": (
         "cli_settings conflicts credentials denials invocation lost_settings options permission_facts "
-        "permission_rules presets renderer secrets settings signatures table value_structs value_types values"
+        "permission_rules presets renderer secrets settings signatures table unknown_options "
+        "value_structs value_types values"
     ),
     "permissions": "approvals dispatcher requests",
     "protocol": "connection control_frames frame_reader",
     "provision": "artifacts pinned_files",
     "tools": "calls content input_schema mcp_dispatcher server tool",
-    "transports": "base child_process cli concurrency discovery marks pipes process_start stderr watchdog",
+    "transports": (
+        "base child_process cli concurrency discovery marks pipes private_files process_start start_errors stderr "
+        "watchdog"
+    ),
 }
 """What the import loads, by package."""
 

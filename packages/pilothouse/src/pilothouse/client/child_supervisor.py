@@ -13,15 +13,18 @@ import weakref
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pilothouse.client.budgets import SessionBudget, check_remaining, limit_to_remaining
 from pilothouse.client.costs import CostTracker
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
 from pilothouse.client.handlers import RequestHandlers, make_handlers, make_launch, make_replacement_handlers
+from pilothouse.client.middleware import Middleware
+from pilothouse.client.observation import SessionObservation
 from pilothouse.client.query_plan import make_limits, make_transport
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
@@ -45,13 +48,7 @@ from pilothouse.options.table import Internal
 from pilothouse.transports import Transport
 from pilothouse.transports.base import find_facts
 from pilothouse.transports.concurrency import run_blocking
-
-if TYPE_CHECKING:
-    from pilothouse.client.budgets import SessionBudget
-    from pilothouse.client.middleware import Middleware
-    from pilothouse.client.observation import SessionObservation
-    from pilothouse.transports.private_files import PrivateHome
-
+from pilothouse.transports.private_files import PrivateHome
 
 # The control request of each option, and the key of its body.
 CHANGEABLE_OPTIONS = {
@@ -203,8 +200,6 @@ class SessionMonitor(Subscriptions):
         self._budget: SessionBudget | None = None
         self._observation: SessionObservation | None = None
         if options.instrumentation:
-            from pilothouse.client.observation import SessionObservation
-
             self._observation = SessionObservation(options)
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -220,8 +215,6 @@ class SessionMonitor(Subscriptions):
             BudgetError: there is nothing left to spend.
         """
         if self._options.max_budget_tokens is not None:
-            from pilothouse.client.budgets import check_remaining
-
             check_remaining(self._options, self.costs)
         if self._observation is None:
             yield
@@ -233,8 +226,6 @@ class SessionMonitor(Subscriptions):
         """Watch what a new child uses in the background, if the session has a token budget."""
         limit = self._options.max_budget_tokens
         if limit is not None:
-            from pilothouse.client.budgets import SessionBudget
-
             self._budget = SessionBudget(self.costs, limit, child)
 
     def on_earlier(self, message: Message) -> None:
@@ -266,8 +257,6 @@ class SessionMonitor(Subscriptions):
         """
         if options.max_budget_usd is None:
             return options
-        from pilothouse.client.budgets import limit_to_remaining
-
         return limit_to_remaining(options, self.costs)
 
     def instrument_launch(
@@ -353,8 +342,6 @@ class ChildSupervisor:
         self.bridge = None if new_handlers is None else new_handlers.bridge
         self.home: PrivateHome | None = None
         if options.isolation is not None:
-            from pilothouse.transports.private_files import PrivateHome  # few sessions have one
-
             self.home = PrivateHome()
         self.child: ChildRun | None = None
         self._crashed: ChildRun | None = None

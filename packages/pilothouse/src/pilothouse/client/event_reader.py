@@ -43,6 +43,9 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.messages.core import ASKED, SETTLED
+from pilothouse.permissions import Accept, Allow, Cancel, Decline, Deny
+from pilothouse.permissions.dispatcher import read_dialog, read_elicitation
+from pilothouse.permissions.requests import read_request, read_subject, update_from_wire
 
 ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 
@@ -286,8 +289,6 @@ class PermissionEventReader:
         """The event of a call that the CLI denied; None if the message only repeats a decision made here."""
         if message.tool_use_id in self._settled:
             return None
-        from pilothouse.permissions import Deny  # few queries get such a message
-
         by = _DECIDED_BY.get(message.decision_reason_type, message.decision_reason_type)
         return PermissionSettled("", Deny(message.message), str(by), "permission", message.tool_use_id)
 
@@ -312,40 +313,35 @@ def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | N
 
 
 def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
-    from pilothouse.permissions import dispatcher, requests  # few queries have such requests
-
     if kind == "elicitation":
-        return dispatcher.read_elicitation(body), kind
+        return read_elicitation(body), kind
     if kind == "dialog":
-        return dispatcher.read_dialog(body), kind
-    request = requests.read_request(body)
-    found = requests.read_subject(request)
+        return read_dialog(body), kind
+    request = read_request(body)
+    found = read_subject(request)
     return found, "permission" if found is request else kind
 
 
 def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:
-    from pilothouse import permissions
-    from pilothouse.permissions.requests import update_from_wire
-
     if not isinstance(answer, dict):
         return None
     match cast("dict[str, Any]", answer):
         case {"action": "accept", **rest}:
-            return permissions.Accept(rest.get("content"))
+            return Accept(rest.get("content"))
         case {"action": "decline"}:
-            return permissions.Decline()
+            return Decline()
         case {"behavior": "deny", **rest}:
-            return permissions.Deny(str(rest.get("message") or ""), interrupt=rest.get("interrupt") is True)
+            return Deny(str(rest.get("message") or ""), interrupt=rest.get("interrupt") is True)
         case {"behavior": "allow", **rest}:
             given, updates = rest.get("updatedInput"), rest.get("updatedPermissions")
-            return permissions.Allow(
+            return Allow(
                 None if given == body.get("input") else given,
                 None if updates is None else [update_from_wire(update) for update in updates],
             )
         case {"behavior": "completed", "result": result}:
             return result
         case _:
-            return permissions.Cancel()
+            return Cancel()
 
 
 def _str_or_none(value: object) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pilothouse.callbacks import is_failure, run_in_worker
 from pilothouse.engine import PromptMessage
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.messages import UserMessage, to_dict
@@ -75,8 +76,6 @@ async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGener
 
 
 async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[PromptMessage, None]:
-    from pilothouse.callbacks import run_in_worker  # most prompts are text
-
     # A generator may read a file or wait for input: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
@@ -95,8 +94,6 @@ def _name_failure() -> Generator[None]:
     except Exception:
         raise
     except BaseException as error:
-        from pilothouse.callbacks import is_failure  # most prompts are text
-
         if is_failure(error):
             raise PilothouseError(f"the iterable of prompts raised {type(error).__name__}") from error
         raise

@@ -30,6 +30,7 @@ from pilothouse.options import Options, render
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES
 from pilothouse.products import load_product
 from pilothouse.transports import CliTransport, Transport
+from pilothouse.transports.base import adapt_transport, missing_methods
 
 if TYPE_CHECKING:
     from pilothouse.client.costs import CostTracker
@@ -257,8 +258,6 @@ def make_transport(options: Options) -> Transport:
     elif isinstance(given, Transport):
         made = given
     else:
-        from pilothouse.transports.base import adapt_transport, missing_methods  # most queries do without
-
         is_one = not isinstance(given, type) and not missing_methods(given)
         if callable(given) and not is_one:
             check_signature(given, "transport")

@@ -16,6 +16,7 @@ import anyio
 from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
+from pilothouse.engine.extensions import HandlerSet
 from pilothouse.engine.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
 from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.engine.router import MessageRouter
@@ -36,13 +37,12 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
+from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports import Health, Transport
 from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
-    from pilothouse.engine.extensions import HandlerSet
     from pilothouse.engine.run import QueryRun
-    from pilothouse.options.secrets import Redactor
 
 SEND_SECONDS = 10.0  # until a child that does not read its input is ended
 EXIT_NOTICE_SECONDS = 1.0  # from the exit of a child until its output must have ended
@@ -625,7 +625,5 @@ class ChildRun(OwnedTask):
 
     def _redact(self, text: str) -> str:
         if self._redactor is None:  # most children never need it
-            from pilothouse.options.secrets import Redactor, invocation_secrets
-
             self._redactor = Redactor(invocation_secrets(self.invocation))
         return self._redactor.redact(text)

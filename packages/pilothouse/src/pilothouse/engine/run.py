@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import anyio
 
 from pilothouse.engine.buffer import MessageBuffer
 from pilothouse.engine.child import INTERRUPT_SECONDS, ChildRun
 from pilothouse.engine.deadline import Deadline
+from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
 from pilothouse.engine.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
 from pilothouse.engine.init_first import InitFirst
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
@@ -30,9 +31,6 @@ from pilothouse.messages import (
     SystemMessage,
 )
 from pilothouse.transports.concurrency import LoopCondition
-
-if TYPE_CHECKING:
-    from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
@@ -85,7 +83,7 @@ class QueryRun(OwnedTask):
         self._consequence = "the child was ended" if is_alone else "the turn was stopped"  # of a timeout
         self._prompts = prompts
         self._limits = limits
-        self._middleware = _make_runner(middlewares) if middlewares else None
+        self._middleware = MiddlewareRunner(middlewares) if middlewares else None
         self._wants_partial = wants_partial
         self._tasks: anyio.abc.TaskGroup | None = None
         self._buffer = MessageBuffer()
@@ -648,9 +646,3 @@ class QueryRun(OwnedTask):
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
         self.follow()
-
-
-def _make_runner(middlewares: Sequence[QueryMiddleware]) -> MiddlewareRunner:
-    from pilothouse.engine.extensions import MiddlewareRunner  # most queries are over with their result
-
-    return MiddlewareRunner(middlewares)

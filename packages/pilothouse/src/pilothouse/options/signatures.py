@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from pilothouse.options.table import TABLE
+
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,8 +47,6 @@ def show_options(function: F) -> F:
 
 
 def _replace_settings(signature: inspect.Signature) -> Iterator[inspect.Parameter]:
-    from pilothouse.options.table import TABLE
-
     own = {p.name: p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
     yield from own.values()
     for option in TABLE.values():

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import anyio
 from msgspec.structs import replace
@@ -20,17 +19,22 @@ from msgspec.structs import replace
 from pilothouse.errors import CLIStartError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import ExitInfo, Health, Transport, TransportFacts
 from pilothouse.transports.child_process import ChildProcess, ExitStatus, spawn
 from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import find_or_install_cli
+from pilothouse.transports.private_files import (
+    PrivateFiles,
+    PrivateHome,
+    find_account,
+    make_account_error,
+    make_home_variables,
+)
 from pilothouse.transports.process_start import UserAccount
+from pilothouse.transports.start_errors import find_home_error, make_files_error, make_start_error
 from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.watchdog import KILL, watchdog
-
-if TYPE_CHECKING:
-    from pilothouse.options.secrets import Redactor
-    from pilothouse.transports.private_files import PrivateFiles, PrivateHome
 
 CLOSE_GRACE_SECONDS = 0.3
 """Seconds to exit after the end of input. An idle CLI takes 40 ms; a busy one first completes its turn."""
@@ -187,14 +191,12 @@ class CliTransport(Transport):
         named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS + _DIRECTORY_FLAGS)]
         if named and invocation.user is None:  # another user may see other files
             await run_blocking(_check_files, named, invocation.cwd)
-        account = None if invocation.user is None else await run_blocking(_find_account, invocation.user)
+        account = None if invocation.user is None else await run_blocking(find_account, invocation.user)
         owner = None if account is None else (account.uid, account.gid)
         try:
             file_flags = await self._write_files(invocation, owner) if invocation.files else ()
             env = await self._make_isolated_env(invocation, owner) if invocation.is_isolated else invocation.env
         except OSError as error:
-            from pilothouse.transports.start_errors import make_files_error
-
             raise make_files_error(error) from error
         if not env.get("HOME") and (problem := await run_blocking(_find_home_error, account)):
             raise problem
@@ -206,13 +208,9 @@ class CliTransport(Transport):
         try:
             return self._spawn(argv, invocation, env, account)
         except (OSError, ValueError) as error:
-            from pilothouse.transports.start_errors import make_start_error
-
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
             typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
             if account is not None and isinstance(error, PermissionError):
-                from pilothouse.transports.private_files import make_account_error
-
                 typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
@@ -226,14 +224,10 @@ class CliTransport(Transport):
         return child
 
     async def _write_files(self, invocation: Invocation, owner: tuple[int, int] | None) -> list[str]:
-        from pilothouse.transports.private_files import PrivateFiles  # slow to import; most queries have none
-
         self._files = PrivateFiles()
         return await run_blocking(self._files.write, invocation.files, owner)
 
     async def _make_isolated_env(self, invocation: Invocation, owner: tuple[int, int] | None) -> Mapping[str, str]:
-        from pilothouse.transports.private_files import PrivateHome, make_home_variables  # few children have one
-
         if invocation.home is None:
             self._home = PrivateHome()
         home = invocation.home or self._home
@@ -410,18 +404,8 @@ class CliTransport(Transport):
 
 def make_redactor(invocation: Invocation) -> Redactor:
     """Make the object that removes the secrets of a child."""
-    from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write no stderr that is read
-
     return Redactor(invocation_secrets(invocation))
 
 
 def _find_home_error(account: UserAccount | None) -> CLIStartError | None:
-    from pilothouse.transports.start_errors import find_home_error  # most children have HOME
-
     return find_home_error(os.geteuid()) if account is None else None
-
-
-def _find_account(user: str | int) -> UserAccount | None:
-    from pilothouse.transports.private_files import find_account  # few children run as another user
-
-    return find_account(user)

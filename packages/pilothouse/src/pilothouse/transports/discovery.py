@@ -27,7 +27,7 @@ from functools import partial
 
 from pilothouse.errors import CLINotFoundError, ProvisionError
 from pilothouse.options.value_types import FALSE_WORDS
-from pilothouse.provision.pinned_files import PINNED_VERSION
+from pilothouse.provision.pinned_files import PINNED_VERSION, managed_cli, managed_cli_path
 from pilothouse.transports.concurrency import run_blocking, run_cancellable
 
 OLDEST_SUPPORTED = (2, 0, 0)
@@ -154,9 +154,6 @@ def _read_variable(name: str, env: Mapping[str, str]) -> str:
 
 
 def _find_managed(tried: list[str]) -> str | None:
-    # Imported here because an explicit path needs no search.
-    from pilothouse.provision.pinned_files import managed_cli, managed_cli_path
-
     try:
         path = managed_cli(hashing=True)
     except ProvisionError as error:  # no build for this platform, or another user may have written it
@@ -248,7 +245,6 @@ def _install(requested_at: float, check: Callable[[], None]) -> str:
         check: raises once the query was cancelled.
     """
     from pilothouse.provision.cli_installation import install_cli
-    from pilothouse.provision.pinned_files import managed_cli_path
 
     target = str(managed_cli_path())
     stages: set[str] = set()
