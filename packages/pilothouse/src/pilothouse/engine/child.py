@@ -16,7 +16,8 @@ import anyio
 from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
-from pilothouse.engine.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
+from pilothouse.engine.failures import is_refusal, missing_result_error
+from pilothouse.engine.limits import QueryLimits, idle_timeout_error
 from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
@@ -500,12 +501,16 @@ class ChildRun(OwnedTask):
     @property
     def is_busy(self) -> bool:
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
-        if fragment := self.channel.connection.fragment:
-            self.activity.note_lost(fragment)
         return self.activity.is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
-    def idle_since(self, *, in_background: bool = False) -> float:
-        """When the CLI fell silent; now, while it is busy."""
+    def measure_silence(self, *, in_background: bool = False) -> float:
+        """Take note of what the CLI does at the moment, and return when it fell silent; now, while it is busy.
+
+        Args:
+            in_background: whether background tasks count as being busy.
+        """
+        if fragment := self.channel.connection.fragment:
+            self.activity.note_lost(fragment)
         if self.is_busy or (in_background and self.activity.background):
             self.activity.touch()
         return self.activity.last_activity
@@ -527,7 +532,7 @@ class ChildRun(OwnedTask):
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         activity = self.activity
         while activity.is_in_foreign_turn and activity.is_in_turn and not self.is_finished:
-            left = self.idle_since() + FOREIGN_TURN_SECONDS - anyio.current_time()
+            left = self.measure_silence() + FOREIGN_TURN_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):
