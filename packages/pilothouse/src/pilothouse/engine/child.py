@@ -67,8 +67,6 @@ class ChildRun(OwnedTask):
         limits: sizes, and times of control requests and of the start.
         handlers: handle the requests of the CLI, if any.
         subscriptions: get every message.
-        serves_one: whether it serves one query, and exits after it. Its initialize request then waits for the first
-            prompt, to leave with it, unless handlers must be in force before. Default False.
         make_refusal_error: makes the error for a result in place of an initialize response (`resume` of an unknown id).
 
     Attributes:
@@ -90,7 +88,6 @@ class ChildRun(OwnedTask):
         handlers: HandlerSet | None = None,
         *,
         subscriptions: Subscriptions | None = None,
-        serves_one: bool = False,
         make_refusal_error: Callable[[ResultMessage], Exception] | None = None,
     ) -> None:
         super().__init__()
@@ -105,11 +102,9 @@ class ChildRun(OwnedTask):
         self.has_started = False
         self._handlers = handlers
         self._limits = limits
-        self._serves_one = serves_one
+        self._own_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
         self._make_refusal_error = make_refusal_error
-        self._router = MessageRouter(
-            Subscriptions() if subscriptions is None else subscriptions, self._note, serves_one=serves_one
-        )
+        self._router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
         self._running = anyio.Event()  # or failed to start
         self._ended = anyio.Event()  # its output has ended
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
@@ -168,12 +163,14 @@ class ChildRun(OwnedTask):
     async def run_for(self, query: QueryRun) -> AsyncGenerator[ChildRun]:
         """Run the child for one query, in a task of its own; at the end of the block, end it.
 
+        Its initialize request waits for the first prompt, to leave with it, unless handlers must be in force before.
+
         Raises:
             BaseException: the failure of the child.
         """
         if query.admission is not None:
             await query.wait_admitted()
-        self._router.query = query  # before the first message
+        self._own_query = self._router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
             yield self
@@ -181,6 +178,7 @@ class ChildRun(OwnedTask):
             self.stop()
             with anyio.CancelScope(shield=True):
                 await self.wait_finished()
+            self._own_query = None  # neither keeps the other
         if self.failure is not None:
             raise self.failure
 
@@ -199,9 +197,9 @@ class ChildRun(OwnedTask):
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
                     self._opening = self._make_opening(self.invocation.initialize)
-                if not self._serves_one or self._handlers is not None:
+                if self._own_query is None or self._handlers is not None:
                     self._start_initialize()
-                if not self._serves_one and self._limits.startup_timeout is not None:
+                if self._own_query is None and self._limits.startup_timeout is not None:
                     self.start_task(self._watch_start)
                 self._running.set()
                 await self._read()
@@ -247,8 +245,7 @@ class ChildRun(OwnedTask):
         try:
             self.server_info = info = await self.channel.initialize(pending, unsent)
         except PilothouseError:
-            query = self._router.query
-            has_answer = self._serves_one and query is not None and query.turn.has_answer
+            has_answer = self._own_query is not None and self._own_query.turn.has_answer
             if has_answer or self.is_finished:  # `--resume` of an unknown id leads to a result instead
                 return
             raise
@@ -282,8 +279,7 @@ class ChildRun(OwnedTask):
         while (received := await self.channel.receive()) is not None:
             self._take(received)
             await self._router.store_excess()
-        query = self._router.query
-        own = query if self._serves_one else None
+        query, own = self._router.query, self._own_query
         if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
             return
         ending = await self.transport.exit_info()
@@ -307,7 +303,7 @@ class ChildRun(OwnedTask):
         self.activity.notify_changed()
 
     def _on_end(self) -> None:
-        if not (self._serves_one or self.has_started):
+        if self._own_query is None and not self.has_started:
             self.failure = self.failure or SessionClosedError("the session is closed")
         self._fail_waiters()
         self._running.set()
@@ -409,7 +405,7 @@ class ChildRun(OwnedTask):
         if self._ended.is_set():
             return
         sent = anyio.Event()
-        if self._serves_one:  # no other query needs the child after a cancelled one
+        if self._own_query is not None:  # no other query needs the child after a cancelled one
             await self._deliver(data, sent)
             return
         self.start_task(partial(self._deliver, data, sent))
@@ -435,7 +431,7 @@ class ChildRun(OwnedTask):
         Raises:
             SessionClosedError: the session is over.
         """
-        if self.is_finished and not self._serves_one:
+        if self.is_finished and self._own_query is None:
             raise self.failure or SessionClosedError("the session is closed")
         self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
@@ -457,7 +453,7 @@ class ChildRun(OwnedTask):
         that is interrupted.
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
-        if self._serves_one:
+        if self._own_query is not None:
             if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
@@ -471,7 +467,7 @@ class ChildRun(OwnedTask):
             limit.deadline = anyio.current_time() + end_seconds
             await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_finished)
             return
-        if not self._serves_one:
+        if self._own_query is None:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
 
     async def cancel_prompts(self, query: QueryRun) -> None:

@@ -30,7 +30,6 @@ class MessageRouter:
 
     Args:
         subscriptions: get every message.
-        serves_one: whether the child serves one query only, so that every message belongs to that.
         on_message: called with each message that may say more than text, when its query has it.
 
     Attributes:
@@ -41,14 +40,11 @@ class MessageRouter:
     ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
     """Classes of messages that are not plain: they say where a turn begins or ends."""
 
-    def __init__(
-        self, subscriptions: Subscriptions, on_message: Callable[[Message], object], *, serves_one: bool
-    ) -> None:
+    def __init__(self, subscriptions: Subscriptions, on_message: Callable[[Message], object]) -> None:
         self.query: QueryRun | None = None
         self.reports_lifecycle = False
         self._subscriptions = subscriptions
         self._on_message = on_message
-        self._serves_one = serves_one
         self._attribution = BackgroundAttribution()
         self._open_asks = OpenAsks()
 
@@ -128,21 +124,21 @@ class MessageRouter:
                 turn.begin(uuid)
             case CommandLifecycleMessage(command_uuid=str(uuid), state="cancelled"):
                 turn.cancel(uuid)
-            case DoneMessage() if self._serves_one:
+            case DoneMessage() if turn.is_alone:
                 turn.end_stream()
             case CommandLifecycleMessage() | ResultMessage():
                 pass
             case _:
                 turn.hear(names_prompts=self.reports_lifecycle)
         query.follow()
-        if turn.has_begun and not had_begun and not self._serves_one:
+        if turn.has_begun and not had_begun and not turn.is_alone:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
 
     def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
         query = self.query
-        if self._serves_one and (query is None or message.command_uuid not in query.turn.prompts):
+        if query is not None and query.turn.is_alone and message.command_uuid not in query.turn.prompts:
             return  # a recording names the prompts of its own time
         if not self.reports_lifecycle and query is not None:
             query.turn.take_back_begin()
@@ -152,7 +148,7 @@ class MessageRouter:
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
-        if isinstance(message, ResultMessage) and not self._serves_one:
+        if isinstance(message, ResultMessage) and not query.turn.is_alone:
             return self._answers(query, message)
         return query.turn.owns_message(names_prompts=self.reports_lifecycle)
 
@@ -183,7 +179,7 @@ class MessageRouter:
                 query.put_note(note)
 
     def fail(self, error: BaseException, *, is_failure: bool) -> None:
-        """Tell everybody that the child has ended; `is_failure`: also the query that it was started for."""
+        """Tell everybody that the child has ended; `is_failure`: also a query that the child runs for alone."""
         self._subscriptions.on_child_ended(error)
-        if self.query is not None and (is_failure or not self._serves_one):
+        if self.query is not None and (is_failure or not self.query.turn.is_alone):
             self.query.fail(error)
