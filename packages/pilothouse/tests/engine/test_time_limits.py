@@ -111,9 +111,9 @@ async def test_a_wait_that_was_announced_is_no_make_limits() -> None:
     now = anyio.current_time()
     activity = ChildActivity()
     activity.touch()
-    activity.note_retry(ApiRetryMessage(retry_delay_ms=30_000))
+    activity.note(ApiRetryMessage(retry_delay_ms=30_000))
     assert now + 30 <= activity.last_activity <= anyio.current_time() + 30
     activity.touch()  # a tool that runs beside it shortens nothing
-    activity.note_retry(ApiRetryMessage(retry_delay_ms=-5))
-    activity.note_retry(ApiRetryMessage(retry_delay_ms=100))
+    activity.note(ApiRetryMessage(retry_delay_ms=-5))
+    activity.note(ApiRetryMessage(retry_delay_ms=100))
     assert activity.last_activity >= now + 30

@@ -18,21 +18,17 @@ from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.failures import is_refusal, missing_result_error
 from pilothouse.engine.limits import QueryLimits, idle_timeout_error
-from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.engine.tasks import OwnedTask, spawn
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
-    ApiRetryMessage,
-    CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
     Message,
     ResultMessage,
     StatusMessage,
-    SystemMessage,
     TaskStartedMessage,
 )
 from pilothouse.options import Invocation
@@ -74,6 +70,7 @@ class ChildRun(OwnedTask):
         close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
         has_started: whether the CLI has responded to the initialize request.
         server_info: the initialize response.
+        router: brings its messages to their readers.
         session_id: id of the conversation, as the CLI last named it.
         permission_mode: as the CLI last named it; the CLI may change it by itself.
         last_init: the init message of the last turn: tools, servers, agents.
@@ -104,22 +101,12 @@ class ChildRun(OwnedTask):
         self._limits = limits
         self._own_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
         self._make_refusal_error = make_refusal_error
-        self._router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
+        self.router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
         self._running = anyio.Event()  # or failed to start
         self._ended = anyio.Event()  # its output has ended
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
-        self._redactor: Redactor | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
-
-    @property
-    def reports_lifecycle(self) -> bool:
-        """Whether the CLI reports when it starts a prompt. A child that takes over the same CLI may be told so."""
-        return self._router.reports_lifecycle
-
-    @reports_lifecycle.setter
-    def reports_lifecycle(self, value: bool) -> None:
-        self._router.reports_lifecycle = value
 
     @cached_property
     def channel(self) -> ControlChannel:
@@ -128,10 +115,16 @@ class ChildRun(OwnedTask):
             self.transport,
             start_task=self.start_task,
             handlers=self._handlers,
-            redact=self._redact,
+            redact=lambda text: self._redactor.redact(text),
             max_line_bytes=self._limits.max_line_bytes,
             control_timeout=self._limits.control_timeout,
         )
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        from pilothouse.options.secrets import Redactor, invocation_secrets  # most children never need it
+
+        return Redactor(invocation_secrets(self.invocation))
 
     # Start and end.
 
@@ -170,7 +163,7 @@ class ChildRun(OwnedTask):
         """
         if query.admission is not None:
             await query.wait_admitted()
-        self._own_query = self._router.query = query  # before the first message
+        self._own_query = self.router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
             yield self
@@ -182,10 +175,6 @@ class ChildRun(OwnedTask):
         if self.failure is not None:
             raise self.failure
 
-    async def wait_running(self) -> None:
-        """Wait until the child runs, or has failed to start."""
-        await self._running.wait()
-
     async def _run_owned(self) -> None:
         await self.transport.start(self.invocation)
         try:
@@ -196,7 +185,8 @@ class ChildRun(OwnedTask):
                     self.channel.start_handlers()
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
-                    self._opening = self._make_opening(self.invocation.initialize)
+                    pending, line = self.channel.start_request("initialize", self.invocation.initialize)
+                    self._opening = pending, InitializeLine(line)  # error reporters print the variables of every frame
                 if self._own_query is None or self._handlers is not None:
                     self._start_initialize()
                 if self._own_query is None and self._limits.startup_timeout is not None:
@@ -214,10 +204,6 @@ class ChildRun(OwnedTask):
                     raise
         if self.failure is not None:
             raise self.failure
-
-    def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
-        pending, line = self.channel.start_request("initialize", body)
-        return pending, InitializeLine(line)  # error reporters print the variables of every frame
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
@@ -278,8 +264,8 @@ class ChildRun(OwnedTask):
     async def _read_until_end(self) -> None:
         while (received := await self.channel.receive()) is not None:
             self._take(received)
-            await self._router.store_excess()
-        query, own = self._router.query, self._own_query
+            await self.router.store_excess()
+        query, own = self.router.query, self._own_query
         if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
             return
         ending = await self.transport.exit_info()
@@ -299,7 +285,7 @@ class ChildRun(OwnedTask):
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self.channel.close(error)
-        self._router.fail(error, is_failure=self.failure is not None)
+        self.router.fail(error, is_failure=self.failure is not None)
         self.activity.notify_changed()
 
     def _on_end(self) -> None:
@@ -356,7 +342,7 @@ class ChildRun(OwnedTask):
 
     async def finish(self) -> None:
         """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
-        query = self._router.query
+        query = self.router.query
         answers = self._handlers is not None and bool(self._handlers.handlers)
         is_needed = answers or (query is not None and query.keeps_input_open)
         # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
@@ -380,16 +366,6 @@ class ChildRun(OwnedTask):
     ) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Send a control request; see `ControlChannel.request`."""
         return self.channel.request(subtype, body, timeout=timeout)
-
-    async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
-        """Let `handlers` handle the requests of the CLI from now on, and send it `initialize_fields`, if given.
-
-        Raises:
-            ControlError, ControlTimeout: the CLI refused the fields, or did not respond.
-        """
-        self.channel.replace_handlers(handlers)
-        if initialize_fields is not None:
-            await self.channel.send_initialize(initialize_fields)
 
     async def check_alive(self) -> None:
         """Check whether the child still runs: an exit may not have been noticed yet."""
@@ -426,7 +402,9 @@ class ChildRun(OwnedTask):
 
     @asynccontextmanager
     async def active_query(self, query: QueryRun) -> AsyncGenerator[None]:
-        """Make `query` the active one for the length of the block; if it leaves early, its turn is stopped first.
+        """Make `query` the active one for the length of the block, which begins when the child runs, or has failed to.
+
+        If the query leaves early, its turn is stopped first.
 
         Raises:
             SessionClosedError: the session is over.
@@ -435,8 +413,9 @@ class ChildRun(OwnedTask):
             raise self.failure or SessionClosedError("the session is closed")
         self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
-        self._router.start_query(query, self.session_id)
+        self.router.start_query(query, self.session_id)
         try:
+            await self._running.wait()
             yield
         finally:
             try:
@@ -444,7 +423,7 @@ class ChildRun(OwnedTask):
                     with anyio.CancelScope(shield=True):
                         await self._stop_turn(query)
             finally:
-                self._router.query = None
+                self.router.query = None
 
     async def _stop_turn(self, query: QueryRun) -> None:
         """Stop the turn of an abandoned query, so that nothing of it is left for the next one.
@@ -475,7 +454,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self._router.reports_lifecycle:
+        if query.turn.has_begun or not self.router.reports_lifecycle:
             return
         for uuid in query.turn.at_cli:
             await self.cancel_prompt(query, uuid)
@@ -488,11 +467,6 @@ class ChildRun(OwnedTask):
                 query.mark_cancelled(uuid)
 
     # What the child is doing.
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a consumer is so far behind that messages wait on disk."""
-        return self._router.is_behind
 
     @property
     def is_busy(self) -> bool:
@@ -539,25 +513,20 @@ class ChildRun(OwnedTask):
 
     def _take(self, received: Received) -> None:
         if received.skipped:
-            self._router.put_skipped(self.channel.make_notes(received.skipped))
+            self.router.put_skipped(self.channel.make_notes(received.skipped))
         if batch := received.messages:
             kinds = set(map(type, batch))
             self.activity.track(batch, kinds)
             self.diagnostics.observe(batch, kinds)
             if self.session_id is None:
                 self.session_id = next((message.session_id for message in batch if message.session_id), None)
-            is_plain = self._NOTED.keys().isdisjoint(kinds) and MessageRouter.ROUTED.isdisjoint(kinds)
-            self._router.put(batch, received.size, is_plain=is_plain)
+            self.router.put(batch, received.size, is_plain=self._TOLD.isdisjoint(kinds))
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
-    def add_note(self, note: SystemMessage) -> None:
-        """Give a message of our own to the subscriptions."""
-        self._router.put_note(note)
-
     def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
         """Tell the active query and the subscriptions of a permission request, or its decision."""
-        self._router.put_permission_note(subtype, facts, self.session_id)
+        self.router.put_permission_note(subtype, facts, self.session_id)
 
     def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
         """Return what the CLI reported when this sub-agent started."""
@@ -567,26 +536,16 @@ class ChildRun(OwnedTask):
         """Return the plan in the input of this call of the model."""
         return self.activity.running_tools.find_plan(tool_use_id)
 
-    def show_open_asks(self, query: QueryRun) -> None:
-        """Give the active query the notes about the permission requests that wait."""
-        self._router.show_open_asks(query, self.session_id)
-
     # What single messages say about the child.
 
     def _note(self, message: Message) -> None:
-        note = self._NOTED.get(message.__class__)
-        if note is not None:
-            note(self, message)
-
-    def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        if message.state == "started":
-            self.activity.is_in_turn = True
-
-    def _note_task(self, message: Message) -> None:
-        self.activity.note_task(message)
+        kind = message.__class__
+        if kind in ChildActivity.ROUTES:
+            self.activity.note(message)
+        if kind in self._NOTED:
+            self._NOTED[kind](self, message)
 
     def _note_init(self, message: InitMessage) -> None:
-        self.activity.start_turn()
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
@@ -598,33 +557,19 @@ class ChildRun(OwnedTask):
     def _note_reset(self, message: ConversationResetMessage) -> None:
         self.session_id = message.new_conversation_id or self.session_id
 
-    def _note_retry(self, message: ApiRetryMessage) -> None:
-        self.activity.note_retry(message)
-
     def _note_result(self, message: ResultMessage) -> None:
-        self.activity.end_turn()
         self.session_id = message.session_id or self.session_id
-        if self._router.query is None:  # a turn that no query of ours has asked for
+        if self.router.query is None:  # a turn that no query of ours has asked for
             self.diagnostics.start_query()
         refuse = self._make_refusal_error
         if refuse is not None and not self.has_started and is_refusal(message):
             self.failure = self.failure or refuse(message)
-            return
-        self.activity.notify_changed()
 
     _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
-        ApiRetryMessage: _note_retry,
-        CommandLifecycleMessage: _note_lifecycle,
         ConversationResetMessage: _note_reset,
         InitMessage: _note_init,
         ResultMessage: _note_result,
         StatusMessage: _note_status,
-        **dict.fromkeys(RunningTasks.TRACKED, _note_task),
     }
-
-    def _redact(self, text: str) -> str:
-        if self._redactor is None:  # most children never need it
-            from pilothouse.options.secrets import Redactor, invocation_secrets
-
-            self._redactor = Redactor(invocation_secrets(self.invocation))
-        return self._redactor.redact(text)
+    _TOLD: ClassVar = MessageRouter.ROUTED | ChildActivity.ROUTES.keys() | _NOTED.keys()
+    """Classes of messages that say more than text."""

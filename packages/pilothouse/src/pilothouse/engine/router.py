@@ -38,7 +38,7 @@ class MessageRouter:
     """
 
     ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
-    """Classes of messages that are not plain: they say where a turn begins or ends."""
+    """Classes of messages that say where a turn begins or ends."""
 
     def __init__(self, subscriptions: Subscriptions, on_message: Callable[[Message], object]) -> None:
         self.query: QueryRun | None = None
@@ -73,23 +73,18 @@ class MessageRouter:
             self.query.add_skipped(notes)
 
     def put(self, batch: list[Message], size: int, *, is_plain: bool) -> None:
-        """Give a batch that was `size` bytes on the wire; `is_plain`: nothing of `ROUTED`, nothing about tasks."""
+        """Give a batch that was `size` bytes on the wire; `is_plain`: no message in it says more than text."""
         self._subscriptions.put(batch, size)
         query = self.query
-        if is_plain and not self._attribution:  # the first message speaks for all
-            if query is not None:
-                self._tell(query, batch[0])
-            if not self._attribution:
-                self._put_plain(batch, size, query)
-                return
-        self._put_each(batch, size, query)
-
-    def _put_plain(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
-        if query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
+        if is_plain and not self._attribution and query is not None:  # the first message speaks for all
+            self._tell(query, batch[0])
+        if not is_plain or self._attribution:  # also if the query has just begun: what runs belongs to earlier ones
+            self._put_each(batch, size, query)
+        elif query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
             query.put(batch, size)
-            return
-        for message in batch:
-            self._subscriptions.on_unattributed(message)
+        else:
+            for message in batch:
+                self._subscriptions.on_unattributed(message)
 
     def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
         own: list[Message] = []
@@ -158,19 +153,18 @@ class MessageRouter:
 
     # Messages of our own.
 
-    def put_note(self, note: SystemMessage) -> None:
-        """Give a message of our own to the subscriptions."""
+    def put_note(self, note: SystemMessage, query: QueryRun | None) -> None:
+        """Give a message of our own to the subscriptions and to `query`."""
         self._subscriptions.put([note], len(note.raw_line))
+        if query is not None:
+            query.put_note(note)
 
     def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
         """Give a note about a permission request, or its decision, to the active query, even before its turn."""
         self._open_asks.track(subtype, facts)
         query = self.query if self.query is not None and self.query.wants_permission_events else None
         if query is not None or self._subscriptions:
-            note = make_ask_note(subtype, session_id, facts)
-            self.put_note(note)
-            if query is not None:
-                query.put_note(note)
+            self.put_note(make_ask_note(subtype, session_id, facts), query)
 
     def show_open_asks(self, query: QueryRun, session_id: str | None) -> None:
         """Give the active query the notes about the permission requests that wait."""

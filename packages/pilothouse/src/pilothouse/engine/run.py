@@ -354,16 +354,17 @@ class QueryRun(OwnedTask):
 
     def add_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        self.put_note(note)
-        if self._child is not None:
-            self._child.add_note(note)
+        if self._child is None:
+            self.put_note(note)
+        else:
+            self._child.router.put_note(note, self)
 
     def request_permission_events(self) -> None:
         """Give the consumer notes about permissions from now on, at first about the requests that wait."""
         if not self.wants_permission_events:
             self.wants_permission_events = True
             if self._child is not None:
-                self._child.show_open_asks(self)
+                self._child.router.show_open_asks(self, self._child.session_id)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
@@ -505,7 +506,6 @@ class QueryRun(OwnedTask):
     async def _run_turn(self, child: ChildRun | None) -> None:
         assert child is not None
         async with child.active_query(self):
-            await child.wait_running()
             if self.failure is not None:
                 return
             self._started.set()
