@@ -29,7 +29,7 @@ PACKAGES: dict[str, str] = {
         "steering structured_output tool_bridge"
     ),
     "engine": (
-        "activity buffer channel child deadline diagnostics extensions failures incoming_requests init_first "
+        "activity buffer channel child diagnostics extensions failures incoming_requests init_first limits "
         "pending_work router run subscriptions tasks turn"
     ),
     "hooks": "events matchers outputs",

@@ -9,7 +9,7 @@ from markdown_pages import DOCS, prose
 
 from pilothouse import events
 from pilothouse.client import retry
-from pilothouse.engine import activity, child, failures, run
+from pilothouse.engine import activity, child, limits, run
 from pilothouse.options import TABLE, RetryPolicy
 from pilothouse.options.value_structs import RETRY_REASONS
 
@@ -34,7 +34,7 @@ def test_the_policy_and_its_defaults() -> None:
 
 
 def test_the_times() -> None:
-    assert failures.WARNING_FRACTION == 0.5
+    assert limits.WARNING_FRACTION == 0.5
     assert "At half of the limit" in PAGE
     assert f"counts as running for {activity.LOST_RESULT_SECONDS / 60:g} more minutes" in PAGE
     assert f"({child.INTERRUPT_RESPONSE_SECONDS:g} s to respond, {child.SAVE_SECONDS:g} s to end)" in PAGE
@@ -46,7 +46,7 @@ def test_the_times() -> None:
     [
         (events.RetryScheduled, retry.RETRY_SCHEDULED),
         (events.WaitingForLimit, retry.LIMIT_WAIT),
-        (events.Stalled, failures.STALLED),
+        (events.Stalled, limits.STALLED),
     ],
 )
 def test_events_their_messages_and_their_fields(event: type, subtype: str) -> None:

@@ -13,7 +13,8 @@ import anyio.lowlevel
 import pytest
 
 from pilothouse.engine import make_loop_caller, spawn
-from pilothouse.engine.failures import idle_timeout_error, missing_result_error, timeout_error
+from pilothouse.engine.failures import missing_result_error
+from pilothouse.engine.limits import QueryLimits, TimeLimits, idle_timeout_error
 from pilothouse.engine.pending_work import RunningTasks
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
@@ -183,7 +184,7 @@ def test_noise_is_shown_when_standard_error_is_silent() -> None:
 
 @pytest.mark.requirement("G46")
 def test_timeouts_name_their_option() -> None:
-    error = timeout_error(2.5)
+    error = TimeLimits(QueryLimits(2.5, None, 60.0, 1000), "the child was ended").make_error()
     assert (error.seconds, error.kind) == (2.5, "timeout")
     assert "2.5 s" in str(error)
     silence = idle_timeout_error(0.2, has_received=True)

@@ -11,7 +11,7 @@ import pytest
 from pilothouse.engine import activity
 from pilothouse.engine.channel import Received
 from pilothouse.engine.child import ChildRun
-from pilothouse.engine.failures import QueryLimits
+from pilothouse.engine.limits import QueryLimits
 from pilothouse.engine.pending_work import RunningTools
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Invocation
@@ -179,6 +179,7 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         add(child.activity.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
         feed(child, data)
+        assert child.measure_silence() == now[0], what
         assert child.is_busy, what
         now[0] += activity.LOST_RESULT_SECONDS - 1
         assert child.is_busy, what

@@ -349,3 +349,16 @@ def test_a_cancelled_wait_loses_nothing_that_came_meanwhile(pipe: tuple[int, int
         reader.close()
 
     asyncio.run(main())
+
+
+async def test_a_reader_that_is_cancelled_leaves_what_comes_to_the_next(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(pipe[0])
+    for number in range(20):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(reader.read)
+                await anyio.wait_all_tasks_blocked()
+                os.write(pipe[1], b"%d;" % number)
+                scope.cancel()
+        assert await reader.read() == b"%d;" % number
+    reader.close()

@@ -513,7 +513,7 @@ class ChildSupervisor:
         if self.handlers is not None:
             self.handlers.run = child
         child.session_id = self.resume_state.id
-        child.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+        child.router.reports_lifecycle = previous is not None and previous.router.reports_lifecycle  # of the same CLI
         self._loop = self.monitor.loop = running_loop()
         spawn(child.run, "pilothouse session")
         try:
@@ -594,10 +594,10 @@ class ChildSupervisor:
         invocation, handler_set = self.monitor.instrument_launch(*launch)
         assert handler_set is not None
         if before is not None and self.handlers.initialize_fields == before.initialize_fields:
-            await child.replace_handlers(handler_set, None)
+            await child.channel.replace_handlers(handler_set, None)
         else:
             async with between_turns:
-                await child.replace_handlers(handler_set, invocation.initialize)
+                await child.channel.replace_handlers(handler_set, invocation.initialize)
 
     def begin_close(self) -> None:
         """Start no further child from now on.

@@ -191,7 +191,7 @@ class QueryPlan:
         if middlewares:
             invocation, handler_set = instrument_launch(middlewares, invocation, handler_set, options)
         limits = make_limits(options)
-        child = ChildRun(make_transport(options), invocation, limits, handler_set, serves_one=True)
+        child = ChildRun(make_transport(options), invocation, limits, handler_set)
         if self.handlers is not None:
             self.handlers.run = child
         return QueryRun(child.run_for, prompts, limits, middlewares, is_alone=True)

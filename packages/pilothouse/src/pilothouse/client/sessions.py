@@ -130,7 +130,7 @@ class Session:
         if self._child is None:
             return Health("unhealthy", "not started")
         health = self._child.health()
-        if self._child.is_behind and health.state == "healthy":
+        if self._child.router.is_behind and health.state == "healthy":
             return Health("degraded", "messages are not read, so they wait on disk")
         return health
 

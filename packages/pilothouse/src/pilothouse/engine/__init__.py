@@ -10,8 +10,8 @@ from pilothouse.engine.extensions import NextPrompt as NextPrompt
 from pilothouse.engine.extensions import QueryMiddleware as QueryMiddleware
 from pilothouse.engine.extensions import RequestControl as RequestControl
 from pilothouse.engine.extensions import SendControl as SendControl
-from pilothouse.engine.failures import QueryLimits as QueryLimits
 from pilothouse.engine.incoming_requests import RequestHandler as RequestHandler
+from pilothouse.engine.limits import QueryLimits as QueryLimits
 from pilothouse.engine.pending_work import PromptMessage as PromptMessage
 from pilothouse.engine.pending_work import Prompts as Prompts
 from pilothouse.engine.run import QueryRun as QueryRun

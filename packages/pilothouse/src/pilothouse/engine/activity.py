@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import anyio
 
 from pilothouse.engine.channel import SkippedLine
 from pilothouse.engine.pending_work import RunningTasks, RunningTools
 from pilothouse.errors import LineDecodeError
-from pilothouse.messages import ApiRetryMessage, Message
+from pilothouse.messages import ApiRetryMessage, CommandLifecycleMessage, InitMessage, Message, ResultMessage
 from pilothouse.protocol import InvalidFrame, LineTooLong, NonJsonLine
 from pilothouse.transports.concurrency import LoopCondition
 
@@ -82,23 +82,35 @@ class ChildActivity:
             self.is_in_turn |= not self._has_seen_turns
             self.is_in_turn_of_previous_client = self.is_in_turn
 
-    def start_turn(self) -> None:
-        """A turn has begun."""
+    def note(self, message: Message) -> None:
+        """Take a message of one of the classes in `ROUTES`."""
+        self.ROUTES[message.__class__](self, message)
+
+    def _on_init(self, _: InitMessage) -> None:
         self._has_seen_turns = self.is_in_turn = True
 
-    def end_turn(self) -> None:
-        """A turn has ended."""
-        self.is_in_turn, self._has_seen_turns = False, True
+    def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        self.is_in_turn |= message.state == "started"
 
-    def note_task(self, message: Message) -> None:
-        """A background task has started or ended."""
+    def _on_result(self, _: ResultMessage) -> None:
+        self.is_in_turn, self._has_seen_turns = False, True
+        self.notify_changed()
+
+    def _on_retry(self, message: ApiRetryMessage) -> None:
+        self.touch(max(0.0, message.retry_delay_ms / 1000))  # the CLI waits for the API, which counts as activity
+
+    def _on_task(self, message: Message) -> None:
         self.background.track(message)
         self.may_be_woken = True
         self.notify_changed()
 
-    def note_retry(self, message: ApiRetryMessage) -> None:
-        """The CLI waits for the API; the time that it announces counts as activity."""
-        self.touch(max(0.0, message.retry_delay_ms / 1000))
+    ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
+        ApiRetryMessage: _on_retry,
+        CommandLifecycleMessage: _on_lifecycle,
+        InitMessage: _on_init,
+        ResultMessage: _on_result,
+        **dict.fromkeys(RunningTasks.TRACKED, _on_task),
+    }
 
     # Lines that could not be read.
 

@@ -238,18 +238,19 @@ class ControlChannel:
         if self._handlers.run_background is not None:
             self._start_task(self._handlers.run_background)
 
-    def replace_handlers(self, handlers: HandlerSet) -> None:
-        """Use these handlers for new requests; open requests stay with the handlers that work on them."""
+    async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
+        """Let `handlers` handle new requests of the CLI, and send it `initialize_fields`, if given.
+
+        Open requests stay with the handlers that work on them.
+
+        Raises:
+            ControlError, ControlTimeout: the CLI refused the fields, or did not respond.
+        """
         self._handlers = handlers
         self.incoming.handlers = handlers.handlers
         handlers.bind_sender(self.notify)
-
-    async def send_initialize(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send the initialize request again, with changed settings; returns the CLI's response."""
-        info = await self.request("initialize", body)
-        if self._handlers is not None:
-            self._handlers.on_initialize(info)
-        return info
+        if initialize_fields is not None:
+            handlers.on_initialize(await self.request("initialize", initialize_fields))
 
     async def initialize(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the response to the initialize request and pass it to the handlers, which may raise."""

@@ -17,22 +17,19 @@ from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.extensions import HandlerSet
-from pilothouse.engine.failures import QueryLimits, idle_timeout_error, is_refusal, missing_result_error
-from pilothouse.engine.pending_work import RunningTasks
+from pilothouse.engine.failures import is_refusal, missing_result_error
+from pilothouse.engine.limits import QueryLimits, idle_timeout_error
 from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
 from pilothouse.engine.tasks import OwnedTask, spawn
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
-    ApiRetryMessage,
-    CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
     Message,
     ResultMessage,
     StatusMessage,
-    SystemMessage,
     TaskStartedMessage,
 )
 from pilothouse.options import Invocation
@@ -46,9 +43,7 @@ if TYPE_CHECKING:
 
 SEND_SECONDS = 10.0  # until a child that does not read its input is ended
 EXIT_NOTICE_SECONDS = 1.0  # from the exit of a child until its output must have ended
-TURN_OF_PREVIOUS_CLIENT_SECONDS = (
-    30.0  # of silence after which a turn that was under way is taken to have ended unnoticed
-)
+TURN_OF_PREVIOUS_CLIENT_SECONDS = 30.0  # of silence, until a turn that was under way is taken to have ended unnoticed
 CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not exit is ended; it saves the session first
 EXIT_SECONDS = 5.0  # of silence after the last result; then a child of one query that does not exit is ended
 INTERRUPT_SECONDS = 5.0  # from the confirmation of an interrupt until the turn must have ended
@@ -68,8 +63,6 @@ class ChildRun(OwnedTask):
         limits: sizes, and times of control requests and of the start.
         handlers: handle the requests of the CLI, if any.
         subscriptions: get every message.
-        serves_one: whether it serves one query, and exits after it. Its initialize request then waits for the first
-            prompt, to leave with it, unless handlers must be in force before. Default False.
         make_refusal_error: makes the error for a result in place of an initialize response (`resume` of an unknown id).
 
     Attributes:
@@ -77,6 +70,7 @@ class ChildRun(OwnedTask):
         close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
         has_started: whether the CLI has responded to the initialize request.
         server_info: the initialize response.
+        router: brings its messages to their readers.
         session_id: id of the conversation, as the CLI last named it.
         permission_mode: as the CLI last named it; the CLI may change it by itself.
         last_init: the init message of the last turn: tools, servers, agents.
@@ -91,7 +85,6 @@ class ChildRun(OwnedTask):
         handlers: HandlerSet | None = None,
         *,
         subscriptions: Subscriptions | None = None,
-        serves_one: bool = False,
         make_refusal_error: Callable[[ResultMessage], Exception] | None = None,
     ) -> None:
         super().__init__()
@@ -106,26 +99,14 @@ class ChildRun(OwnedTask):
         self.has_started = False
         self._handlers = handlers
         self._limits = limits
-        self._serves_one = serves_one
+        self._own_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
         self._make_refusal_error = make_refusal_error
-        self._router = MessageRouter(
-            Subscriptions() if subscriptions is None else subscriptions, self._note, serves_one=serves_one
-        )
+        self.router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
         self._running = anyio.Event()  # or failed to start
         self._ended = anyio.Event()  # its output has ended
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
-        self._redactor: Redactor | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
-
-    @property
-    def reports_lifecycle(self) -> bool:
-        """Whether the CLI reports when it starts a prompt. A child that takes over the same CLI may be told so."""
-        return self._router.reports_lifecycle
-
-    @reports_lifecycle.setter
-    def reports_lifecycle(self, value: bool) -> None:
-        self._router.reports_lifecycle = value
 
     @cached_property
     def channel(self) -> ControlChannel:
@@ -134,10 +115,14 @@ class ChildRun(OwnedTask):
             self.transport,
             start_task=self.start_task,
             handlers=self._handlers,
-            redact=self._redact,
+            redact=lambda text: self._redactor.redact(text),
             max_line_bytes=self._limits.max_line_bytes,
             control_timeout=self._limits.control_timeout,
         )
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        return Redactor(invocation_secrets(self.invocation))
 
     # Start and end.
 
@@ -169,12 +154,14 @@ class ChildRun(OwnedTask):
     async def run_for(self, query: QueryRun) -> AsyncGenerator[ChildRun]:
         """Run the child for one query, in a task of its own; at the end of the block, end it.
 
+        Its initialize request waits for the first prompt, to leave with it, unless handlers must be in force before.
+
         Raises:
             BaseException: the failure of the child.
         """
         if query.admission is not None:
             await query.wait_admitted()
-        self._router.query = query  # before the first message
+        self._own_query = self.router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
             yield self
@@ -182,12 +169,9 @@ class ChildRun(OwnedTask):
             self.stop()
             with anyio.CancelScope(shield=True):
                 await self.wait_finished()
+            self._own_query = None  # neither keeps the other
         if self.failure is not None:
             raise self.failure
-
-    async def wait_running(self) -> None:
-        """Wait until the child runs, or has failed to start."""
-        await self._running.wait()
 
     async def _run_owned(self) -> None:
         await self.transport.start(self.invocation)
@@ -199,10 +183,11 @@ class ChildRun(OwnedTask):
                     self.channel.start_handlers()
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
-                    self._opening = self._make_opening(self.invocation.initialize)
-                if not self._serves_one or self._handlers is not None:
+                    pending, line = self.channel.start_request("initialize", self.invocation.initialize)
+                    self._opening = pending, InitializeLine(line)  # error reporters print the variables of every frame
+                if self._own_query is None or self._handlers is not None:
                     self._start_initialize()
-                if not self._serves_one and self._limits.startup_timeout is not None:
+                if self._own_query is None and self._limits.startup_timeout is not None:
                     self.start_task(self._watch_start)
                 self._running.set()
                 await self._read()
@@ -217,10 +202,6 @@ class ChildRun(OwnedTask):
                     raise
         if self.failure is not None:
             raise self.failure
-
-    def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
-        pending, line = self.channel.start_request("initialize", body)
-        return pending, InitializeLine(line)  # error reporters print the variables of every frame
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
@@ -248,8 +229,7 @@ class ChildRun(OwnedTask):
         try:
             self.server_info = info = await self.channel.initialize(pending, unsent)
         except PilothouseError:
-            query = self._router.query
-            has_answer = self._serves_one and query is not None and query.turn.has_answer
+            has_answer = self._own_query is not None and self._own_query.turn.has_answer
             if has_answer or self.is_closing_or_closed:  # `--resume` of an unknown id leads to a result instead
                 return
             raise
@@ -282,9 +262,8 @@ class ChildRun(OwnedTask):
     async def _read_until_end(self) -> None:
         while (received := await self.channel.receive()) is not None:
             self._take(received)
-            await self._router.store_excess()
-        query = self._router.query
-        own = query if self._serves_one else None
+            await self.router.store_excess()
+        query, own = self.router.query, self._own_query
         if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
             return
         ending = await self.transport.exit_info()
@@ -304,11 +283,11 @@ class ChildRun(OwnedTask):
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self.channel.close(error)
-        self._router.fail(error, is_failure=self.failure is not None)
+        self.router.fail(error, is_failure=self.failure is not None)
         self.activity.notify_changed()
 
     def _on_end(self) -> None:
-        if not (self._serves_one or self.has_started):
+        if self._own_query is None and not self.has_started:
             self.failure = self.failure or SessionClosedError("the session is closed")
         self._fail_waiters()
         self._running.set()
@@ -350,18 +329,18 @@ class ChildRun(OwnedTask):
         before, self._stopped = self._stopped, True  # nothing is interrupted, and nothing is sent any more
         failure, self.failure = self.failure, SessionClosedError("this process has left the session")
         try:
-            host_session_id = await self.transport.detach()
+            found_as = await self.transport.detach()
         except BaseException:
             self._stopped, self.failure = before, failure
             raise
         with anyio.CancelScope(shield=True):
             super().stop()
             await self.wait_finished()
-        return host_session_id
+        return found_as
 
     async def finish(self) -> None:
         """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
-        query = self._router.query
+        query = self.router.query
         answers = self._handlers is not None and bool(self._handlers.handlers)
         is_needed = answers or (query is not None and query.keeps_input_open)
         # Once its input has ended, the CLI takes every request as denied. An interrupted query does not wait.
@@ -386,16 +365,6 @@ class ChildRun(OwnedTask):
         """Send a control request; see `ControlChannel.request`."""
         return self.channel.request(subtype, body, timeout=timeout)
 
-    async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
-        """Let `handlers` handle the requests of the CLI from now on, and send it `initialize_fields`, if given.
-
-        Raises:
-            ControlError, ControlTimeout: the CLI refused the fields, or did not respond.
-        """
-        self.channel.replace_handlers(handlers)
-        if initialize_fields is not None:
-            await self.channel.send_initialize(initialize_fields)
-
     async def check_alive(self) -> None:
         """Check whether the child still runs: an exit may not have been noticed yet."""
         if self.is_ready or self.is_closing_or_closed or not self.has_started:
@@ -410,7 +379,7 @@ class ChildRun(OwnedTask):
         if self._ended.is_set():
             return
         sent = anyio.Event()
-        if self._serves_one:  # no other query needs the child after a cancelled one
+        if self._own_query is not None:  # no other query needs the child after a cancelled one
             await self._deliver(data, sent)
             return
         self.start_task(partial(self._deliver, data, sent))
@@ -431,17 +400,20 @@ class ChildRun(OwnedTask):
 
     @asynccontextmanager
     async def active_query(self, query: QueryRun) -> AsyncGenerator[None]:
-        """Make `query` the active one for the length of the block; if it leaves early, its turn is stopped first.
+        """Make `query` the active one for the length of the block, which begins when the child runs, or has failed to.
+
+        If the query leaves early, its turn is stopped first.
 
         Raises:
             SessionClosedError: the session is over.
         """
-        if self.is_closing_or_closed and not self._serves_one:
+        if self.is_closing_or_closed and self._own_query is None:
             raise self.failure or SessionClosedError("the session is closed")
         self.activity.last_activity = anyio.current_time()
         self.diagnostics.start_query()
-        self._router.start_query(query, self.session_id)
+        self.router.start_query(query, self.session_id)
         try:
+            await self._running.wait()
             yield
         finally:
             try:
@@ -449,7 +421,7 @@ class ChildRun(OwnedTask):
                     with anyio.CancelScope(shield=True):
                         await self._stop_turn(query)
             finally:
-                self._router.query = None
+                self.router.query = None
 
     async def _stop_turn(self, query: QueryRun) -> None:
         """Stop the turn of an abandoned query, so that nothing of it is left for the next one.
@@ -458,7 +430,7 @@ class ChildRun(OwnedTask):
         that is interrupted.
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
-        if self._serves_one:
+        if self._own_query is not None:
             if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
@@ -472,7 +444,7 @@ class ChildRun(OwnedTask):
             limit.deadline = anyio.current_time() + end_seconds
             await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_closing_or_closed)
             return
-        if not self._serves_one:
+        if self._own_query is None:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
 
     async def cancel_prompts(self, query: QueryRun) -> None:
@@ -480,7 +452,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self._router.reports_lifecycle:
+        if query.turn.has_begun or not self.router.reports_lifecycle:
             return
         for uuid in query.turn.at_cli:
             await self.cancel_prompt(query, uuid)
@@ -495,19 +467,18 @@ class ChildRun(OwnedTask):
     # What the child is doing.
 
     @property
-    def is_behind(self) -> bool:
-        """Whether a consumer is so far behind that messages wait on disk."""
-        return self._router.is_behind
-
-    @property
     def is_busy(self) -> bool:
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
-        if fragment := self.channel.connection.fragment:
-            self.activity.note_lost(fragment)
         return self.activity.is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
-    def idle_since(self, *, in_background: bool = False) -> float:
-        """When the CLI fell silent; now, while it is busy."""
+    def measure_silence(self, *, in_background: bool = False) -> float:
+        """Take note of what the CLI does at the moment, and return when it fell silent; now, while it is busy.
+
+        Args:
+            in_background: whether background tasks count as being busy.
+        """
+        if fragment := self.channel.connection.fragment:
+            self.activity.note_lost(fragment)
         if self.is_busy or (in_background and self.activity.background):
             self.activity.touch()
         return self.activity.last_activity
@@ -529,7 +500,7 @@ class ChildRun(OwnedTask):
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         activity = self.activity
         while activity.is_in_turn_of_previous_client and activity.is_in_turn and not self.is_closing_or_closed:
-            left = self.idle_since() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
+            left = self.measure_silence() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):
@@ -540,25 +511,20 @@ class ChildRun(OwnedTask):
 
     def _take(self, received: Received) -> None:
         if received.skipped:
-            self._router.put_skipped(self.channel.make_notes(received.skipped))
+            self.router.put_skipped(self.channel.make_notes(received.skipped))
         if batch := received.messages:
             kinds = set(map(type, batch))
             self.activity.track(batch, kinds)
             self.diagnostics.observe(batch, kinds)
             if self.session_id is None:
                 self.session_id = next((message.session_id for message in batch if message.session_id), None)
-            is_plain = self._NOTED.keys().isdisjoint(kinds) and MessageRouter.ROUTED.isdisjoint(kinds)
-            self._router.put(batch, received.size, is_plain=is_plain)
+            self.router.put(batch, received.size, is_plain=self._TOLD.isdisjoint(kinds))
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
-    def add_note(self, note: SystemMessage) -> None:
-        """Give a message of our own to the subscriptions."""
-        self._router.put_note(note)
-
     def report_permission(self, subtype: str, facts: dict[str, Any]) -> None:
         """Tell the active query and the subscriptions of a permission request, or its decision."""
-        self._router.put_permission_note(subtype, facts, self.session_id)
+        self.router.put_permission_note(subtype, facts, self.session_id)
 
     def find_agent(self, agent_id: str) -> TaskStartedMessage | None:
         """Return what the CLI reported when this sub-agent started."""
@@ -568,26 +534,16 @@ class ChildRun(OwnedTask):
         """Return the plan in the input of this call of the model."""
         return self.activity.running_tools.find_plan(tool_use_id)
 
-    def show_open_approvals(self, query: QueryRun) -> None:
-        """Give the active query the notes about the permission requests that wait."""
-        self._router.show_open_approvals(query, self.session_id)
-
     # What single messages say about the child.
 
     def _note(self, message: Message) -> None:
-        note = self._NOTED.get(message.__class__)
-        if note is not None:
-            note(self, message)
-
-    def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        if message.state == "started":
-            self.activity.is_in_turn = True
-
-    def _note_task(self, message: Message) -> None:
-        self.activity.note_task(message)
+        kind = message.__class__
+        if kind in ChildActivity.ROUTES:
+            self.activity.note(message)
+        if kind in self._NOTED:
+            self._NOTED[kind](self, message)
 
     def _note_init(self, message: InitMessage) -> None:
-        self.activity.start_turn()
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
@@ -599,31 +555,19 @@ class ChildRun(OwnedTask):
     def _note_reset(self, message: ConversationResetMessage) -> None:
         self.session_id = message.new_conversation_id or self.session_id
 
-    def _note_retry(self, message: ApiRetryMessage) -> None:
-        self.activity.note_retry(message)
-
     def _note_result(self, message: ResultMessage) -> None:
-        self.activity.end_turn()
         self.session_id = message.session_id or self.session_id
-        if self._router.query is None:  # a turn that no query of ours has asked for
+        if self.router.query is None:  # a turn that no query of ours has asked for
             self.diagnostics.start_query()
         refuse = self._make_refusal_error
         if refuse is not None and not self.has_started and is_refusal(message):
             self.failure = self.failure or refuse(message)
-            return
-        self.activity.notify_changed()
 
     _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
-        ApiRetryMessage: _note_retry,
-        CommandLifecycleMessage: _note_lifecycle,
         ConversationResetMessage: _note_reset,
         InitMessage: _note_init,
         ResultMessage: _note_result,
         StatusMessage: _note_status,
-        **dict.fromkeys(RunningTasks.TRACKED, _note_task),
     }
-
-    def _redact(self, text: str) -> str:
-        if self._redactor is None:  # most children never need it
-            self._redactor = Redactor(invocation_secrets(self.invocation))
-        return self._redactor.redact(text)
+    _TOLD: ClassVar = MessageRouter.ROUTED | ChildActivity.ROUTES.keys() | _NOTED.keys()
+    """Classes of messages that say more than text."""

@@ -1,15 +1,9 @@
-"""How a run fails: typed errors, and the idle timer.
-
-The errors are for an exit, a missing result and a timeout; the timer decides when the CLI has been silent for too
-long. Pure: times are passed in.
-"""
+"""How a run fails: typed errors for an exit, a missing result, and a callback that waits for itself. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
-
-from msgspec import Struct
 
 from pilothouse.errors import (
     ERRORS_BY_STATUS,
@@ -20,7 +14,6 @@ from pilothouse.errors import (
     PeerError,
     PilothouseError,
     ProcessError,
-    QueryTimeout,
     ResultError,
     SessionExistsError,
     UsageError,
@@ -40,20 +33,6 @@ _ROOT = "cannot be used with root/sudo privileges"
 _VALUE_OF_FLAG = r"(error: unknown option '--[\w-]+)=.*"
 REDACTED_END = "…'"
 _SESSION_ID_IN_USE = r"Session ID (\S+) is already in use"
-
-
-class QueryLimits(Struct, frozen=True):
-    """Limits of a query; times in seconds, None for no limit.
-
-    With `until_idle` the query ends when the CLI has nothing more to do, not with its result.
-    """
-
-    timeout: float | None
-    idle_timeout: float | None
-    control_timeout: float
-    max_line_bytes: int
-    startup_timeout: float | None = None
-    until_idle: bool = False
 
 
 def missing_result_error(
@@ -153,103 +132,10 @@ def _describe_exit(exit_info: ExitInfo) -> str:
     return "the CLI closed its output"
 
 
-def timeout_error(seconds: float, consequence: str = "the child was ended") -> QueryTimeout:
-    """Make the error for a query that exceeded `timeout`; `consequence` says what was done about it."""
-    return QueryTimeout(f"no result within {seconds:g} s (option timeout); {consequence}", seconds=seconds)
-
-
-def idle_timeout_error(
-    seconds: float, consequence: str = "the child was ended", *, has_received: bool, kind: str = "idle_timeout"
-) -> QueryTimeout:
-    """Make the error for a CLI silent for longer than the option `kind` allows; `consequence` says what was done."""
-    phase = "since its last message" if has_received else "before it began to answer"
-    return QueryTimeout(
-        f"the CLI sent nothing for {seconds:g} s {phase} (option {kind}); {consequence}", seconds=seconds, kind=kind
-    )
-
-
 def make_retry_error(retry: ApiRetryMessage, api: str) -> ResultError:
     """Make the error of a request to the API that failed; `api` is what to call it."""
     kind = ERRORS_BY_STATUS.get(retry.error_status or 0, ExecutionError)
     return kind(retry.describe(api), api_error_status=retry.error_status)
-
-
-STALLED = "stalled"
-"""Subtype of the system message that pilothouse adds to the stream of a query that has been silent for long."""
-WARNING_FRACTION = 0.5  # of the limit: early enough to act, late enough to ignore short pauses
-
-
-class IdleCheck(Struct, frozen=True):
-    """What to do now.
-
-    Args:
-        next_check_at: when to check again.
-        note: message for the consumer, if any.
-        limit: the limit that was exceeded, in seconds; None: no limit was.
-        kind: the option that set the limit.
-    """
-
-    next_check_at: float
-    note: SystemMessage | None = None
-    limit: float | None = None
-    kind: str = ""
-
-    def make_error(self, consequence: str, *, has_received: bool) -> QueryTimeout:
-        """Make the error that the query fails with."""
-        return idle_timeout_error(self.limit or 0.0, consequence, has_received=has_received, kind=self.kind)
-
-
-class IdleTimer(Struct, eq=False):
-    """Measures the silence of the CLI during one query.
-
-    Args:
-        limits: of the query.
-    """
-
-    _limits: QueryLimits
-    _warned_for: float | None = None  # start of the silence that was reported
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether a limit is set."""
-        return self._limits.idle_timeout is not None or self._limits.startup_timeout is not None
-
-    def check(
-        self, idle_since: float, now: float, *, has_received: bool, session_id: str | None = None
-    ) -> IdleCheck | None:
-        """Check the limits at `now`; None if none applies.
-
-        Args:
-            idle_since: when the silence began.
-            now: the current time.
-            has_received: whether the CLI has sent anything in this query.
-            session_id: for the note.
-        """
-        limit, kind = self._limits.idle_timeout, "idle_timeout"
-        if not has_received and self._limits.startup_timeout is not None:
-            limit, kind = self._limits.startup_timeout, "startup_timeout"
-        if limit is None:
-            return None
-        warn_at, cut_at = idle_since + limit * WARNING_FRACTION, idle_since + limit
-        if now < warn_at:
-            return IdleCheck(self._next_check(warn_at, now, has_received=has_received))
-        note = None
-        if self._warned_for != idle_since:  # also when it is late: the consumer is always warned before the cut
-            self._warned_for = idle_since
-            facts = {
-                "seconds": round(now - idle_since, 3),
-                "limit": limit,
-                "phase": "idle" if has_received else "startup",
-            }
-            note = make_note(STALLED, session_id, facts)
-        if now >= cut_at:
-            return IdleCheck(now, note, limit, kind)
-        return IdleCheck(self._next_check(cut_at, now, has_received=has_received), note)
-
-    def _next_check(self, moment: float, now: float, *, has_received: bool) -> float:
-        """`moment`, or earlier where the first message may bring a shorter limit into force."""
-        idle = self._limits.idle_timeout
-        return moment if has_received or idle is None else min(moment, now + idle * WARNING_FRACTION)
 
 
 def make_note(subtype: str, session_id: str | None, fields: dict[str, Any]) -> SystemMessage:

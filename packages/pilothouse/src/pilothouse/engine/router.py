@@ -30,7 +30,6 @@ class MessageRouter:
 
     Args:
         subscriptions: get every message.
-        serves_one: whether the child serves one query only, so that every message belongs to that.
         on_message: called with each message that may say more than text, when its query has it.
 
     Attributes:
@@ -39,16 +38,13 @@ class MessageRouter:
     """
 
     ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
-    """Classes of messages that are not plain: they say where a turn begins or ends."""
+    """Classes of messages that say where a turn begins or ends."""
 
-    def __init__(
-        self, subscriptions: Subscriptions, on_message: Callable[[Message], object], *, serves_one: bool
-    ) -> None:
+    def __init__(self, subscriptions: Subscriptions, on_message: Callable[[Message], object]) -> None:
         self.query: QueryRun | None = None
         self.reports_lifecycle = False
         self._subscriptions = subscriptions
         self._on_message = on_message
-        self._serves_one = serves_one
         self._attribution = BackgroundAttribution()
         self._open_approvals = OpenApprovals()
 
@@ -77,23 +73,18 @@ class MessageRouter:
             self.query.add_skipped(notes)
 
     def put(self, batch: list[Message], size: int, *, is_plain: bool) -> None:
-        """Give a batch that was `size` bytes on the wire; `is_plain`: nothing of `ROUTED`, nothing about tasks."""
+        """Give a batch that was `size` bytes on the wire; `is_plain`: no message in it says more than text."""
         self._subscriptions.put(batch, size)
         query = self.query
-        if is_plain and not self._attribution:  # the first message speaks for all
-            if query is not None:
-                self._tell(query, batch[0])
-            if not self._attribution:
-                self._put_plain(batch, size, query)
-                return
-        self._put_each(batch, size, query)
-
-    def _put_plain(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
-        if query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
+        if is_plain and not self._attribution and query is not None:  # the first message speaks for all
+            self._tell(query, batch[0])
+        if not is_plain or self._attribution:  # also if the query has just begun: what runs belongs to earlier ones
+            self._put_each(batch, size, query)
+        elif query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
             query.put(batch, size)
-            return
-        for message in batch:
-            self._subscriptions.on_unattributed(message)
+        else:
+            for message in batch:
+                self._subscriptions.on_unattributed(message)
 
     def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
         own: list[Message] = []
@@ -128,21 +119,21 @@ class MessageRouter:
                 turn.begin(uuid)
             case CommandLifecycleMessage(command_uuid=str(uuid), state="cancelled"):
                 turn.cancel(uuid)
-            case DoneMessage() if self._serves_one:
+            case DoneMessage() if turn.is_alone:
                 turn.end_stream()
             case CommandLifecycleMessage() | ResultMessage():
                 pass
             case _:
                 turn.hear(names_prompts=self.reports_lifecycle)
         query.follow()
-        if turn.has_begun and not had_begun and not self._serves_one:
+        if turn.has_begun and not had_begun and not turn.is_alone:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
 
     def _note_lifecycle(self, message: CommandLifecycleMessage) -> None:
         query = self.query
-        if self._serves_one and (query is None or message.command_uuid not in query.turn.prompts):
+        if query is not None and query.turn.is_alone and message.command_uuid not in query.turn.prompts:
             return  # a recording names the prompts of its own time
         if not self.reports_lifecycle and query is not None:
             query.turn.take_back_begin()
@@ -152,7 +143,7 @@ class MessageRouter:
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
-        if isinstance(message, ResultMessage) and not self._serves_one:
+        if isinstance(message, ResultMessage) and not query.turn.is_alone:
             return self._answers(query, message)
         return query.turn.owns_message(names_prompts=self.reports_lifecycle)
 
@@ -162,19 +153,18 @@ class MessageRouter:
 
     # Messages of our own.
 
-    def put_note(self, note: SystemMessage) -> None:
-        """Give a message of our own to the subscriptions."""
+    def put_note(self, note: SystemMessage, query: QueryRun | None) -> None:
+        """Give a message of our own to the subscriptions and to `query`."""
         self._subscriptions.put([note], len(note.raw_line))
+        if query is not None:
+            query.put_note(note)
 
     def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
         """Give a note about a permission request, or its decision, to the active query, even before its turn."""
         self._open_approvals.track(subtype, facts)
         query = self.query if self.query is not None and self.query.wants_permission_events else None
         if query is not None or self._subscriptions:
-            note = make_approval_note(subtype, session_id, facts)
-            self.put_note(note)
-            if query is not None:
-                query.put_note(note)
+            self.put_note(make_approval_note(subtype, session_id, facts), query)
 
     def show_open_approvals(self, query: QueryRun, session_id: str | None) -> None:
         """Give the active query the notes about the permission requests that wait."""
@@ -183,7 +173,7 @@ class MessageRouter:
                 query.put_note(note)
 
     def fail(self, error: BaseException, *, is_failure: bool) -> None:
-        """Tell everybody that the child has ended; `is_failure`: also the query that it was started for."""
+        """Tell everybody that the child has ended; `is_failure`: also a query that the child runs for alone."""
         self._subscriptions.on_child_ended(error)
-        if self.query is not None and (is_failure or not self._serves_one):
+        if self.query is not None and (is_failure or not self.query.turn.is_alone):
             self.query.fail(error)

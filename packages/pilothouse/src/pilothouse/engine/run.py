@@ -15,10 +15,10 @@ import anyio
 
 from pilothouse.engine.buffer import MessageBuffer
 from pilothouse.engine.child import INTERRUPT_SECONDS, ChildRun
-from pilothouse.engine.deadline import Deadline
 from pilothouse.engine.extensions import MiddlewareRunner, NextPrompt, QueryMiddleware
-from pilothouse.engine.failures import IdleTimer, QueryLimits, self_wait_error, timeout_error
+from pilothouse.engine.failures import self_wait_error
 from pilothouse.engine.init_first import InitFirst
+from pilothouse.engine.limits import QueryLimits, TimeLimits
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.engine.tasks import OwnedTask, current_owners
 from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
@@ -80,17 +80,13 @@ class QueryRun(OwnedTask):
         super().__init__()
         self._enter = enter
         self._child: ChildRun | None = None
-        self._consequence = "the child was ended" if is_alone else "the turn was stopped"  # of a timeout
         self._prompts = prompts
-        self._limits = limits
+        self._time_limits = TimeLimits(limits, "the child was ended" if is_alone else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
         self._wants_partial = wants_partial
         self._tasks: anyio.abc.TaskGroup | None = None
         self._buffer = MessageBuffer()
         self._init_first = InitFirst()
-        self._idle_timer = IdleTimer(limits)
-        self._deadline = Deadline(limits.timeout)
-        self._idle_from = 0.0  # the earliest moment from which silence counts
         # Offset of the first prompt in the input of the CLI, if the transport counts bytes.
         self._sent_offset: int | None = None
         self.turn = QueryTurn(
@@ -356,16 +352,17 @@ class QueryRun(OwnedTask):
 
     def add_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
-        self.put_note(note)
-        if self._child is not None:
-            self._child.add_note(note)
+        if self._child is None:
+            self.put_note(note)
+        else:
+            self._child.router.put_note(note, self)
 
     def request_permission_events(self) -> None:
         """Give the consumer notes about permissions from now on, at first about the requests that wait."""
         if not self.wants_permission_events:
             self.wants_permission_events = True
             if self._child is not None:
-                self._child.show_open_approvals(self)
+                self._child.router.show_open_approvals(self, self._child.session_id)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
         """Add notes about lines that could not be read while this query was active."""
@@ -434,13 +431,13 @@ class QueryRun(OwnedTask):
             prompt = decision.prompt
             self.turn.decide(None if prompt is None else prompt.uuid)
             if prompt is not None:
-                self._idle_from = anyio.current_time()
+                self._time_limits.restart_silence()
                 self._start_task(partial(self._send_next_prompt, prompt))
         self.follow()
 
     async def _send_next_prompt(self, prompt: PromptMessage) -> None:
         await self._send_prompt(prompt)
-        self._idle_from = anyio.current_time()
+        self._time_limits.restart_silence()
 
     async def wait_decided(self) -> None:
         """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
@@ -482,22 +479,20 @@ class QueryRun(OwnedTask):
     async def wait_admitted(self) -> None:
         """Wait for `admission`. Called once, before anything is sent; the time counts."""
         assert self.admission is not None
-        with self._deadline.open_scope() as scope:
+        with self._time_limits.open_scope() as scope:
             await self.admission()
         if scope.cancelled_caught:
-            raise self._timeout_error("nothing was sent")
+            raise self._time_limits.make_error("nothing was sent")
 
     async def _run_with_timeout(self, work: Callable[[], Awaitable[None]]) -> None:
-        with self._deadline.open_scope() as scope:
+        with self._time_limits.open_scope() as scope:
             await work()
         if scope.cancelled_caught and not self.turn.is_complete:
-            raise self._timeout_error(self._consequence)
-
-    def _timeout_error(self, consequence: str) -> QueryTimeout:
-        return self._explain_timeout(timeout_error(self._limits.timeout or 0.0, consequence))
+            raise self._explain_timeout(self._time_limits.make_error())
 
     def _explain_timeout(self, error: QueryTimeout) -> QueryTimeout:
-        return error if self._child is None else self._child.diagnostics.explain_timeout(error)
+        assert self._child is not None
+        return self._child.diagnostics.explain_timeout(error)
 
     async def _run_turns(self) -> None:
         """Run the turn, in a session on another child if this one certainly received nothing."""
@@ -509,7 +504,6 @@ class QueryRun(OwnedTask):
     async def _run_turn(self, child: ChildRun | None) -> None:
         assert child is not None
         async with child.active_query(self):
-            await child.wait_running()
             if self.failure is not None:
                 return
             self._started.set()
@@ -521,12 +515,12 @@ class QueryRun(OwnedTask):
 
     async def _run_until_ended(self, child: ChildRun) -> None:
         self._start_task(self._write_prompts)
-        if self._idle_timer.is_limited:
-            self._start_task(self._watch_idle)
+        if self._time_limits.has_silence_limit:
+            self._start_task(self._watch_silence)
         try:
             await self._changes.wait_until(lambda: self.turn.phase is Phase.ENDED)
         finally:
-            if self._deadline.has_passed:
+            if self._time_limits.has_run_out:
                 self._abandon_at_limit()
             if self._middleware is not None and not self._is_undelivered():
                 self._middleware.cancel()
@@ -559,7 +553,7 @@ class QueryRun(OwnedTask):
             self._child = await self.get_next_child()
         except UsageError as error:  # the session has one transport, and that is used up
             raise failure or error from error
-        self._idle_from = anyio.current_time()
+        self._time_limits.restart_silence()
 
     def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
         work = partial(self._run_recording_failure, work)
@@ -589,7 +583,7 @@ class QueryRun(OwnedTask):
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
                     if not self.turn.open:
-                        self._idle_from = anyio.current_time()  # silence counts from here on
+                        self._time_limits.restart_silence()
                     self.turn.give(prompt.uuid)
                     await self._send_prompt(prompt)
         if self._child.invocation.initialize is None:
@@ -612,23 +606,23 @@ class QueryRun(OwnedTask):
 
     # Silence, and the end.
 
-    async def _watch_idle(self) -> None:
+    async def _watch_silence(self) -> None:
         turn = self.turn
         while turn.phase is not Phase.ENDED:
             assert self._child is not None
-            now = anyio.current_time()
             if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open):
-                self._idle_from = now  # we are the ones to send
-            any_received = turn.was_heard
-            since = max(self._child.idle_since(in_background=turn.phase is Phase.IDLING), self._idle_from)
-            check = self._idle_timer.check(since, now, has_received=any_received, session_id=self.session_id)
+                self._time_limits.restart_silence()  # we are the ones to send
+            silent_since = self._child.measure_silence(in_background=turn.phase is Phase.IDLING)
+            check = self._time_limits.check_silence(
+                silent_since, anyio.current_time(), has_received=turn.was_heard, session_id=self.session_id
+            )
             if check is None:
                 return  # after the first message, nothing limits the silence
             if check.note is not None:
                 self.add_note(check.note)
-            if check.limit is not None:
+            if check.error is not None:
                 self._abandon_at_limit()
-                self.fail(self._explain_timeout(check.make_error(self._consequence, has_received=any_received)))
+                self.fail(self._explain_timeout(check.error))
                 return
             await anyio.sleep_until(check.next_check_at)
 

@@ -10,6 +10,7 @@ another process before `reap`: until then signals reach the right group.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,14 +18,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.lowlevel
 from msgspec import Struct
 
+from pilothouse.transports.concurrency import running_trio
 from pilothouse.transports.marks import Mark, end_detached, end_marked, make_mark, mark_process
-from pilothouse.transports.pipes import PipeReader, PipeWriter, ReadCallbacks, enlarge_pipe, find_selector_loop
+from pilothouse.transports.pipes import PipeReader, PipeWriter, enlarge_pipe
 from pilothouse.transports.process_start import UserAccount, start_process
 from pilothouse.transports.watchdog import KILL, signal_group, watchdog
 
@@ -180,6 +182,33 @@ def _wait_blocking(watcher: ExitWatcher, seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
+class _LoopEndNotice:
+    """Calls a function if an asyncio loop is closed while a child runs and its tasks were not cancelled.
+
+    Such tasks, and what they refer to, are never collected. The loop alone keeps this object, in a registration that it
+    drops when it is closed.
+
+    Args:
+        fd: signals the exit of the child; nothing else on this loop may wait for it.
+        on_closed: the function.
+    """
+
+    def __init__(self, fd: int, on_closed: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._on_closed = on_closed
+        self._loop.add_reader(fd, self.cancel)
+
+    def cancel(self) -> None:
+        """Drop the registration. Call it before the descriptor is closed."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+
+    def __del__(self) -> None:
+        if self._loop.is_closed():
+            self._on_closed()
+
+
 class ChildProcess:
     """A child made by `spawn`; leader of its own session and process group.
 
@@ -206,7 +235,7 @@ class ChildProcess:
         self.stdout = stdout
         self.stderr = stderr
         self._exit_watcher = watch
-        self._finish_callback: weakref.ref[ReadCallbacks] | None = None
+        self._loop_notice: weakref.ref[_LoopEndNotice] | None = None
         self._owner_pid = os.getpid()
         self._is_released = False
         _live_children.add(self)
@@ -224,34 +253,23 @@ class ChildProcess:
         """Wait until it has exited."""
         return await self._exit_watcher.wait()
 
+    def end_with_loop(self) -> None:
+        """End it when the running event loop is closed, even if the tasks of that loop were not cancelled."""
+        if running_trio() is not None:  # which always ends its tasks
+            return
+        find = weakref.ref(self)  # the loop must not keep a child that has no other references
+
+        def end() -> None:
+            if (child := find()) is not None:
+                child.abandon(has_loop=False)
+
+        self._loop_notice = weakref.ref(_LoopEndNotice(self._exit_watcher.fileno(), end))
+
     def finish_streams(self) -> None:
         """After the exit: end its streams after their present content, even if a grandchild holds them open."""
         self.stdin.mark_broken()
         self.stdout.finish()
         self.stderr.finish()
-
-    def schedule_finish(self, seconds: float) -> bool:
-        """Schedule `finish_streams` for `seconds` after the exit, if that needs no task.
-
-        Returns:
-            Whether it is scheduled. If not, a task must wait for the exit and do it.
-        """
-        loop = find_selector_loop()
-        if loop is None:
-            return False
-        find = weakref.ref(self)  # the loop must not keep a child that has no other references
-
-        def finish() -> None:
-            if (child := find()) is not None:
-                child.finish_streams()
-
-        def end() -> None:
-            if (child := find()) is not None:
-                child.__del__()
-
-        callbacks = ReadCallbacks(loop, self._exit_watcher.fileno(), self._exit_watcher.poll, seconds, finish, end)
-        self._finish_callback = weakref.ref(callbacks)  # the loop alone keeps them
-        return True
 
     def signal(self, number: int) -> None:
         """Send a signal to it and its group."""
@@ -279,28 +297,32 @@ class ChildProcess:
                 break
             await anyio.lowlevel.cancel_shielded_checkpoint()
 
-    def abandon(self) -> None:
-        """End it and free everything, without waiting. No effect after `release`. Needs its loop, or no loop."""
+    def abandon(self, *, has_loop: bool = True) -> None:
+        """End it and free everything, without waiting. No effect after `release`.
+
+        Args:
+            has_loop: whether its loop runs, so that tasks may still wait for its streams. Default True.
+        """
         if self._is_released:
             return
         self._is_released = True
         try:
-            self._close()
+            self._close(has_loop=has_loop)
         finally:
             end_child_in_thread(self.pid, self._exit_watcher, self.mark)
 
     def release_after_fork(self) -> None:
         """After a fork, in the child: close the descriptors' copies and leave the process to the parent."""
         self._is_released = True
-        for end in self._pipe_ends():
-            end.close_after_fork()
+        self._close(has_loop=False)
         self._exit_watcher.close()
 
-    def _close(self) -> None:
+    def _close(self, *, has_loop: bool = True) -> None:
         for end in self._pipe_ends():
-            end.close()
-        if (callbacks := self._finish_callback and self._finish_callback()) is not None:
-            callbacks.cancel()
+            end.close() if has_loop else end.close_without_loop()
+        notice = self._loop_notice and self._loop_notice()
+        if has_loop and notice is not None:
+            notice.cancel()
 
     def _pipe_ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:
         return self.stdin, self.stdout, self.stderr

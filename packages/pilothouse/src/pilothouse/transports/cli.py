@@ -127,7 +127,6 @@ class CliTransport(Transport):
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
         self._is_lingering = False
-        self._draining: anyio.CancelScope | None = None
         self._serving: anyio.abc.TaskGroup | None = None
 
     @cached_property
@@ -240,12 +239,7 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return
-        if child.schedule_finish(LATE_OUTPUT_SECONDS):
-            with anyio.CancelScope() as self._draining:
-                await self._drain_stderr(child)
-                if child.poll() is not None:
-                    return
-            # The child closed its standard error but still runs, or a write was interrupted.
+        child.end_with_loop()
         async with anyio.create_task_group() as group:
             self._serving = group
             try:
@@ -274,12 +268,8 @@ class CliTransport(Transport):
             self._resume_partial_write(child)
 
     def _resume_partial_write(self, child: ChildProcess) -> None:
-        if not child.stdin.has_partial_write:  # rare, so no permanent task waits for it
-            return
-        if self._serving is not None:
+        if child.stdin.has_partial_write and self._serving is not None:  # rare, so no permanent task waits for it
             self._serving.start_soon(child.stdin.finish_partial_writes)
-        elif self._draining is not None:
-            self._draining.cancel()
 
     def receive(self) -> Awaitable[bytes]:
         """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""

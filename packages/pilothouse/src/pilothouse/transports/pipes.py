@@ -1,131 +1,19 @@
 """The two ends of a pipe, non-blocking, for asyncio and trio. Knows file descriptors, not processes or lines.
 
-If a task still waits for a descriptor by `anyio`, that task closes it on waking. Closing it earlier would let a new
-descriptor take its number while the event loop still has the old registration.
-
-On asyncio, one registration serves many reads. `anyio.wait_readable` registers for each wait anew, which takes two
-system calls more, and another cycle of the loop: 30 µs for each chunk.
+A task that waits for a descriptor closes it on waking. Closing it earlier would let a new descriptor take its number
+while the event loop still has the old registration.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
-
-
-class ReadWatcher:
-    """Waits until something was read from a descriptor. One task waits at a time.
-
-    Args:
-        loop: the loop that runs this task.
-        fd: the descriptor.
-        read: reads for the task that waits; returns whether there was anything.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], bool]) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._read = read
-        self._registered = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def wait(self) -> None:
-        """Wait until something was read."""
-        self._waiter = self._loop.create_future()
-        if not self._registered:
-            self._loop.add_reader(self._fd, self._on_ready)
-            self._registered = True
-        await self._waiter
-
-    def wake(self, error: Exception | None = None) -> None:
-        """Raise `error` in the waiting task; without one, read again for it, in the next cycle of the loop."""
-        if self._waiter is None or self._waiter.done() or self._loop.is_closed():
-            return
-        if error is None:
-            self._loop.call_soon(self._on_ready)
-        else:
-            self._waiter.set_exception(error)
-
-    def close(self) -> None:
-        """Remove the registration, and fail the waiting task. Call it before the descriptor is closed."""
-        self._unregister()
-        self.wake(anyio.ClosedResourceError())
-
-    def _unregister(self) -> None:
-        if self._registered and not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
-        self._registered = False
-
-    def _on_ready(self) -> None:
-        waiter = self._waiter
-        if waiter is None or waiter.done():  # no reader now, and the loop would call this again and again
-            self._unregister()
-        elif self._read():
-            self._waiter = None
-            waiter.set_result(None)
-
-
-class ReadCallbacks:
-    """Calls two functions once, when a descriptor becomes readable and some time later, without a waiting task.
-
-    Args:
-        loop: the loop that runs this task.
-        fd: the descriptor; nothing else on this loop may wait for it.
-        on_ready: the first function. The loop keeps a reference to this object.
-        seconds: delay from the first call to the second.
-        callback: the second function.
-        on_closed: called in place of both if the loop is closed before.
-    """
-
-    _on_closed: Callable[[], object] | None = None
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fd: int,
-        on_ready: Callable[[], object],
-        seconds: float,
-        callback: Callable[[], object],
-        on_closed: Callable[[], object],
-    ) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._call_first = on_ready
-        self._seconds = seconds
-        self._callback = callback
-        self._on_closed = on_closed
-        self._timer: asyncio.TimerHandle | None = None
-        loop.add_reader(fd, self._on_ready)
-
-    def cancel(self) -> None:
-        """Cancel the call. Call it before the descriptor is closed."""
-        if self._loop.is_closed():
-            return
-        if self._timer is None:
-            self._loop.remove_reader(self._fd)
-        else:
-            self._timer.cancel()
-
-    def _on_ready(self) -> None:
-        self._loop.remove_reader(self._fd)
-        self._call_first()
-        self._timer = self._loop.call_later(self._seconds, self._on_time)
-
-    def _on_time(self) -> None:
-        self._callback()
-
-    def __del__(self) -> None:
-        # A loop that is closed forgets its registrations. Its tasks, if they were not cancelled, are never collected.
-        if self._on_closed is not None and self._loop.is_closed():
-            self._on_closed()
-
 
 SMALL_READ_BYTES = 64 * 1024
 """Bytes per read while the pipe is quiet. Above 128 KiB, malloc maps fresh pages, which costs 20 µs per read."""
@@ -174,7 +62,7 @@ class PipeEnd:
         else:
             self._close_descriptor()
 
-    def close_after_fork(self) -> None:
+    def close_without_loop(self) -> None:
         """Close the descriptor although its loop may be gone. Only when no task can wait on it any more."""
         self.is_closed = True
         self._close_descriptor()
@@ -195,7 +83,6 @@ class PipeReader(PipeEnd):
     _held: bytes | None = None
     _is_empty = False  # according to the last read
     _remaining: int | None = None
-    _watcher: ReadWatcher | None = None
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" at the end, and on every later call.
@@ -212,7 +99,7 @@ class PipeReader(PipeEnd):
         while data is None:
             if self._is_stopped or self.is_closed:
                 raise anyio.ClosedResourceError
-            await self._wait_readable()
+            await self._wait(anyio.wait_readable(self._fd))
             data = self._read_open()
         return data
 
@@ -231,37 +118,6 @@ class PipeReader(PipeEnd):
         if self._is_stopped or self.is_closed:
             raise anyio.ClosedResourceError
         return self.read_available()
-
-    async def _wait_readable(self) -> None:
-        loop = find_selector_loop()
-        if loop is None:
-            await self._wait(anyio.wait_readable(self._fd))
-            return
-        if self._watcher is None:
-            self._watcher = ReadWatcher(loop, self._fd, self._read_ahead)
-        await self._watcher.wait()
-
-    def _read_ahead(self) -> bool:
-        """Read for the task that waits. It may be cancelled before it runs again; then the next call gets the data."""
-        self._held = self._read_pipe()
-        return self._held is not None
-
-    def wake(self) -> None:
-        """See `PipeEnd`."""
-        if self._watcher is None:
-            super().wake()
-        else:
-            self._watcher.wake(anyio.ClosedResourceError() if self._is_stopped else None)
-
-    def close_after_fork(self) -> None:
-        """See `PipeEnd`."""
-        self._watcher = None  # after a fork, its loop belongs to the parent
-        super().close_after_fork()
-
-    def _close_descriptor(self) -> None:
-        if self._watcher is not None:
-            self._watcher.close()
-        super()._close_descriptor()
 
     def read_available(self) -> bytes | None:
         """Return what can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
@@ -401,16 +257,6 @@ class PipeWriter(PipeEnd):
             raise anyio.ClosedResourceError
         if self.is_broken:
             raise anyio.BrokenResourceError
-
-
-def find_selector_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the asyncio loop that runs this task, if that loop can watch descriptors."""
-    asyncio = sys.modules.get("asyncio")
-    try:
-        loop = None if asyncio is None else asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-    return None if sys.platform == "win32" else loop
 
 
 def enlarge_pipe(fd: int, size: int) -> None:
