@@ -31,7 +31,6 @@ from pilothouse.options.options import (
     VARIABLES,
     make_layer,
     read_environ,
-    to_options,
 )
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.signatures import show_options
@@ -265,9 +264,7 @@ class Agent:
 
 def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Merge options and single settings, which win, into one layer."""
-    made = make_layer(settings, origin)
-    if options is not None:
-        made = Options.stack(to_options(options).with_origin(origin), made, is_complete=False)
+    made = make_layer(settings, origin, options)
     return make_custom_tools(made).with_origin(origin) if "custom_tools" in vars(made) else made
 
 

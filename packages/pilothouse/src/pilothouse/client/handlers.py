@@ -7,21 +7,18 @@ Owns how these options become handlers, keys of the initialize request, and the 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from pilothouse.client.controls import add_mcp_wait
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.settings_check import add_settings_check
 from pilothouse.client.tool_bridge import ToolBridge, make_bridge
 from pilothouse.engine import HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
-from pilothouse.options import Invocation, Options, render
+from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import InitializeBody
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.value_structs import is_in_process_server
@@ -35,7 +32,6 @@ from pilothouse.permissions.dispatcher import (
 from pilothouse.permissions.requests import AskingRun, PermissionRequest, complete_request
 from pilothouse.tools import sdk_server
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
-from pilothouse.transports.base import TransportFactory
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
 DECIDING_OPTIONS = ("can_use_tool", "confirm", "asks")
@@ -44,8 +40,6 @@ DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds", 
 HANDLER_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
 REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
 """Options that may change while a child runs."""
-SETTINGS_OPTIONS = frozenset({"settings", "managed_settings", "sandbox", "extra_args"})
-"""Options with which settings may reach the CLI."""
 TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
 ALREADY_CONNECTED = "already_connected"
 """State that the CLI (2.1.330) reports for a server of an earlier handshake: it then ignores the new manifest."""
@@ -342,25 +336,6 @@ def make_replacement_handlers(
     if tools is not None:
         handlers.replace_tools(tools)
     return handlers
-
-
-def make_launch(
-    options: Options, handlers: RequestHandlers | None, prompt: Any = None
-) -> tuple[Invocation, HandlerSet | None]:
-    """Return the invocation of a child with `options`, and its handlers; the argv form has the prompt in it."""
-    if handlers is None:
-        in_argv = options.prompt_via == "argv" and isinstance(prompt, str)
-        invocation, handler_set = render(options, os.environ, prompt=prompt if in_argv else None), None
-    else:
-        invocation = handlers.add_initialize(render(handlers.add_options(options), os.environ))
-        handler_set = handlers.make_handler_set()
-    if isinstance(options.transport, TransportFactory):
-        invocation = options.transport.adapt_invocation(invocation)
-    if not SETTINGS_OPTIONS.isdisjoint(vars(options)):
-        handler_set = add_settings_check(handler_set, invocation, options)
-    if options.wait_for_mcp:
-        handler_set = add_mcp_wait(handler_set, options)
-    return invocation, handler_set
 
 
 _HANDLER_OPTION_SET = frozenset(HANDLER_OPTIONS)

@@ -16,7 +16,7 @@ from pilothouse.options.presets import PresetName, get_preset
 from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.settings import OptionSetters, Settings
 from pilothouse.options.signatures import show_options
-from pilothouse.options.table import TABLE, VARIABLE_PREFIX, Option
+from pilothouse.options.table import TABLE, Option
 from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
 from pilothouse.tracebacks import hide_arguments, user_class
 
@@ -151,11 +151,15 @@ def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     return _make_unchecked(values, origins)
 
 
-def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
-    """Make a layer as `Options.layer` does; `explain` shows `origin`, if given, for each option."""
+def make_layer(settings: Mapping[str, Any], origin: str = "", base: Any = None) -> Options:
+    """Make a layer as `Options.layer` does, of single settings that win over `base`, if given.
+
+    `explain` shows `origin`, if given, for each option that has none yet.
+    """
     values = {name: validate_value(name, value) for name, value in settings.items()}
     check_conflicts(values, {})
-    return _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+    made = _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+    return made if base is None else Options.stack(to_options(base).with_origin(origin), made, is_complete=False)
 
 
 def to_options(options: Any) -> Options:
@@ -236,13 +240,18 @@ def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable
 
     `locate` returns the location of an option, such as "pilothouse.toml:3", which an OptionsError names.
     """
-    layers: list[Options] = []
+    values: dict[str, Any] = {}
+    origins = {name: locate(name) for name in table}
     for name, value in table.items():
-        where = locate(name)
-        _refuse_in_file(name, where)
-        given = _make_layer(name, value, where).as_dict()[name]
-        layers.append(_make_layer(name, TABLE[name].value_type.resolve_paths(given, directory), where))
-    return Options.stack(*layers, is_complete=False)
+        option = TABLE.get(name)
+        if option is not None and not option.in_files:
+            why = "keys belong in the environment" if option.secret else "it takes a Python object"
+            text = f"{origins[name]}: option {name!r} is not allowed in a configuration file: {why}"
+            raise OptionsError(text, option=name)
+        given = _validate_at(origins[name], name, value)
+        values[name] = TABLE[name].value_type.resolve_paths(given, directory)
+    check_conflicts(values, origins)
+    return _make_unchecked(values, origins)
 
 
 def read_environ(environ: Mapping[str, str]) -> Options:
@@ -250,31 +259,24 @@ def read_environ(environ: Mapping[str, str]) -> Options:
 
     Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored. Errors name the variable.
     """
-    layers: list[Options] = []
-    for variable in environ:
-        if not variable.startswith(VARIABLE_PREFIX):
-            continue
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for variable, text in environ.items():
         option = VARIABLES.get(variable)
-        text = environ[variable]
         if option is not None and text:
-            layers.append(_make_layer(option.name, _parse_variable(option, variable, text), variable))
-    return Options.stack(*layers, is_complete=False)
+            values[option.name] = _validate_at(variable, option.name, _parse_variable(option, variable, text))
+            origins[option.name] = variable
+    check_conflicts(values, origins)
+    return _make_unchecked(values, origins)
 
 
 VARIABLES = {option.variable: option for option in TABLE.values() if option.variable}
 """The environment variables of options."""
 
 
-def _refuse_in_file(name: str, where: str) -> None:
-    option = TABLE.get(name)
-    if option is not None and not option.in_files:
-        why = "keys belong in the environment" if option.secret else "it takes a Python object"
-        raise OptionsError(f"{where}: option {name!r} is not allowed in a configuration file: {why}", option=name)
-
-
-def _make_layer(name: str, value: Any, where: str) -> Options:
+def _validate_at(where: str, name: str, value: Any) -> Any:
     try:
-        return make_layer({name: value}, where)
+        return validate_value(name, value)
     except OptionsError as error:
         raise OptionsError(f"{where}: {error}", option=error.option) from None
 
