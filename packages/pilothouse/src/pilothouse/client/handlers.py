@@ -187,9 +187,8 @@ class RequestHandlers:
             if is_set:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         del asked["asks"]
-        dispatcher = PermissionDispatcher(**asked, park=self._make_park(options))
-        dispatcher.session, dispatcher.report, dispatcher.complete = self._session, self._report, self._complete
-        self.handlers["can_use_tool"] = dispatcher.handle
+        how: dict[str, Any] = {"session": self._session, "report": self._report, "complete": self._complete}
+        self.handlers["can_use_tool"] = PermissionDispatcher(**asked, park=self._make_park(options), **how).handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
     def _make_park(self, options: Options) -> Park | None:
@@ -239,10 +238,9 @@ class RequestHandlers:
     def _add_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
-        elicitations = ElicitationDispatcher(options.on_elicitation, park=self._make_park(options))
-        dialogs = DialogDispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
-        elicitations.session = dialogs.session = self._session
-        elicitations.report = dialogs.report = self._report
+        how: dict[str, Any] = {"session": self._session, "report": self._report}
+        elicitations = ElicitationDispatcher(options.on_elicitation, park=self._make_park(options), **how)
+        dialogs = DialogDispatcher(options.on_user_dialog, options.supported_dialog_kinds or (), **how)
         self.handlers["elicitation"] = elicitations.handle
         self.handlers["request_user_dialog"] = dialogs.handle
         self.initialize_fields |= dialogs.initialize_fields
