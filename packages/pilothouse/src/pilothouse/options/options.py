@@ -1,28 +1,38 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
 Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
-configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `presets` do the work of
-the methods. Must not do I/O.
+configuration file and in `PILOTHOUSE_*` variables. `values`, `renderer` and `presets` do the work of the methods. Must
+not do I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self, Unpack, cast
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.presets import PresetName, get_preset
 from pilothouse.options.renderer import render_cli_args, render_env
-from pilothouse.options.settings import OptionSetters, Settings
+from pilothouse.options.settings import OptionAttributes, OptionSetters, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE, Option
-from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
+from pilothouse.options.value_types import copy_value
+from pilothouse.options.values import (
+    DEFAULT_ORIGIN,
+    DIRECT_ORIGIN,
+    Explanation,
+    OptionExplanation,
+    check_combination,
+    check_conflicts,
+    format_options,
+    validate_value,
+)
 from pilothouse.tracebacks import hide_arguments, user_class
 
 
 @user_class
-class Options(OptionValues):
+class Options(OptionAttributes):
     """Every setting of a query, keyword-only and immutable.
 
     An `Options` keeps only what was set, so that layers can be merged field by field; reading an attribute that was
@@ -33,7 +43,8 @@ class Options(OptionValues):
         OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
     """
 
-    __slots__ = ()
+    _values: Mapping[str, Any]
+    _origins: Mapping[str, str]
 
     @hide_arguments
     @show_options
@@ -41,6 +52,20 @@ class Options(OptionValues):
         values = {name: validate_value(name, value) for name, value in settings.items()}
         check_combination(values, {})
         vars(self).update(vars(_make_unchecked(values, {})))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self._values) == dict(other._values) if isinstance(other, Options) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return format_options(self._values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self._values), dict(self._origins))
@@ -84,6 +109,26 @@ class Options(OptionValues):
             origins.update(layer._origins)  # noqa: SLF001
         (check_combination if is_complete else check_conflicts)(values, origins)
         return _make_unchecked(values, origins)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that were set, by name, as a new dictionary."""
+        return {name: copy_value(value) for name, value in self._values.items()}
+
+    def explain(self) -> Explanation:
+        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
+
+        Printing it shows what was set, one option per line; secrets are masked.
+        """
+        return Explanation({name: self._explain_value(name) for name in TABLE})
+
+    def _explain_value(self, name: str) -> OptionExplanation:
+        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name, DIRECT_ORIGIN)
+        if value is not None:
+            return OptionExplanation(name, option.format_value(value), origin)
+        is_reset = name in self._values
+        return OptionExplanation(
+            name, repr(option.default), f"{DEFAULT_ORIGIN} (reset: {origin})" if is_reset else DEFAULT_ORIGIN
+        )
 
     @staticmethod
     def make() -> OptionsBuilder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,7 +34,9 @@ from pilothouse.options.table import (
 )
 from pilothouse.options.value_structs import encode_agents, encode_mcp_servers, encode_sandbox
 from pilothouse.options.value_types import copy_value
-from pilothouse.options.values import OptionValues
+
+if TYPE_CHECKING:
+    from pilothouse.options.options import Options
 
 SKILL_SETTING_SOURCES = ["user", "project"]
 """Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
@@ -187,7 +189,7 @@ class _InvocationBuilder:
             self.argv.extend(f"--{switch}" for switch in target.switches)
 
 
-def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
+def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
     """Render `options` for a child whose environment is based on `environ`.
 
     Args:
@@ -219,21 +221,21 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
     )
 
 
-def render_cli_args(options: OptionValues) -> list[str]:
+def render_cli_args(options: Options) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
     given = options.as_dict()
     draft = _InvocationBuilder(given, _split_values(derive_values(given)), has_initialize=True)
     return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
 
 
-def render_env(options: OptionValues) -> dict[str, str]:
+def render_env(options: Options) -> dict[str, str]:
     """Return the environment variables that options set."""
     given = options.as_dict()
     changes = _env_changes(given, _split_values(given))
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> ChildEnvironment:
+def render_child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
     """Return the complete environment of the child."""
     given = options.as_dict()
     return _make_child_env(options, environ, _env_changes(given, _split_values(given)))
@@ -249,7 +251,7 @@ def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[
 
 
 def _make_child_env(
-    options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
+    options: Options, environ: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> ChildEnvironment:
     env = ChildEnvironment(inherit(environ, options.inherit_env))
     for name in _NOT_INHERITED:

@@ -1,4 +1,4 @@
-"""The values of options: validation of one, of combinations, and `OptionValues`, a whole set to read.
+"""The values of options: validation of one and of combinations, and `Explanation`, which shows where each comes from.
 
 Combinations: options that exclude each other, and options that need another. Pure. Every failure raises
 `OptionsError`, which names the option. This module must not know rendering or the merging of layers.
@@ -12,10 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from pilothouse.errors import OptionsError
-from pilothouse.options.settings import OptionAttributes
 from pilothouse.options.table import TABLE
-from pilothouse.options.value_types import InvalidValueError, copy_value
-from pilothouse.tracebacks import user_class
+from pilothouse.options.value_types import InvalidValueError
 
 
 def validate_value(name: str, value: Any) -> Any:
@@ -175,51 +173,6 @@ class Explanation(Mapping[str, OptionExplanation]):
 
     def __repr__(self) -> str:
         return f"<Explanation\n{self}\n>"
-
-
-@user_class
-class OptionValues(OptionAttributes):
-    """Every setting of a query, to read: what was set, or the default. Immutable.
-
-    The base of `Options`, for the code that `Options` itself calls.
-    """
-
-    _values: Mapping[str, Any]
-    _origins: Mapping[str, str]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self._values) == dict(other._values) if isinstance(other, OptionValues) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return format_options(self._values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the options that were set, by name, as a new dictionary."""
-        return {name: copy_value(value) for name, value in self._values.items()}
-
-    def explain(self) -> Explanation:
-        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
-
-        Printing it shows what was set, one option per line; secrets are masked.
-        """
-        return Explanation({name: self._explain_value(name) for name in TABLE})
-
-    def _explain_value(self, name: str) -> OptionExplanation:
-        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name, DIRECT_ORIGIN)
-        if value is not None:
-            return OptionExplanation(name, option.format_value(value), origin)
-        is_reset = name in self._values
-        return OptionExplanation(
-            name, repr(option.default), f"{DEFAULT_ORIGIN} (reset: {origin})" if is_reset else DEFAULT_ORIGIN
-        )
 
 
 def format_options(values: Mapping[str, Any]) -> str:
