@@ -23,6 +23,7 @@ from pilothouse.options.invocation import InitializeBody
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.value_structs import is_in_process_server
 from pilothouse.options.value_types import TRUE_WORDS
+from pilothouse.options.values import PERMISSION_OPTIONS
 from pilothouse.permissions.dispatcher import (
     DialogDispatcher,
     ElicitationDispatcher,
@@ -33,7 +34,6 @@ from pilothouse.permissions.requests import AskingRun, PermissionRequest, comple
 from pilothouse.tools import sdk_server
 from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
-PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
 DECIDING_OPTIONS = ("can_use_tool", "confirm", "asks")
 """Permission options whose function decides about tool calls."""
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds", "asks")
@@ -175,17 +175,6 @@ class RequestHandlers:
         asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
         if not any(value is not None for value in asked.values()):
             return
-        mine = next(name for name, value in asked.items() if value is not None)
-        rivals = {
-            "permission_prompt_tool_name": (
-                options.permission_prompt_tool_name is not None,
-                "only one of them can decide",
-            ),
-            "permission_prompts": (options.permission_prompts == "none", "'none' denies without a request"),
-        }
-        for rival, (is_set, why) in rivals.items():
-            if is_set:
-                raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         del asked["asks"]
         how: dict[str, Any] = {"session": self._session, "report": self._report, "complete": self._complete}
         self.handlers["can_use_tool"] = PermissionDispatcher(**asked, park=self._make_park(options), **how).handle
@@ -194,8 +183,6 @@ class RequestHandlers:
     def _make_park(self, options: Options) -> Park | None:
         if options.asks is None:
             return None
-        if options.confirm is not None:
-            raise OptionsError("options 'asks' and 'confirm' exclude each other: both ask a person", option="asks")
         scope = getattr(self._session, "_supervisor", self)  # the session itself is a weak reference
         return partial(options.asks.park, scope)
 
@@ -296,7 +283,7 @@ def find_sdk_servers(servers: Any) -> dict[str, Any]:
 
 def make_handlers(options: Options, session: Any = None, bridge: ToolBridge | None = None) -> RequestHandlers | None:
     """Make the handlers that `options` need; None if they need none."""
-    if _HANDLER_OPTION_SET.isdisjoint(vars(options)):
+    if set(HANDLER_OPTIONS).isdisjoint(options):
         return None
     handlers = RequestHandlers(options, session, bridge)
     return handlers if handlers.has_handlers else None
@@ -334,6 +321,3 @@ def make_replacement_handlers(
     if tools is not None:
         handlers.replace_tools(tools)
     return handlers
-
-
-_HANDLER_OPTION_SET = frozenset(HANDLER_OPTIONS)

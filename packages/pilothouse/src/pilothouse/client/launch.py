@@ -35,7 +35,7 @@ def make_launch(
         handler_set = handlers.make_handler_set()
     if isinstance(options.transport, TransportFactory):
         invocation = options.transport.adapt_invocation(invocation)
-    if not SETTINGS_OPTIONS.isdisjoint(vars(options)):
+    if not SETTINGS_OPTIONS.isdisjoint(options):
         handler_set = add_settings_check(handler_set, invocation, options)
     if options.wait_for_mcp:
         handler_set = add_mcp_wait(handler_set, options)

@@ -51,7 +51,7 @@ class Options(OptionAttributes):
     def __init__(self, **settings: Unpack[Settings]) -> None:
         values = {name: validate_value(name, value) for name, value in settings.items()}
         check_combination(values, {})
-        vars(self).update(vars(_make_unchecked(values, {})))
+        vars(self).update(_values=MappingProxyType(values), _origins=MappingProxyType({}))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
@@ -98,14 +98,10 @@ class Options(OptionAttributes):
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        filled = [layer for layer in layers if layer._values]  # noqa: SLF001 - of its own class
-        if len(filled) == 1:
-            (check_combination if is_complete else check_conflicts)(filled[0]._values, filled[0]._origins)  # noqa: SLF001
-            return filled[0]
-        for layer in filled:
-            for name in layer._values:  # noqa: SLF001
+        for layer in layers:
+            for name in layer:
                 origins.pop(name, None)
-            values.update(layer._values)  # noqa: SLF001
+            values.update(layer._values)  # noqa: SLF001 - of its own class
             origins.update(layer._origins)  # noqa: SLF001
         (check_combination if is_complete else check_conflicts)(values, origins)
         return _make_unchecked(values, origins)
@@ -224,11 +220,7 @@ def to_options(options: Any) -> Options:
 
 def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     made = object.__new__(Options)
-    attributes = vars(made)  # a value that is not None hides the default, which is an attribute of the class
-    attributes["_values"], attributes["_origins"] = MappingProxyType(dict(values)), MappingProxyType(dict(origins))
-    for name, value in values.items():
-        if value is not None:
-            attributes[name] = value
+    vars(made).update(_values=MappingProxyType(dict(values)), _origins=MappingProxyType(dict(origins)))
     return made
 
 

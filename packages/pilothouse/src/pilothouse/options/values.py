@@ -34,8 +34,6 @@ def validate_value(name: str, value: Any) -> Any:
 
 def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check the combination of values that are valid one by one. An OptionsError names their `origins`, if known."""
-    if _RELATED.isdisjoint(values):
-        return
     check_conflicts(values, origins)
     for need in REQUIREMENTS:
         if values.get(need.name) and not any(values.get(other) for other in need.any_of):
@@ -45,8 +43,6 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
-    if _EXCLUSIVE.isdisjoint(values):
-        return
     for conflict in CONFLICTS:
         if values.get(conflict.first) and values.get(conflict.second) and conflict.applies(values):
             names = (conflict.first, conflict.second)
@@ -76,6 +72,9 @@ class Requirement(Struct, frozen=True):
     any_of: tuple[str, ...]
     advice: str
 
+
+PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
+"""Options that answer permission requests of the CLI."""
 
 # What to do instead stands below the two options.
 # fmt: off
@@ -118,6 +117,12 @@ CONFLICTS = (
         "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them"),
     Conflict("permission_prompt_tool_name", "permission_prompts", "'none' denies without a request",
         lambda values: values["permission_prompts"] == "none"),
+    *(Conflict("permission_prompts", name, "'none' denies without a request",
+        lambda values: values["permission_prompts"] == "none") for name in PERMISSION_OPTIONS),
+    # "stdio" sends the requests to these.
+    *(Conflict("permission_prompt_tool_name", name, "only one of them can decide",
+        lambda values: values["permission_prompt_tool_name"] != "stdio") for name in PERMISSION_OPTIONS),
+    Conflict("asks", "confirm", "both ask a person"),
 )
 # fmt: on
 
@@ -126,10 +131,6 @@ REQUIREMENTS = (
     Requirement("resume_session_at", ("resume",), "it is a position in the resumed session"),
     Requirement("resume_drops_turn", ("resume_session_at",), "dropping a turn needs a message to resume at"),
 )
-
-# Most layers set one or two options, and none of these.
-_EXCLUSIVE = frozenset(conflict.first for conflict in CONFLICTS)
-_RELATED = _EXCLUSIVE | {need.name for need in REQUIREMENTS}
 
 
 DEFAULT_ORIGIN = "default"
