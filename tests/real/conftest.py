@@ -73,7 +73,7 @@ class Claude:
                 await anyio.sleep(0.02)
 
     def find_unknown_parts(self) -> list[Any]:
-        messages = [message for query in self.queries for message in query._collected]
+        messages = [message for query in self.queries for message in query._received.kept]
         return [part for message in messages for part in unknown_parts(message)]
 
     @property

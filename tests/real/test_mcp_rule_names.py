@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 @pytest.fixture(autouse=True)
 def _unchecked_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query with rules that never apply would end: here they show what the CLI does with them."""
-    monkeypatch.setattr("pilothouse.client.handlers.SETTINGS_OPTIONS", frozenset[str]())
+    monkeypatch.setattr("pilothouse.client.launch.SETTINGS_OPTIONS", frozenset[str]())
 
 
 SERVERS = [

@@ -136,7 +136,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def outcomes(query: ph.Query, asked: set[str], ids: dict[str, str]) -> Iterator[tuple[str, str]]:
     """What became of each call, from the messages."""
-    raw = [message.raw for message in query._collected]
+    raw = [message.raw for message in query._received.kept]
     users = [r for r in raw if r.get("type") == "user" and isinstance(r["message"]["content"], list)]
     for name, tool_use_id in ids.items():
         for frame in users:

@@ -13,7 +13,6 @@ from typing import Any, cast
 import msgspec
 
 from pilothouse.client import Query, QueryResult, default_agent
-from pilothouse.client.query_plan import QueryPlan
 from pilothouse.errors import (
     CLIExitedError,
     CLINotFoundError,
@@ -120,7 +119,7 @@ class AskRun:
         more = {"partial_messages": True} if is_streamed else {}
         own = make_run_options(self._request, self._screen, more)
         self._options = default_agent().options.merge(own)
-        QueryPlan(self._prompt, self._options)  # checks the prompt; nothing is started
+        await Query(self._prompt, self._options).aclose()  # checks the prompt; nothing is started
         async with AsyncExitStack() as stack:
             if self._request.local:
                 from pilothouse_cli.install import apply_local_model  # other questions need no model

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import anyio
@@ -17,6 +19,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.engine import child
 from pilothouse.errors import ConfigError
+from pilothouse.options import Options, render
 from pilothouse_testing import FakeCLI, as_default, frames, mock_transport
 
 # Queries are made to see how they are checked, and not run.
@@ -496,3 +499,37 @@ async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
         assert flag in calls[0].argv
     for call in calls:
         assert (call.env["FROM_FILE"], call.env["ANTHROPIC_API_KEY"]) == ("1", "sk-ant-test")
+
+
+@contextmanager
+def count_calls(*functions: Callable[..., Any]) -> Generator[list[int]]:
+    """Count the calls of functions in this thread, whatever name they are called by."""
+    codes: list[CodeType] = [function.__code__ for function in functions]
+    counts = [0] * len(codes)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            counts[codes.index(frame.f_code)] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield counts
+    finally:
+        sys.setprofile(before)
+
+
+async def test_the_options_of_a_query_are_merged_once_and_rendered_once(
+    fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.text("one").text("two").text("three")
+    monkeypatch.setenv("PILOTHOUSE_MODEL", "opus")
+    with count_calls(Options.stack, render) as counts:
+        await ph.Agent(timeout=60).query("x", cli=fake.path)
+    assert counts == [1, 1]
+    async with ph.session(cli=fake.path) as session:
+        with count_calls(Options.stack, render) as counts:
+            await session.query("x", timeout=60)
+            assert counts == [1, 0]
+            await session.query("x", Options(timeout=60), idle_timeout=60)
+    assert counts == [3, 0]  # two sets of settings for the call

@@ -40,6 +40,15 @@ async def test_an_interrupt_before_the_start_starts_nothing(fake: FakeCLI) -> No
     assert fake.calls == []
 
 
+async def test_an_interrupted_query_starts_nothing_in_a_block_either(fake: FakeCLI) -> None:
+    query = ph.query("go", cli=fake.path)
+    await query.interrupt()
+    async with query:
+        assert [message async for message in query] == []
+    assert (await query).outcome == query.state == "interrupted"
+    assert fake.calls == []
+
+
 async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:

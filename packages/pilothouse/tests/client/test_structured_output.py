@@ -303,7 +303,7 @@ async def test_a_slow_reader_gets_events_in_order() -> None:
     query = ph.query("go", transport=mock_transport(answer(WRONG), answer(GOOD)), output_type=Invoice)
     async with query:
         result = await query.result()  # judged and read before the events are made of it
-    output = query._plan.output_validator
+    output = query._output
     assert output is not None
     read = output.wrap_events(EventReader().read)
     kinds = [type(event).__name__ for message in result.messages for event in read(message)]

@@ -35,8 +35,7 @@ async def shown(returned: Any) -> Any:
 
 async def test_an_elicitation_is_typed() -> None:
     seen: list[ElicitationRequest] = []
-    dispatcher = ElicitationDispatcher(lambda request: seen.append(request))
-    dispatcher.session = "s"
+    dispatcher = ElicitationDispatcher(lambda request: seen.append(request), session="s")
     await dispatcher.handle(FORM)
     await dispatcher.handle(PAGE)
     await dispatcher.handle({"mode": 3, "requested_schema": "no", "property_order": 1})
@@ -72,8 +71,7 @@ async def test_what_is_no_answer_to_an_elicitation_cancels_it(returned: Any, cap
 
 async def test_a_dialog_and_its_result() -> None:
     seen: list[DialogRequest] = []
-    dispatcher = DialogDispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK])
-    dispatcher.session = "s"
+    dispatcher = DialogDispatcher(lambda request: seen.append(request) or {"choice": "retry"}, [FALLBACK], session="s")
     assert dispatcher.initialize_fields == {"supportedDialogKinds": [FALLBACK]}
     assert await dispatcher.handle(DIALOG) == {"behavior": "completed", "result": {"choice": "retry"}}
     assert seen == [DialogRequest(kind=FALLBACK, payload={"a": 1}, tool_use_id="toolu_1", session="s", raw=DIALOG)]

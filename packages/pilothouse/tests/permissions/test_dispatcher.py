@@ -52,8 +52,7 @@ async def test_the_callback_sees_the_call_and_its_decision_is_the_recorded_answe
         seen.append(request)
         return Allow()
 
-    dispatcher = PermissionDispatcher(can_use_tool)
-    dispatcher.session = "the session"
+    dispatcher = PermissionDispatcher(can_use_tool, session="the session")
     assert await dispatcher.handle(BASH) == ALLOWED
     (request,) = seen
     assert request.tool_name == "Bash"

@@ -1,7 +1,7 @@
 """What users call: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent.
 
 It turns options into one run of the engine, with handlers and middleware, and knows nothing of bytes or processes.
-Start at `agent.Agent.query`, then `query_plan.QueryPlan` and `queries.Query`.
+Start at `agent.Agent.query`, then `queries.Query` and `launch.make_own_run`.
 """
 
 from pilothouse.client.agent import Agent as Agent
@@ -16,9 +16,9 @@ from pilothouse.client.costs import SessionCost as SessionCost
 from pilothouse.client.costs import TurnCost as TurnCost
 from pilothouse.client.event_reader import EventReader as EventReader
 from pilothouse.client.event_reader import TextReader as TextReader
+from pilothouse.client.launch import make_transport as make_transport
 from pilothouse.client.middleware import Middleware as Middleware
 from pilothouse.client.queries import Query as Query
-from pilothouse.client.query_plan import make_transport as make_transport
 from pilothouse.client.result import OutputT as OutputT
 from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.client.retry import retry_reason as retry_reason

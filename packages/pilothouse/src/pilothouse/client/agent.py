@@ -31,7 +31,6 @@ from pilothouse.options.options import (
     VARIABLES,
     make_layer,
     read_environ,
-    to_options,
 )
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.signatures import show_options
@@ -121,10 +120,11 @@ class Agent:
         return Options.stack(*self._layers(), is_complete=False)
 
     def _layers(self) -> tuple[Options, ...]:
-        found = _pilothouse_variables()
-        if not _seen_variables.issuperset(found):
-            _report_misspelt_variables(found)
-        variables, file = read_environ(found) if found else NO_OPTIONS, get_config_file()
+        names = [name for name in os.environ if name.startswith(VARIABLE_PREFIX)]
+        if not _seen_variables.issuperset(names):
+            _report_misspelt_variables(names)
+        variables = read_environ({name: os.environ.get(name, "") for name in names})  # a thread may have removed one
+        file = get_config_file()
         return variables, NO_OPTIONS if file is None else file.options, _configured, self._options
 
     @hide_arguments
@@ -265,25 +265,15 @@ class Agent:
 
 def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Merge options and single settings, which win, into one layer."""
-    made = make_layer(settings, origin)
-    if options is not None:
-        made = Options.stack(to_options(options).with_origin(origin), made, is_complete=False)
-    return make_custom_tools(made).with_origin(origin) if "custom_tools" in vars(made) else made
-
-
-def _pilothouse_variables() -> Mapping[str, str]:
-    """Return our environment variables. Decoding the names of all others would cost more than all the rest."""
-    if not os.supports_bytes_environ:
-        return os.environ
-    names = [os.fsdecode(name) for name in os.environb if name.startswith(_PREFIX_BYTES)]
-    return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it in the meantime
+    made = make_layer(settings, origin, options)
+    return make_custom_tools(made).with_origin(origin)
 
 
 def _report_misspelt_variables(names: Iterable[str]) -> None:
     """Log each variable whose name resembles that of an option's, once in a process. Others may use the prefix too."""
     for name in set(names) - _seen_variables:
         _seen_variables.add(name)
-        if name.startswith(VARIABLE_PREFIX) and name not in VARIABLES:
+        if name not in VARIABLES:
             tails = [variable.removeprefix(VARIABLE_PREFIX) for variable in VARIABLES]
             meant = find_similar_name(name.removeprefix(VARIABLE_PREFIX), tails, 0.8)
             if meant is not None:
@@ -292,7 +282,6 @@ def _report_misspelt_variables(names: Iterable[str]) -> None:
 
 
 _log = logging.getLogger("pilothouse")
-_PREFIX_BYTES = VARIABLE_PREFIX.encode()
 _OTHER_VARIABLES = ("CACHE", "CONFIG", "HOST_TOKEN", "INSTALL", "JOURNAL", "REQUIRE_CLI", "REQUIRE_RAY")
 _seen_variables = {VARIABLE_PREFIX + name for name in _OTHER_VARIABLES}
 """Environment variables whose spelling was checked, or needs no check."""

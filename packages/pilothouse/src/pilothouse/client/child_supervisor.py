@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from pilothouse.client.budgets import SessionBudget, check_remaining, limit_to_remaining
 from pilothouse.client.costs import CostTracker
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
-from pilothouse.client.handlers import RequestHandlers, make_handlers, make_launch, make_replacement_handlers
+from pilothouse.client.handlers import RequestHandlers, make_handlers, make_replacement_handlers
+from pilothouse.client.launch import make_launch, make_limits, make_transport
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.observation import SessionObservation
-from pilothouse.client.query_plan import make_limits, make_transport
 from pilothouse.client.result import make_refusal_error
 from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
 from pilothouse.client.tool_bridge import ToolBridge
@@ -44,6 +44,7 @@ from pilothouse.errors import (
 )
 from pilothouse.messages import Message, SystemMessage
 from pilothouse.options import TABLE, Invocation, Options, render
+from pilothouse.options.options import NO_OPTIONS
 from pilothouse.options.table import Internal
 from pilothouse.transports import Transport
 from pilothouse.transports.base import find_facts
@@ -111,7 +112,7 @@ def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Opt
             "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which overrides it",
             option="max_thinking_tokens",
         )
-    return changes, make_custom_tools(Options.layer(**given))
+    return changes, make_custom_tools(Options.layer(**given)) if given else NO_OPTIONS
 
 
 def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
@@ -170,7 +171,7 @@ class RuntimeSettings:
         return answer
 
     def _requested(self, options: Options, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        values = {name: options.as_dict().get(name) for name in CHANGEABLE_OPTIONS} | dict(changes or {})
+        values = {name: getattr(options, name) for name in CHANGEABLE_OPTIONS} | dict(changes or {})
         mode = values["permission_mode"]
         return values | {"permission_mode": _MODE_ALIASES.get(mode, mode) or self._default_mode}
 
@@ -294,7 +295,7 @@ class ChildOptions(Struct, frozen=True):
         bridge: runs the `custom_tools` of the query; None where the CLI sends a request for each call.
     """
 
-    options: Options = Options()
+    options: Options = NO_OPTIONS
     bridge: ToolBridge | None = None
 
     def is_compatible(self, required: ChildOptions) -> bool:

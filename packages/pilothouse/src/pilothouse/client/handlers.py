@@ -7,25 +7,23 @@ Owns how these options become handlers, keys of the initialize request, and the 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from pilothouse.client.controls import add_mcp_wait
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
-from pilothouse.client.settings_check import add_settings_check
 from pilothouse.client.tool_bridge import ToolBridge, make_bridge
 from pilothouse.engine import HandlerSet, RequestHandler, SendControl
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.hooks.matchers import HookDispatcher, calls_hooks_for
-from pilothouse.options import Invocation, Options, render
+from pilothouse.options import Invocation, Options
 from pilothouse.options.invocation import InitializeBody
 from pilothouse.options.permission_facts import PermissionFacts
 from pilothouse.options.value_structs import is_in_process_server
 from pilothouse.options.value_types import TRUE_WORDS
+from pilothouse.options.values import PERMISSION_OPTIONS
 from pilothouse.permissions.dispatcher import (
     DialogDispatcher,
     ElicitationDispatcher,
@@ -35,17 +33,13 @@ from pilothouse.permissions.dispatcher import (
 from pilothouse.permissions.requests import AskingRun, PermissionRequest, complete_request
 from pilothouse.tools import sdk_server
 from pilothouse.tools.mcp_dispatcher import make_mcp_dispatcher
-from pilothouse.transports.base import TransportFactory
 
-PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
 DECIDING_OPTIONS = ("can_use_tool", "confirm", "asks")
 """Permission options whose function decides about tool calls."""
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds", "asks")
 HANDLER_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
 REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
 """Options that may change while a child runs."""
-SETTINGS_OPTIONS = frozenset({"settings", "managed_settings", "sandbox", "extra_args"})
-"""Options with which settings may reach the CLI."""
 TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
 ALREADY_CONNECTED = "already_connected"
 """State that the CLI (2.1.330) reports for a server of an earlier handshake: it then ignores the new manifest."""
@@ -181,28 +175,14 @@ class RequestHandlers:
         asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
         if not any(value is not None for value in asked.values()):
             return
-        given_option = next(name for name, value in asked.items() if value is not None)
-        conflicts = {
-            "permission_prompt_tool_name": (
-                options.permission_prompt_tool_name is not None,
-                "only one of them can decide",
-            ),
-            "permission_prompts": (options.permission_prompts == "none", "'none' denies without a request"),
-        }
-        for other, (is_set, why) in conflicts.items():
-            if is_set:
-                raise OptionsError(f"options {other!r} and {given_option!r} exclude each other: {why}", option=other)
         del asked["asks"]
-        dispatcher = PermissionDispatcher(**asked, park=self._make_park(options))
-        dispatcher.session, dispatcher.report, dispatcher.complete = self._session, self._report, self._complete
-        self.handlers["can_use_tool"] = dispatcher.handle
+        how: dict[str, Any] = {"session": self._session, "report": self._report, "complete": self._complete}
+        self.handlers["can_use_tool"] = PermissionDispatcher(**asked, park=self._make_park(options), **how).handle
         self._option_changes["permission_prompt_tool_name"] = "stdio"
 
     def _make_park(self, options: Options) -> Park | None:
         if options.asks is None:
             return None
-        if options.confirm is not None:
-            raise OptionsError("options 'asks' and 'confirm' exclude each other: both ask a person", option="asks")
         scope = getattr(self._session, "_supervisor", self)  # the session itself is a weak reference
         return partial(options.asks.park, scope)
 
@@ -245,10 +225,9 @@ class RequestHandlers:
     def _add_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
-        elicitations = ElicitationDispatcher(options.on_elicitation, park=self._make_park(options))
-        dialogs = DialogDispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
-        elicitations.session = dialogs.session = self._session
-        elicitations.report = dialogs.report = self._report
+        how: dict[str, Any] = {"session": self._session, "report": self._report}
+        elicitations = ElicitationDispatcher(options.on_elicitation, park=self._make_park(options), **how)
+        dialogs = DialogDispatcher(options.on_user_dialog, options.supported_dialog_kinds or (), **how)
         self.handlers["elicitation"] = elicitations.handle
         self.handlers["request_user_dialog"] = dialogs.handle
         self.initialize_fields |= dialogs.initialize_fields
@@ -304,7 +283,7 @@ def find_sdk_servers(servers: Any) -> dict[str, Any]:
 
 def make_handlers(options: Options, session: Any = None, bridge: ToolBridge | None = None) -> RequestHandlers | None:
     """Make the handlers that `options` need; None if they need none."""
-    if _HANDLER_OPTION_SET.isdisjoint(vars(options)):
+    if set(HANDLER_OPTIONS).isdisjoint(options):
         return None
     handlers = RequestHandlers(options, session, bridge)
     return handlers if handlers.has_handlers else None
@@ -342,25 +321,3 @@ def make_replacement_handlers(
     if tools is not None:
         handlers.replace_tools(tools)
     return handlers
-
-
-def make_launch(
-    options: Options, handlers: RequestHandlers | None, prompt: Any = None
-) -> tuple[Invocation, HandlerSet | None]:
-    """Return the invocation of a child with `options`, and its handlers; the argv form has the prompt in it."""
-    if handlers is None:
-        in_argv = options.prompt_via == "argv" and isinstance(prompt, str)
-        invocation, handler_set = render(options, os.environ, prompt=prompt if in_argv else None), None
-    else:
-        invocation = handlers.add_initialize(render(handlers.add_options(options), os.environ))
-        handler_set = handlers.make_handler_set()
-    if isinstance(options.transport, TransportFactory):
-        invocation = options.transport.adapt_invocation(invocation)
-    if not SETTINGS_OPTIONS.isdisjoint(vars(options)):
-        handler_set = add_settings_check(handler_set, invocation, options)
-    if options.wait_for_mcp:
-        handler_set = add_mcp_wait(handler_set, options)
-    return invocation, handler_set
-
-
-_HANDLER_OPTION_SET = frozenset(HANDLER_OPTIONS)

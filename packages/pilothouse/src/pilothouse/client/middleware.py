@@ -1,7 +1,7 @@
 """`Middleware`: the extension point of a query.
 
 Retries, typed output, tool bridges, budgets and observers are middlewares too, each in a module of its own;
-`query_plan` has their order. Loaded only by queries that have one.
+`queries` has their order. Loaded only by queries that have one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`Query`: one prompt being answered.
 
-A query can be awaited, iterated over, or both; `MessageIterator` is one loop over it. The child belongs to a task of
-the engine, so a query may be started, read, interrupted and closed from any task of the loop.
+A query can be awaited, iterated over, or both. It decides what is sent, which middlewares stand around its run, and how
+the answer is read; `launch` makes the child, and the engine knows what happens on the wire. The child belongs to a task
+of the engine, so a query may be started, read, interrupted and closed from any task of the loop.
 """
 
 from __future__ import annotations
@@ -10,170 +11,113 @@ import inspect
 import logging
 import sys
 import warnings
+import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from uuid import uuid4
 
 import anyio
+from msgspec import Struct
 
 from pilothouse.callbacks import check_signature
-from pilothouse.client.event_reader import TextReader
-from pilothouse.client.prompt import Prompt, make_steering_prompt
-from pilothouse.client.query_plan import MakeRun, QueryPlan
-from pilothouse.client.result import OutputT, QueryResult
+from pilothouse.client.budgets import TokenBudget
+from pilothouse.client.costs import CostTracker
+from pilothouse.client.event_reader import EventReader, TextReader
+from pilothouse.client.handlers import make_handlers
+from pilothouse.client.launch import known_environ, make_own_run
+from pilothouse.client.message_iterator import MessageIterator
+from pilothouse.client.middleware import Middleware, change_prompts, make_custom
+from pilothouse.client.observation import make_observation
+from pilothouse.client.prompt import Prompt, check_text, make_steering_prompt, prepare_prompts
+from pilothouse.client.result import OutputT, QueryResult, make_result_error
+from pilothouse.client.retry import QueryRetry
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
+from pilothouse.client.structured_output import OutputValidator, make_output_validator
 from pilothouse.client.tool_bridge import ToolBridge
-from pilothouse.engine import QueryRun, call_in_loop, running_loop
+from pilothouse.engine import Prompts, QueryRun, call_in_loop, running_loop, spawn
 from pilothouse.engine.run import RunState
-from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
+from pilothouse.errors import AuthenticationError, Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import AssistantMessage, DoneMessage, LineSkippedMessage, Message, ResultMessage
 from pilothouse.messages.decoder import share_equal_values
-from pilothouse.options import Options
+from pilothouse.options import Options, render
 from pilothouse.tracebacks import make_exc_info, user_class
 
 if TYPE_CHECKING:
-    from pilothouse.client.costs import CostTracker
     from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.events import QueryEvent
 
-
 T = TypeVar("T")
-
-
-class MessageIterator(Generic[T]):
-    """One loop over a query: its messages, or what `read` makes of each.
-
-    Not a generator: the cleanup of a generator would run wherever it happens to be collected. Dropping this object
-    tells the query that the loop was left.
-
-    Args:
-        unread: see below.
-        next_batch: waits for the next messages; returns an empty list at the end.
-        close_query: ends the query, unless an `async with` block owns it.
-        close_query_soon: does the same from any thread, without waiting.
-        read: see below.
-        read_again: returns all messages if the answer was read to its end before this loop began, else None. The
-            argument says whether that turned out only after the first wait.
-        finish: called once at the end of the answer; what it raises ends the loop.
-
-    Attributes:
-        read: makes the items of each message; None: the messages themselves are the items.
-        unread: messages that were taken from the run and not yet iterated over. All iterators of a query share them,
-            so that the next loop continues where one was left. Other threads may take from it too.
-    """
-
-    __slots__ = (
-        "_close_query",
-        "_close_query_soon",
-        "_finish",
-        "_has_begun",
-        "_has_ended",
-        "_items",
-        "_next_batch",
-        "_read_again",
-        "_ready",
-        "read",
-        "unread"
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        unread: deque[Message],
-        next_batch: Callable[[], Awaitable[list[Message]]],
-        close_query: Callable[[], Awaitable[None]],
-        close_query_soon: Callable[[], None],
-        read: Callable[[Message], Iterator[T]] | None,
-        read_again: Callable[[bool], list[Message] | None],
-        finish: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self.unread = unread
-        self._next_batch = next_batch
-        self._close_query = close_query
-        self._close_query_soon = close_query_soon
-        self.read = read
-        self._finish = finish
-        self._read_again = read_again
-        self._items: deque[T] = deque()  # items of the last message
-        self._ready = self._items if read is not None else cast("deque[T]", unread)  # items available at once
-        self._has_begun = False
-        self._has_ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        try:  # the hot path of every stream
-            return self._ready.popleft()
-        except IndexError:
-            pass  # outside of this block, so that no error of the query has this one in its traceback
-        return await self._next()
-
-    async def _next(self) -> T:
-        while await self.fill():
-            if self.read is not None:
-                self._items.extend(self.read(self.unread.popleft()))
-            if self._ready:
-                return self._ready.popleft()
-        await self.finish()
-        raise StopAsyncIteration
-
-    async def finish(self) -> None:
-        """Raise the error of a finished answer, in a loop without a result. Once."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            await finish()
-
-    async def fill(self) -> bool:
-        """Wait until there are unread messages; False at the end.
-
-        Raises:
-            UsageError: the answer was read before, and not all of its messages were kept.
-        """
-        first, self._has_begun = not self._has_begun, True
-        if first:
-            self._repeat(is_late=False)
-        while not self.unread:
-            if self._has_ended:
-                return False
-            try:
-                batch = await self._next_batch()
-            except anyio.get_cancelled_exc_class():
-                # Now: the handler of the error may keep this object alive, and a session would wait for its end.
-                self._close_query_soon()
-                raise
-            self._has_ended = not batch
-            self.unread.extend(batch)
-            if first and self._has_ended:
-                self._repeat(is_late=True)
-            first = False
-        return True
-
-    def _repeat(self, *, is_late: bool) -> None:
-        messages = self._read_again(is_late)
-        if messages is not None:
-            self._has_ended, self.unread = True, deque(messages)
-            self._ready = self._items if self.read is not None else cast("deque[T]", self.unread)
-
-    async def aclose(self) -> None:
-        """Leave the loop, which ends the query unless an `async with` block owns it."""
-        if not self._has_ended:
-            await self._close_query()
-
-    def __del__(self) -> None:
-        if getattr(self, "_has_begun", False) and not self._has_ended:
-            self._close_query_soon()
-
 
 log = logging.getLogger("pilothouse")
 
 QueryState = Literal["new"] | RunState
 OnMessage = Callable[[Message], object]
+MakeRun: TypeAlias = Callable[[Options, Prompts, Sequence[Middleware]], QueryRun]
+"""Makes the run of a query: with a child of its own, or as a turn of a session."""
+
+SHORT_PROMPT_CHARS = 40  # characters, in a warning
+
+
+class SessionPart(Struct, frozen=True):
+    """What a session gives its queries.
+
+    Args:
+        make_run: makes the run as a turn of the session.
+        costs: what the session has cost so far.
+        max_tokens: how many tokens all queries of the session may use; None: no limit.
+    """
+
+    make_run: MakeRun
+    costs: CostTracker
+    max_tokens: int | None
+
 
 # Bytes of lines that are kept beside a stream: `result()` after a loop has all messages of an ordinary answer, while
 # the memory of an endless one stays bounded.
 STREAM_KEEP_BYTES = 4 * 1024 * 1024
 ALWAYS_KEPT = (ResultMessage, DoneMessage, LineSkippedMessage)
 """Messages that determine the outcome of an answer and the count of lost lines."""
+
+
+class ReceivedMessages:
+    """What a query has taken from its run.
+
+    Attributes:
+        unread: messages that no loop has seen yet; all loops share them.
+        kept: messages for the result.
+        keeps_all: whether `kept` has no limit, because `result()` reads and no loop.
+        is_complete: whether everything was taken.
+    """
+
+    def __init__(self) -> None:
+        self.unread: deque[Message] = deque()
+        self.kept: list[Message] = []
+        self.keeps_all = False
+        self.is_complete = False
+        self._streamed_bytes = 0
+        self._last_kept: AssistantMessage | None = None
+
+    @property
+    def has_overflowed(self) -> bool:
+        """Whether `kept` has only what determines the outcome, because there was more than a stream keeps."""
+        return self._streamed_bytes > STREAM_KEEP_BYTES
+
+    def keep(self, batch: list[Message], size: int) -> None:
+        """Keep a batch of `size` bytes for the result, within the limit; an empty one is the end."""
+        self.is_complete = not batch
+        if self.has_overflowed:
+            self.kept.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
+            return
+        self.kept.extend(batch)
+        if self.keeps_all:
+            self._last_kept = share_equal_values(batch, self._last_kept)
+            return
+        self._streamed_bytes += size
+        if self.has_overflowed:
+            # The first message names the session, the results contain the answer.
+            self.kept = [m for i, m in enumerate(self.kept) if i == 0 or m.__class__ in ALWAYS_KEPT]
 
 
 @user_class
@@ -200,7 +144,7 @@ class Query(Generic[OutputT]):
 
     # For `__del__` if `__init__` failed.
     _run: QueryRun | None = None
-    _closed = True
+    _given_up: Literal["interrupted", "closed"] | None = "closed"
 
     def __init__(
         self,
@@ -209,42 +153,67 @@ class Query(Generic[OutputT]):
         *,
         on_message: OnMessage | None = None,
         output_type: Any = None,
-        make_run: MakeRun | None = None,
         bridge: ToolBridge | None = None,
-        session_costs: CostTracker | None = None,
-        session_tokens: int | None = None,
         rate_limits: SharedRateLimits | None = None,
+        session: SessionPart | None = None,
     ) -> None:
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
         if on_message is not None:
             check_signature(on_message, "on_message", "message")
         self._on_message = on_message
-        self._plan = QueryPlan(
-            prompt,
-            options,
-            output_type=output_type,
-            make_run=make_run,
-            bridge=bridge,
-            session_costs=session_costs,
-            session_tokens=session_tokens,
-            rate_limits=rate_limits,
-        )
+        self._options = options
+        self._output: OutputValidator | None = None
+        if output_type is not None or options.json_schema is not None:
+            self._options, self._output = make_output_validator(options, output_type)
+        self._session = session
+        if session is None:
+            handlers = make_handlers(self._options, bridge=bridge)
+            bridge = bridge if handlers is None else handlers.bridge
+            self._make_run = partial(make_own_run, prompt, handlers)
+        else:
+            self._make_run = session.make_run
+        self._bridge = bridge
+        self._middlewares = self._make_middlewares(rate_limits)
+        self._prompt = prompt
+        self._prompts = self._make_prompts()
+        given = self._prompts if isinstance(self._prompts, Sequence) else ()
+        self._id = given[0].uuid if given else str(uuid4())
+        self._wants_permission_events = False
         self._loop: object = None
-        self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
-        self._collected: list[Message] = []
-        self._collected_bytes = 0
-        self._has_overflowed = False
-        self._is_collecting = False
-        self._last_kept: AssistantMessage | None = None
+        self._received = ReceivedMessages()
         self._is_managed = False
-        self._is_interrupted_early = False
-        self._is_exhausted = False  # everything was taken from the run
         # The text of the warning about an unused query; "" once it was used.
         self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
-        self._closed = False
+        self._given_up = None  # who did so before the start, or closed it later
+
+    def _make_middlewares(self, rate_limits: SharedRateLimits | None) -> list[Middleware]:
+        options, session = self._options, self._session
+        made: list[Middleware] = [make_custom(make) for make in options.middleware or ()]  # the outermost first
+        inner: list[Middleware] = []
+        if self._bridge is not None:
+            outermost, innermost = self._bridge.make_middlewares()
+            made.append(outermost)
+            inner.append(innermost)
+        if self._output is not None:
+            made.append(self._output)
+        made += inner
+        if options.retry is not None or options.on_usage_limit == "wait":
+            made.append(QueryRetry(options, rate_limits))
+        if options.max_budget_tokens is not None:
+            costs, limit = (None, None) if session is None else (session.costs, session.max_tokens)
+            made.append(TokenBudget(options, costs, limit))
+        return made
+
+    def _make_prompts(self) -> Prompts:
+        if self._options.prompt_via == "stdin":
+            return prepare_prompts(self._prompt, verbatim=self._options.verbatim_prompts)
+        if not isinstance(self._prompt, str):
+            raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
+        render(self._options, {}, prompt=check_text(self._prompt))  # raises here, before anything is started
+        return ()
 
     @property
     def id(self) -> str:
@@ -252,7 +221,7 @@ class Query(Generic[OutputT]):
 
         Messages and results that answer the prompt name it as `user_message_uuid`.
         """
-        return self._plan.id
+        return self._id
 
     @property
     def state(self) -> QueryState:
@@ -264,7 +233,7 @@ class Query(Generic[OutputT]):
         """
         if self._run is not None:
             return self._run.state
-        return "interrupted" if self._is_interrupted_early else "closed" if self._closed else "new"
+        return self._given_up or "new"
 
     @property
     def session_id(self) -> str | None:
@@ -274,7 +243,7 @@ class Query(Generic[OutputT]):
     @property
     def options(self) -> Options:
         """The options of the query."""
-        return self._plan.options
+        return self._options
 
     def __repr__(self) -> str:
         session = "" if self.session_id is None else f", session_id={self.session_id!r}"
@@ -317,14 +286,26 @@ class Query(Generic[OutputT]):
         the requests that wait at that moment. In a session, they may have come before the query began.
         """
         self._want_partial_messages()
-        self._plan.wants_permission_events = True
+        self._wants_permission_events = True
         if self._run is not None:
             self._run.request_permission_events()
-        return self._make_iterator(self._plan.make_event_reader())
+        read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
+        for middleware in reversed(self._middlewares):
+            read = middleware.wrap_events(read)
+        return self._make_iterator(read)
+
+    def _find_error(self, result: ResultMessage, before: Sequence[Message]) -> PilothouseError | None:
+        """The error of the answer if `result` is its last result."""
+        if self._output is not None and self._output.is_repaired(result):
+            return None
+        messages = [*before, result]
+        answer = QueryResult[Any](messages, structured_expected=self._output is not None)
+        self._complete_result(answer, messages)
+        return answer.error
 
     def _want_partial_messages(self) -> None:
         if self._run is None:
-            self._plan.request_partial_messages()
+            self._options = self._options.with_(partial_messages=True)
 
     async def start(self) -> Self:
         """Start the child now and wait until it runs. Reading starts it automatically.
@@ -332,6 +313,8 @@ class Query(Generic[OutputT]):
         Raises:
             ProcessError: the child could not be started.
         """
+        if self._given_up == "interrupted":
+            return self
         try:
             await self._ensure_started().start()
         except BaseException:
@@ -341,13 +324,44 @@ class Query(Generic[OutputT]):
 
     def _ensure_started(self) -> QueryRun:
         if self._run is None:
-            if self._closed:
+            if self._given_up == "closed":
                 raise SessionClosedError("the query is closed; make a new one")
             self._loop = running_loop()
-            self._run = self._plan.start()
+            self._run = self._start_run()
         else:
             self._check_loop(self._run)
         return self._run
+
+    def _start_run(self) -> QueryRun:
+        """Make the run, and start it in a task of its own."""
+        options, middlewares, start = self._options, self._middlewares, spawn
+        observation = None
+        if options.instrumentation:
+            how = {"in_session": self._session is not None, "one_of_many": self._is_continuation}
+            observation = make_observation(options, self._prompts, middlewares, **how)
+        if observation is not None:
+            middlewares, start = [observation, *middlewares], observation.spawn
+        prompts = self._prompts
+        for middleware in middlewares:
+            prompts = change_prompts(middleware, prompts)
+        try:
+            run = self._make_run(options, prompts, middlewares)
+        except BaseException as error:
+            if observation is not None:
+                observation.finish(error)
+            raise
+        run.wants_permission_events = self._wants_permission_events
+        run.on_joined = _warn_of_joined_prompts
+        run.get_query = weakref.ref(self)  # weak: a query that is dropped has to end
+        for middleware in middlewares:
+            middleware.on_start(run)
+        start(run.run, "pilothouse query")
+        return run
+
+    @property
+    def _is_continuation(self) -> bool:
+        options = self._options
+        return bool(self._session is not None or options.resume or options.continue_conversation)
 
     def _check_loop(self, run: QueryRun) -> None:
         if not run.is_finished and self._loop != running_loop():  # it would wait for ever
@@ -383,7 +397,7 @@ class Query(Generic[OutputT]):
                         await query.steer("Only in tests/unit, please")
         """
         check_choices(when=when, if_late=if_late)
-        prompt = make_steering_prompt(content, when, verbatim=self._plan.options.verbatim_prompts)
+        prompt = make_steering_prompt(content, when, verbatim=self._options.verbatim_prompts)
         if self._run is None:
             raise UsageError("the query has not started: read it, or `await query.start()`, before you steer it")
         self._check_loop(self._run)
@@ -415,16 +429,17 @@ class Query(Generic[OutputT]):
         """
         if self._result is not None:
             return self._result
-        self._is_collecting = self._is_collecting or not self._collected  # no loop has read anything before
+        received = self._received
+        received.keeps_all = received.keeps_all or not received.kept  # no loop has read anything before
         try:
             is_more = True
             while is_more:
-                while self._unread:
-                    message = self._unread.popleft()
+                while received.unread:
+                    message = received.unread.popleft()
                     if self._on_message is not None:
                         await self._run_on_message(self._on_message, message)
                 batch = await self._next_batch()
-                self._unread.extend(batch)
+                received.unread.extend(batch)
                 is_more = bool(batch)
             if self._run is not None:
                 await self._run.wait_finished()
@@ -450,20 +465,32 @@ class Query(Generic[OutputT]):
 
     def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
-        interrupted = self._is_interrupted_early or (run is not None and run.interrupted)
+        interrupted = self._given_up == "interrupted" if run is None else run.interrupted
         result = QueryResult[OutputT](
-            self._collected,
-            structured_expected=self._plan.output_validator is not None,
+            self._received.kept,
+            structured_expected=self._output is not None,
             interrupted=interrupted,
             failure=Interrupted("the query was interrupted", result=run.result) if run and run.is_cut_short else None,
             callback_errors=self._callback_errors,
-            incomplete=self._has_overflowed,
-            is_continuation=self._plan.is_continuation,
-            until_idle=self._plan.options.until == "idle",
+            incomplete=self._received.has_overflowed,
+            is_continuation=self._is_continuation,
+            until_idle=self._options.until == "idle",
         )
-        self._plan.complete_result(result, self._collected)
+        self._complete_result(result, self._received.kept)
         result.warn_if_unchecked()
         return result
+
+    def _complete_result(self, result: QueryResult[Any], kept: list[Message]) -> None:
+        if isinstance(result.error, AuthenticationError) and result.result is not None:
+            result.error = make_result_error(result.result, kept, env=known_environ(self._options))
+        for middleware in reversed(self._middlewares):
+            middleware.complete_result(result, kept)
+        if result.error is not None:
+            self._explain(result.error)
+
+    def _explain(self, error: PilothouseError) -> None:
+        for middleware in reversed(self._middlewares):
+            middleware.explain(error)
 
     async def interrupt(self) -> None:
         """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`.
@@ -479,30 +506,25 @@ class Query(Generic[OutputT]):
         if self._run is not None:
             self._check_loop(self._run)
             await self._run.interrupt()
-        elif not self._closed:
-            self._is_interrupted_early = True
+        else:
+            self._given_up = self._given_up or "interrupted"
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task."""
         if self._run is not None:
             self._check_loop(self._run)
-        self._closed = True
+        self._given_up = self._given_up or "closed"
         if self._run is not None:
             self._run.stop()
             with anyio.CancelScope(shield=True):
                 await self._run.wait_finished()
-        else:
-            await self._plan.discard()
+        elif isinstance(self._prompts, AsyncGenerator):
+            await self._prompts.aclose()
 
     def __del__(self) -> None:
-        if (
-            self._run is None
-            and not (self._closed or self._is_interrupted_early or sys.is_finalizing())
-            and self.unused_warning
-        ):
-            warnings.warn(
-                f"query {self._plan.short_prompt} {self.unused_warning}", RuntimeWarning, stacklevel=2, source=self
-            )
+        if self._run is None and self._given_up is None and self.unused_warning and not sys.is_finalizing():
+            text = f"query {_shorten(self._prompt)} {self.unused_warning}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
         self._stop_soon()
 
     # Called by the iterators.
@@ -511,48 +533,35 @@ class Query(Generic[OutputT]):
         self, read: Callable[[Message], Iterator[T]] | None, finish: Callable[[], Awaitable[None]] | None = None
     ) -> MessageIterator[T]:
         close, close_soon = self._close_unmanaged, self._close_unmanaged_soon
-        return MessageIterator(self._unread, self._next_batch, close, close_soon, read, self._messages_again, finish)
+        unread = self._received.unread
+        return MessageIterator(unread, self._next_batch, close, close_soon, read, self._messages_again, finish)
 
     def _messages_again(self, is_late: bool) -> list[Message] | None:
         """All messages, for a loop that begins after the end; None: the loop continues where others were left."""
-        if not self._is_exhausted or self._unread:
+        received = self._received
+        if not received.is_complete or received.unread:
             return None
-        if is_late and not (self._closed and not self._is_managed):
+        if is_late and not (self._given_up and not self._is_managed):
             return None  # tasks share the messages; in a block, a loop continues another
-        if self._has_overflowed:
+        if received.has_overflowed:
             raise UsageError(
                 "this query was read before and produced more messages than a stream keeps, so its messages "
                 "cannot be read again; `await` it first, which keeps them all, or make a new query"
             )
-        return self._collected
+        return received.kept
 
     async def _next_batch(self) -> list[Message]:
         """Wait for the next messages and keep them for the result, within the limit; empty at the end."""
-        if self._is_interrupted_early:
-            self._is_exhausted = True
-            return []
-        try:
-            batch, size = await self._ensure_started().next_batch()
-        except PilothouseError as error:
-            self._plan.explain(error)
-            raise
-        self._is_exhausted = not batch
-        self._keep(batch, size)
-        return batch
-
-    def _keep(self, batch: list[Message], size: int) -> None:
-        if self._has_overflowed:
-            self._collected.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
-            return
-        self._collected.extend(batch)
-        if self._is_collecting:
-            self._last_kept = share_equal_values(batch, self._last_kept)
+        if self._given_up == "interrupted":
+            batch, size = list[Message](), 0
         else:
-            self._collected_bytes += size
-            if self._collected_bytes > STREAM_KEEP_BYTES:
-                self._has_overflowed = True
-                # The first message names the session, the results contain the answer.
-                self._collected = [m for i, m in enumerate(self._collected) if i == 0 or m.__class__ in ALWAYS_KEPT]
+            try:
+                batch, size = await self._ensure_started().next_batch()
+            except PilothouseError as error:
+                self._explain(error)
+                raise
+        self._received.keep(batch, size)
+        return batch
 
     async def _close_unmanaged(self) -> None:
         """End a query that is no longer read, unless an `async with` block owns it."""
@@ -566,5 +575,21 @@ class Query(Generic[OutputT]):
 
     def _stop_soon(self) -> None:
         if self._run is not None and not self._run.is_finished:
-            self._closed = True
+            self._given_up = "closed"
             call_in_loop(self._loop, self._run.stop)
+
+
+def _shorten(prompt: Any) -> str:
+    """The beginning of the prompt, for a warning to the programmer."""
+    if not isinstance(prompt, str):
+        return "for a prompt of several messages"
+    return repr(prompt if len(prompt) <= SHORT_PROMPT_CHARS else prompt[: SHORT_PROMPT_CHARS - 1] + "…")
+
+
+def _warn_of_joined_prompts(count: int) -> None:
+    log.warning(
+        "the CLI answered %d prompts of a query together, because they waited while it answered another; "
+        "user_message_uuids of the result names them. For an answer to each, make a session and a query for each "
+        "prompt, or let the iterable wait for the result of one prompt before it gives the next",
+        count,
+    )

@@ -6,6 +6,7 @@ threads share it. So all times are wall-clock times, which are also what the API
 
 from __future__ import annotations
 
+import random
 import time
 from threading import Lock
 from typing import Literal
@@ -73,11 +74,9 @@ class SharedRateLimits:
 
     def next_delay(self) -> float:
         """Seconds to wait after the end of a limit, so that waiting queries continue one by one."""
-        from random import random  # slow to import, and rarely needed
-
         with self._lock:
             self._waiter_count += 1
-            return (self._waiter_count - random()) * STAGGER_SECONDS  # noqa: S311 - not a secret
+            return (self._waiter_count - random.random()) * STAGGER_SECONDS  # noqa: S311 - not a secret
 
 
 async def sleep_until_time(moment: float) -> None:

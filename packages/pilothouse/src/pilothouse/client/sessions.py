@@ -6,8 +6,7 @@ engine; `child_supervisor` starts a new one after a crash.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
@@ -29,13 +28,13 @@ from pilothouse.client.controls import (
 )
 from pilothouse.client.costs import SessionCost
 from pilothouse.client.custom_tools import make_custom_tools
-from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_launch
+from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_handlers
+from pilothouse.client.launch import make_launch, make_limits
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import OnMessage, Query
-from pilothouse.client.query_plan import QueryPlan, make_limits
+from pilothouse.client.queries import OnMessage, Query, SessionPart
 from pilothouse.client.result import OutputT
 from pilothouse.client.steering import LateWords, Steering, SteerTime, check_choices
-from pilothouse.client.structured_output import OutputSchema
+from pilothouse.client.structured_output import OutputSchema, make_output_validator
 from pilothouse.engine import Prompts
 from pilothouse.engine.child import ChildRun
 from pilothouse.engine.failures import self_wait_error
@@ -44,7 +43,7 @@ from pilothouse.engine.subscriptions import MessageSubscription
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
-from pilothouse.options.options import to_options
+from pilothouse.options.options import make_layer
 from pilothouse.options.signatures import show_options
 from pilothouse.permissions.approvals import AskView
 from pilothouse.tracebacks import hide_arguments, user_class
@@ -277,8 +276,7 @@ class Session:
             SessionClosedError: the session was closed.
         """
         self._supervisor.check_open()
-        own = Options() if options is None else to_options(options)
-        call = Options.stack(own, Options.layer(**overrides), is_complete=False).with_origin("call")
+        call = make_layer(overrides, "call", options)
         changes, fixed = split_settings(call, self.options)
         settings = self.options.merge(call)
         if output_type is not None and "json_schema" not in call:
@@ -304,24 +302,18 @@ class Session:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
             enter = partial(self._take_turn, changes, middlewares=middlewares, child_options=child_options)
             turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
-            turn.get_query = found[0]  # weak: a query that is dropped has to end
             turn.check_session = self._check_caller
             return turn
 
-        found: list[Callable[[], Any]] = []
-        query: Query[Any] = Query(
+        return Query(
             prompt,
             settings,
             on_message=on_message,
             output_type=output_type,
-            make_run=make_run,
             bridge=self._supervisor.get_bridge(child_options),
-            session_costs=self._monitor.costs,
-            session_tokens=self.options.max_budget_tokens,
             rate_limits=self._rate_limits,
+            session=SessionPart(make_run, self._monitor.costs, self.options.max_budget_tokens),
         )
-        found.append(weakref.ref(query))
-        return query
 
     async def steer(
         self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask"
@@ -648,5 +640,6 @@ def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool
     """
     if session:
         return Session(options)._supervisor.make_launch()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
-    plan = QueryPlan("-", options, output_type=output_type)
-    return make_launch(plan.options, plan.handlers, "-")[0]
+    if output_type is not None:
+        options, _ = make_output_validator(options, output_type)
+    return make_launch(options, make_handlers(options), "-")[0]

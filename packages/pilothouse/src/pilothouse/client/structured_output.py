@@ -28,6 +28,7 @@ from pilothouse.json_schema import (
     mentions_pydantic,
 )
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, UserMessage
+from pilothouse.options import Options
 
 if TYPE_CHECKING:
     from pilothouse.client.result import QueryResult
@@ -613,3 +614,19 @@ class OutputValidator(Middleware):
         except StructuredOutputError as unfit:
             error.value, error.raw, error.__cause__ = unfit.value, unfit.raw, unfit
             return error
+
+
+def make_output_validator(options: Options, output_type: Any) -> tuple[Options, OutputValidator]:
+    """Return the options of a query with this type of output, or with a schema, and what checks its answer.
+
+    Raises:
+        OptionsError: the options have another schema.
+    """
+    schema = options.json_schema
+    repairs = options.output_repairs if options.prompt_via == "stdin" else 0
+    if output_type is None:
+        return options, OutputValidator(OutputSchema.from_schema(schema or {}), repairs)
+    expected = OutputSchema.from_type(output_type)
+    if schema is not None and schema != expected.schema:
+        raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
+    return options.with_(json_schema=expected.schema), OutputValidator(expected, repairs)

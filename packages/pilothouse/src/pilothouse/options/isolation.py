@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from pilothouse.options.values import OptionValues
+if TYPE_CHECKING:
+    from pilothouse.options.options import Options
+
 
 INHERITED_VARIABLES: dict[str, str] = {
     "PATH": "where programs are",
@@ -91,7 +93,7 @@ class IsolationReport(Struct, frozen=True):
         return "\n".join(f"{title + ':':<13}{text or '-'}" for title, text in rows.items())
 
 
-def isolation_report(messages: Iterable[Any], options: OptionValues) -> IsolationReport | None:
+def isolation_report(messages: Iterable[Any], options: Options) -> IsolationReport | None:
     """Read from the messages of a result what the child had loaded; None if no turn began.
 
     The report holds only what the child reports: settings files and their hooks are not in it; `isolation="strict"`

@@ -1,29 +1,39 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
 Owns the merging of layers, the methods that users call, `OptionsBuilder`, the fluent form, and what may be set in a
-configuration file and in `PILOTHOUSE_*` variables. `values` has what is read; `renderer` and `presets` do the work of
-the methods. Must not do I/O.
+configuration file and in `PILOTHOUSE_*` variables. `values`, `renderer` and `presets` do the work of the methods. Must
+not do I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self, Unpack, cast
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.presets import PresetName, get_preset
 from pilothouse.options.renderer import render_cli_args, render_env
-from pilothouse.options.settings import OptionSetters, Settings
+from pilothouse.options.settings import OptionAttributes, OptionSetters, Settings
 from pilothouse.options.signatures import show_options
-from pilothouse.options.table import TABLE, VARIABLE_PREFIX, Option
+from pilothouse.options.table import TABLE, Option
 from pilothouse.options.unknown_options import make_unknown_option_error
-from pilothouse.options.values import OptionValues, check_combination, check_conflicts, format_options, validate_value
+from pilothouse.options.value_types import copy_value
+from pilothouse.options.values import (
+    DEFAULT_ORIGIN,
+    DIRECT_ORIGIN,
+    Explanation,
+    OptionExplanation,
+    check_combination,
+    check_conflicts,
+    format_options,
+    validate_value,
+)
 from pilothouse.tracebacks import hide_arguments, user_class
 
 
 @user_class
-class Options(OptionValues):
+class Options(OptionAttributes):
     """Every setting of a query, keyword-only and immutable.
 
     An `Options` keeps only what was set, so that layers can be merged field by field; reading an attribute that was
@@ -34,14 +44,29 @@ class Options(OptionValues):
         OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
     """
 
-    __slots__ = ()
+    _values: Mapping[str, Any]
+    _origins: Mapping[str, str]
 
     @hide_arguments
     @show_options
     def __init__(self, **settings: Unpack[Settings]) -> None:
         values = {name: validate_value(name, value) for name, value in settings.items()}
         check_combination(values, {})
-        vars(self).update(vars(_make_unchecked(values, {})))
+        vars(self).update(_values=MappingProxyType(values), _origins=MappingProxyType({}))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self._values) == dict(other._values) if isinstance(other, Options) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return format_options(self._values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self._values), dict(self._origins))
@@ -74,17 +99,33 @@ class Options(OptionValues):
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        filled = [layer for layer in layers if layer._values]  # noqa: SLF001 - of its own class
-        if len(filled) == 1:
-            (check_combination if is_complete else check_conflicts)(filled[0]._values, filled[0]._origins)  # noqa: SLF001
-            return filled[0]
-        for layer in filled:
-            for name in layer._values:  # noqa: SLF001
+        for layer in layers:
+            for name in layer:
                 origins.pop(name, None)
-            values.update(layer._values)  # noqa: SLF001
+            values.update(layer._values)  # noqa: SLF001 - of its own class
             origins.update(layer._origins)  # noqa: SLF001
         (check_combination if is_complete else check_conflicts)(values, origins)
         return _make_unchecked(values, origins)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that were set, by name, as a new dictionary."""
+        return {name: copy_value(value) for name, value in self._values.items()}
+
+    def explain(self) -> Explanation:
+        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
+
+        Printing it shows what was set, one option per line; secrets are masked.
+        """
+        return Explanation({name: self._explain_value(name) for name in TABLE})
+
+    def _explain_value(self, name: str) -> OptionExplanation:
+        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name, DIRECT_ORIGIN)
+        if value is not None:
+            return OptionExplanation(name, option.format_value(value), origin)
+        is_reset = name in self._values
+        return OptionExplanation(
+            name, repr(option.default), f"{DEFAULT_ORIGIN} (reset: {origin})" if is_reset else DEFAULT_ORIGIN
+        )
 
     @staticmethod
     def make() -> OptionsBuilder:
@@ -152,11 +193,15 @@ def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     return _make_unchecked(values, origins)
 
 
-def make_layer(settings: Mapping[str, Any], origin: str = "") -> Options:
-    """Make a layer as `Options.layer` does; `explain` shows `origin`, if given, for each option."""
+def make_layer(settings: Mapping[str, Any], origin: str = "", base: Any = None) -> Options:
+    """Make a layer as `Options.layer` does, of single settings that win over `base`, if given.
+
+    `explain` shows `origin`, if given, for each option that has none yet.
+    """
     values = {name: validate_value(name, value) for name, value in settings.items()}
     check_conflicts(values, {})
-    return _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+    made = _make_unchecked(values, dict.fromkeys(values, origin) if origin else {})
+    return made if base is None else Options.stack(to_options(base).with_origin(origin), made, is_complete=False)
 
 
 def to_options(options: Any) -> Options:
@@ -176,11 +221,7 @@ def to_options(options: Any) -> Options:
 
 def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     made = object.__new__(Options)
-    attributes = vars(made)  # a value that is not None hides the default, which is an attribute of the class
-    attributes["_values"], attributes["_origins"] = MappingProxyType(dict(values)), MappingProxyType(dict(origins))
-    for name, value in values.items():
-        if value is not None:
-            attributes[name] = value
+    vars(made).update(_values=MappingProxyType(dict(values)), _origins=MappingProxyType(dict(origins)))
     return made
 
 
@@ -235,13 +276,18 @@ def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable
 
     `locate` returns the location of an option, such as "pilothouse.toml:3", which an OptionsError names.
     """
-    layers: list[Options] = []
+    values: dict[str, Any] = {}
+    origins = {name: locate(name) for name in table}
     for name, value in table.items():
-        where = locate(name)
-        _refuse_in_file(name, where)
-        given = _make_layer(name, value, where).as_dict()[name]
-        layers.append(_make_layer(name, TABLE[name].value_type.resolve_paths(given, directory), where))
-    return Options.stack(*layers, is_complete=False)
+        option = TABLE.get(name)
+        if option is not None and not option.in_files:
+            why = "keys belong in the environment" if option.secret else "it takes a Python object"
+            text = f"{origins[name]}: option {name!r} is not allowed in a configuration file: {why}"
+            raise OptionsError(text, option=name)
+        given = _validate_at(origins[name], name, value)
+        values[name] = TABLE[name].value_type.resolve_paths(given, directory)
+    check_conflicts(values, origins)
+    return _make_unchecked(values, origins)
 
 
 def read_environ(environ: Mapping[str, str]) -> Options:
@@ -249,31 +295,24 @@ def read_environ(environ: Mapping[str, str]) -> Options:
 
     Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored. Errors name the variable.
     """
-    layers: list[Options] = []
-    for variable in environ:
-        if not variable.startswith(VARIABLE_PREFIX):
-            continue
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for variable, text in environ.items():
         option = VARIABLES.get(variable)
-        text = environ[variable]
         if option is not None and text:
-            layers.append(_make_layer(option.name, _parse_variable(option, variable, text), variable))
-    return Options.stack(*layers, is_complete=False)
+            values[option.name] = _validate_at(variable, option.name, _parse_variable(option, variable, text))
+            origins[option.name] = variable
+    check_conflicts(values, origins)
+    return _make_unchecked(values, origins)
 
 
 VARIABLES = {option.variable: option for option in TABLE.values() if option.variable}
 """The environment variables of options."""
 
 
-def _refuse_in_file(name: str, where: str) -> None:
-    option = TABLE.get(name)
-    if option is not None and not option.in_files:
-        why = "keys belong in the environment" if option.secret else "it takes a Python object"
-        raise OptionsError(f"{where}: option {name!r} is not allowed in a configuration file: {why}", option=name)
-
-
-def _make_layer(name: str, value: Any, where: str) -> Options:
+def _validate_at(where: str, name: str, value: Any) -> Any:
     try:
-        return make_layer({name: value}, where)
+        return validate_value(name, value)
     except OptionsError as error:
         raise OptionsError(f"{where}: {error}", option=error.option) from None
 

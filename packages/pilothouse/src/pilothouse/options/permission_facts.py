@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -25,8 +25,10 @@ from pilothouse.options.permission_rules import (
     normalize_mcp_name,
     split_rule,
 )
-from pilothouse.options.values import OptionValues
 from pilothouse.similar_names import find_similar_name
+
+if TYPE_CHECKING:
+    from pilothouse.options.options import Options
 
 TOOLS: dict[str, str] = {
     **dict.fromkeys(("Read", "Glob", "Grep"), "read"),
@@ -116,7 +118,7 @@ class OptionRule(Struct, frozen=True):
 class PermissionFacts:
     """What options say about permissions: what the warnings are about, and what `pilothouse_policy` reports."""
 
-    def __init__(self, options: OptionValues) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
         given: Any = options.settings
         if isinstance(given, str):  # JSON text; a file is not read

@@ -7,8 +7,8 @@ flag; long values and possible secrets never reach the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,7 +34,9 @@ from pilothouse.options.table import (
 )
 from pilothouse.options.value_structs import encode_agents, encode_mcp_servers, encode_sandbox
 from pilothouse.options.value_types import copy_value
-from pilothouse.options.values import OptionValues
+
+if TYPE_CHECKING:
+    from pilothouse.options.options import Options
 
 SKILL_SETTING_SOURCES = ["user", "project"]
 """Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
@@ -89,13 +91,17 @@ def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+Part: TypeAlias = tuple[str, Target, Any]
+"""An option, where a part of its value goes, and that part."""
+
+
 class _InvocationBuilder:
-    def __init__(self, given: Mapping[str, Any], *, has_initialize: bool) -> None:
+    def __init__(self, given: Mapping[str, Any], parts: Iterable[Part], *, has_initialize: bool) -> None:
         self.argv: list[str] = []
         self.files: list[PrivateFile] = []
         self.initialize: dict[str, Any] = {}
         self.has_initialize = has_initialize
-        for name, target, value in _split_values(derive_values(given)):
+        for name, target, value in parts:
             if value is not None:
                 self._add(name, target, value)
         for flag, value in cast("dict[str, Any]", given.get("extra_args") or {}).items():
@@ -183,7 +189,7 @@ class _InvocationBuilder:
             self.argv.extend(f"--{switch}" for switch in target.switches)
 
 
-def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
+def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
     """Render `options` for a child whose environment is based on `environ`.
 
     Args:
@@ -195,8 +201,9 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
         OptionsError: a value does not fit the form of the invocation.
     """
     given = options._values  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - not copied, because it is only read
-    builder = _InvocationBuilder(given, has_initialize=prompt is None)
-    changes = _env_changes(given)
+    parts = _split_values(derive_values(given))
+    builder = _InvocationBuilder(given, parts, has_initialize=prompt is None)
+    changes = _env_changes(given, parts)
     head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
     return Invocation(
         cli=options.cli,
@@ -214,21 +221,24 @@ def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | N
     )
 
 
-def render_cli_args(options: OptionValues) -> list[str]:
+def render_cli_args(options: Options) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
-    builder = _InvocationBuilder(options.as_dict(), has_initialize=True)
+    given = options.as_dict()
+    builder = _InvocationBuilder(given, _split_values(derive_values(given)), has_initialize=True)
     return [*builder.argv, *(f"--{file.flag}=<private file>" for file in builder.files)]
 
 
-def render_env(options: OptionValues) -> dict[str, str]:
+def render_env(options: Options) -> dict[str, str]:
     """Return the environment variables that options set."""
-    changes = _env_changes(options.as_dict())
+    given = options.as_dict()
+    changes = _env_changes(given, _split_values(given))
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> ChildEnvironment:
+def render_child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
     """Return the complete environment of the child."""
-    return _make_child_env(options, environ, _env_changes(options.as_dict()))
+    given = options.as_dict()
+    return _make_child_env(options, environ, _env_changes(given, _split_values(given)))
 
 
 def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[str, str]:
@@ -241,7 +251,7 @@ def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[
 
 
 def _make_child_env(
-    options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
+    options: Options, environ: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> ChildEnvironment:
     env = ChildEnvironment(inherit(environ, options.inherit_env))
     for name in _NOT_INHERITED:
@@ -259,9 +269,9 @@ def _make_child_env(
     return env
 
 
-def _env_changes(given: Mapping[str, Any]) -> dict[str, str | None]:
+def _env_changes(given: Mapping[str, Any], parts: Iterable[Part]) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
-    for _, target, value in _split_values(given):
+    for _, target, value in parts:
         if isinstance(target, EnvVar):
             changes[target.name] = _format_variable(target, value)
         elif isinstance(target, EnvSwitch):
@@ -275,9 +285,9 @@ def _format_variable(target: EnvVar, value: Any) -> str | None:
     return _expand_home(value) if target.path else _format_number(value)
 
 
-def _split_values(values: Mapping[str, Any]) -> list[tuple[str, Target, Any]]:
-    """Return the parts of all values with their targets, in the order of the table."""
-    parts: list[tuple[str, Target, Any]] = []
+def _split_values(values: Mapping[str, Any]) -> list[Part]:
+    """Return the parts of all values, in the order of the table."""
+    parts: list[Part] = []
     for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # sorted, because few options are set
         value, target = values[name], TABLE[name].target
         if value is None:

@@ -28,7 +28,7 @@ _COMMAND_FIELDS = frozenset({"args", "command"})
 _MAX_DEPTH = 50
 """Levels of nested values. A deeper value is masked as a whole."""
 
-# Patterns as text, compiled on first use, because most queries never need them.
+# Patterns as text, which `re` compiles on first use, because most queries never need them.
 _KEY_LIKE = (
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS|WEBHOOK"
     r"|CONNECTION_?STRING|AUTH_CONFIG|APIKEY|MNEMONIC|SEED_?PHRASE|(^|_)(AUTH|PWD|DSN|PEM)$|_SK$|KEY$|PWD$|PW$"
@@ -93,11 +93,6 @@ _PROGRAMS = (_PASSWORD_OPTIONS.keys() | _LOGIN_PROGRAMS | {"rsync", "scp", "sftp
 _SEPARATORS = frozenset(";&|()`\n")
 _MENTIONS_PROGRAM = r"curl|sshpass|login|mysql|mariadb"
 _PARAMETER = r"[?&]([\w.%\[\]-]+)=([^&\s\"'#<>\\]+)"
-
-
-@lru_cache(maxsize=len(_SHAPES) + 10)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 @lru_cache(maxsize=512)
@@ -206,10 +201,10 @@ class _Masker:
 
     def _mask_names(self, text: str) -> str:
         parts, start = list[str](), 0
-        for name in _compiled(_NAME_IN_COMMAND).finditer(text):
+        for name in re.finditer(_NAME_IN_COMMAND, text):
             if name.start() < start or not is_secret_name(name[1] or name[2]) or text.startswith(MASK, name.end()):
                 continue
-            found = _compiled(_VALUE_IN_COMMAND).match(text, name.end())
+            found = re.compile(_VALUE_IN_COMMAND).match(text, name.end())
             if found and not _is_ordinary(name[1] or name[2], found[0]):
                 self._on_secret(found[0].strip("\"'"))
                 parts += [text[start : found.start()], MASK]
@@ -217,9 +212,9 @@ class _Masker:
         return "".join([*parts, text[start:]])
 
     def _mask_passwords(self, text: str) -> str:
-        if not _compiled(_MENTIONS_PROGRAM).search(text):
+        if not re.search(_MENTIONS_PROGRAM, text):
             return text
-        words = list(_compiled(_WORD_IN_COMMAND).finditer(text))
+        words = list(re.finditer(_WORD_IN_COMMAND, text))
         parts, at = list[str](), 0
         for number, start, end in _find_passwords([word[0] for word in words], "sh"):
             start, end = words[number].start() + start, words[number].start() + end
@@ -297,8 +292,8 @@ def _find_passwords(words: list[str], program: str) -> Iterator[tuple[int, int, 
             continue
         else:
             before, within = _PASSWORD_OPTIONS.get(program, ("$.", "$."))
-            is_value = _compiled(before).fullmatch(word) is not None
-            found = _compiled(within).match(word)
+            is_value = re.fullmatch(before, word) is not None
+            found = re.match(within, word)
             if is_value or found is None:
                 continue
             start = found.end()
@@ -393,8 +388,8 @@ def mask_text(text: str, on_secret: Callable[[str], object] | None = None) -> st
 
     for marker, pattern in _SHAPES.items():
         if marker in text:
-            text = _compiled(pattern).sub(hide, text)
-    return _compiled(_PARAMETER).sub(hide, text) if "=" in text and "?" in text else text
+            text = re.sub(pattern, hide, text)
+    return re.sub(_PARAMETER, hide, text) if "=" in text and "?" in text else text
 
 
 def _is_secret_parameter(name: str) -> bool:

@@ -18,7 +18,7 @@ class Settings(TypedDict, total=False):
 
 
 class OptionAttributes:
-    """An attribute for every option: what was set, or the default."""
+    """An attribute for every option: a copy of what was set, or the default."""
 
 
 class OptionSetters:
@@ -27,10 +27,14 @@ class OptionSetters:
     __slots__ = ()
 
 
-def _make_property(name: str, default: Any) -> property:
+def _make_property(option: Option) -> property:
+    is_foreign = option.value_type.takes == "Any"  # a transport, for example, which is not copied
+
     def read(options: Any) -> Any:
-        value = options.__dict__.get(name, default)
-        return value if value is None else copy_value(value)
+        value = options._values.get(option.name)  # noqa: SLF001 - a method of `Options`
+        if value is None:
+            value = option.default
+        return value if is_foreign else copy_value(value)
 
     return property(read)
 
@@ -45,11 +49,6 @@ def _make_setter(option: Option) -> Callable[[Any, Any], Any]:
     return set_option
 
 
-# Most options are plain attributes, because a query reads thirty of them; containers are copied when they are read.
 for _name, _option in TABLE.items():
-    setattr(
-        OptionAttributes,
-        _name,
-        _option.default if _option.value_type.is_plain else _make_property(_name, _option.default),
-    )
+    setattr(OptionAttributes, _name, _make_property(_option))
     setattr(OptionSetters, _name, hide_arguments(_make_setter(_option)))

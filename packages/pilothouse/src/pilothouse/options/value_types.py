@@ -249,11 +249,6 @@ class ValueType(Struct, frozen=True):
     gives: str = ""
     resolve_paths: Callable[[Any, str], Any] = lambda value, directory: value
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no value is a container, which would have to be copied when it is read."""
-        return self.takes == "Any" or PLAIN_TYPES.issuperset((self.gives or self.takes).split(" | "))
-
     def clean(self, value: Any) -> Any:
         """Return the stored form of `value`; raises InvalidValueError."""
         try:
@@ -418,9 +413,6 @@ def resolve_config(value: Any, directory: str) -> Any:
     return resolve_path(value, directory)
 
 
-PLAIN_TYPES = frozenset(
-    {"Asks", "Callable[..., Any]", "Effort", "PermissionMode", "Provider", "RetryPolicy", "bool", "float", "int", "str"}
-)
 CLI_NAMES = frozenset({"auto", "bundled", "global"})
 RESERVED_FLAGS = frozenset({"input-format", "output-format", "print"})
 """Flags that decide which protocol the child uses."""

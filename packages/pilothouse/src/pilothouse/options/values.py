@@ -1,4 +1,4 @@
-"""The values of options: validation of one, of combinations, and `OptionValues`, a whole set to read.
+"""The values of options: validation of one and of combinations, and `Explanation`, which shows where each comes from.
 
 Combinations: options that exclude each other, and options that need another. Pure. Every failure raises
 `OptionsError`, which names the option. This module must not know rendering or the merging of layers.
@@ -12,11 +12,9 @@ from typing import Any
 from msgspec import Struct
 
 from pilothouse.errors import OptionsError
-from pilothouse.options.settings import OptionAttributes
 from pilothouse.options.table import TABLE
 from pilothouse.options.unknown_options import make_unknown_option_error
-from pilothouse.options.value_types import InvalidValueError, copy_value
-from pilothouse.tracebacks import user_class
+from pilothouse.options.value_types import InvalidValueError
 
 
 def validate_value(name: str, value: Any) -> Any:
@@ -35,8 +33,6 @@ def validate_value(name: str, value: Any) -> Any:
 
 def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check the combination of values that are valid one by one. An OptionsError names their `origins`, if known."""
-    if _RELATED.isdisjoint(values):
-        return
     check_conflicts(values, origins)
     for need in REQUIREMENTS:
         if values.get(need.name) and not any(values.get(other) for other in need.any_of):
@@ -46,8 +42,6 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
-    if _EXCLUSIVE.isdisjoint(values):
-        return
     for conflict in CONFLICTS:
         if values.get(conflict.first) and values.get(conflict.second) and conflict.applies(values):
             names = (conflict.first, conflict.second)
@@ -77,6 +71,9 @@ class Requirement(Struct, frozen=True):
     any_of: tuple[str, ...]
     advice: str
 
+
+PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan", "asks")
+"""Options that answer permission requests of the CLI."""
 
 # What to do instead stands below the two options.
 # fmt: off
@@ -119,6 +116,12 @@ CONFLICTS = (
         "file checkpoints stay on the disk of this machine, so a session from a store cannot restore them"),
     Conflict("permission_prompt_tool_name", "permission_prompts", "'none' denies without a request",
         lambda values: values["permission_prompts"] == "none"),
+    *(Conflict("permission_prompts", name, "'none' denies without a request",
+        lambda values: values["permission_prompts"] == "none") for name in PERMISSION_OPTIONS),
+    # "stdio" sends the requests to these.
+    *(Conflict("permission_prompt_tool_name", name, "only one of them can decide",
+        lambda values: values["permission_prompt_tool_name"] != "stdio") for name in PERMISSION_OPTIONS),
+    Conflict("asks", "confirm", "both ask a person"),
 )
 # fmt: on
 
@@ -127,10 +130,6 @@ REQUIREMENTS = (
     Requirement("resume_session_at", ("resume",), "it is a position in the resumed session"),
     Requirement("resume_drops_turn", ("resume_session_at",), "dropping a turn needs a message to resume at"),
 )
-
-# Most layers set one or two options, and none of these.
-_EXCLUSIVE = frozenset(conflict.first for conflict in CONFLICTS)
-_RELATED = _EXCLUSIVE | {need.name for need in REQUIREMENTS}
 
 
 DEFAULT_ORIGIN = "default"
@@ -174,51 +173,6 @@ class Explanation(Mapping[str, OptionExplanation]):
 
     def __repr__(self) -> str:
         return f"<Explanation\n{self}\n>"
-
-
-@user_class
-class OptionValues(OptionAttributes):
-    """Every setting of a query, to read: what was set, or the default. Immutable.
-
-    The base of `Options`, for the code that `Options` itself calls.
-    """
-
-    _values: Mapping[str, Any]
-    _origins: Mapping[str, str]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self._values) == dict(other._values) if isinstance(other, OptionValues) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return format_options(self._values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the options that were set, by name, as a new dictionary."""
-        return {name: copy_value(value) for name, value in self._values.items()}
-
-    def explain(self) -> Explanation:
-        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
-
-        Printing it shows what was set, one option per line; secrets are masked.
-        """
-        return Explanation({name: self._explain_value(name) for name in TABLE})
-
-    def _explain_value(self, name: str) -> OptionExplanation:
-        option, value, origin = TABLE[name], self._values.get(name), self._origins.get(name, DIRECT_ORIGIN)
-        if value is not None:
-            return OptionExplanation(name, option.format_value(value), origin)
-        is_reset = name in self._values
-        return OptionExplanation(
-            name, repr(option.default), f"{DEFAULT_ORIGIN} (reset: {origin})" if is_reset else DEFAULT_ORIGIN
-        )
 
 
 def format_options(values: Mapping[str, Any]) -> str:

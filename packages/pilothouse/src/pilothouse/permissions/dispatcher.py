@@ -157,11 +157,9 @@ class PermissionDispatcher:
         on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
             decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
         park: decides in place of `confirm`, questions and plans too; see `Park`.
-
-    Attributes:
-        session: the value of `request.session`; its owner may set it.
-        report: is told of each request and decision; its owner may set it.
-        complete: adds to a request what its run knows; its owner may set it.
+        session: the value of `request.session`.
+        report: is told of each request and decision.
+        complete: adds to a request what its run knows.
 
     Raises:
         UsageError: a function does not take these arguments.
@@ -174,6 +172,10 @@ class PermissionDispatcher:
         on_question: QuestionCallback | None = None,
         on_plan: PlanCallback | None = None,
         park: Park | None = None,
+        *,
+        session: Any = None,
+        report: Report | None = None,
+        complete: Callable[[PermissionRequest], PermissionRequest] = lambda request: request,
     ) -> None:
         self._can_use_tool = make_callback(can_use_tool, "can_use_tool", "request")
         self._confirm = make_callback(confirm, "confirm", "prompt", "request")
@@ -188,9 +190,7 @@ class PermissionDispatcher:
             self._routes[QUESTION_TOOL] = partial(self._ask_questions, ask), "on_question"
         if (ask := make_callback(on_plan, "on_plan", "request")) is not None:
             self._routes[PLAN_TOOL] = partial(self._ask_plan, ask), "on_plan"
-        self.session: Any = None
-        self.report: Report | None = None
-        self.complete: Callable[[PermissionRequest], PermissionRequest] = _unchanged
+        self._session, self._report, self._complete = session, report, complete
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one request; raises nothing but cancellation.
@@ -203,12 +203,12 @@ class PermissionDispatcher:
             _describe,
             kind=_KINDS.get(str(body.get("tool_name")), "permission"),
             body=body,
-            report=self.report,
+            report=self._report,
             failure_decision=_FAILED_RESPONSE,
         )
 
     async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
-        request = self.complete(read_request(body, self.session))
+        request = self._complete(read_request(body, self._session))
         route, by = self._routes.get(request.tool_name, self._default_route)
         decision = await route(request)
         if isinstance(decision, Confirm) and self._park is not None:
@@ -249,10 +249,6 @@ class PermissionDispatcher:
         if isinstance(decision, Confirm):
             raise InvalidAnswerError("confirm returned Confirm, but must decide")
         return decision
-
-
-def _unchanged(request: PermissionRequest) -> PermissionRequest:
-    return request
 
 
 def _describe(body: Mapping[str, Any]) -> str:
@@ -328,20 +324,23 @@ class ElicitationDispatcher:
             `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
             declined. An exception or any other value counts as `Cancel()`, and is logged.
         park: decides without `on_elicitation`; see `Park`.
-
-    Attributes:
-        session: the value of `request.session`; its owner may set it.
-        report: is told of each elicitation and its answer; its owner may set it.
+        session: the value of `request.session`.
+        report: is told of each elicitation and its answer.
 
     Raises:
         UsageError: `on_elicitation` does not take one argument.
     """
 
-    def __init__(self, on_elicitation: ElicitationCallback | None = None, park: Park | None = None) -> None:
+    def __init__(
+        self,
+        on_elicitation: ElicitationCallback | None = None,
+        park: Park | None = None,
+        *,
+        session: Any = None,
+        report: Report | None = None,
+    ) -> None:
         self._on_elicitation = make_callback(on_elicitation, "on_elicitation", "request")
-        self._park = park
-        self.session: Any = None
-        self.report: Report | None = None
+        self._park, self._session, self._report = park, session, report
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Handle one elicitation; raises nothing but cancellation.
@@ -354,16 +353,16 @@ class ElicitationDispatcher:
             lambda body: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
             kind="elicitation",
             body=body,
-            report=self.report,
+            report=self._report,
             failure_decision={"action": "cancel"},
         )
 
     async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
         answer, by = Decline(), DECIDED_WITHOUT_FUNCTION
         if self._on_elicitation is not None:
-            answer, by = await self._on_elicitation(read_elicitation(body, self.session)), "on_elicitation"
+            answer, by = await self._on_elicitation(read_elicitation(body, self._session)), "on_elicitation"
         elif self._park is not None:
-            answer, by = await self._park(str(approval_id), read_elicitation(body, self.session), "")
+            answer, by = await self._park(str(approval_id), read_elicitation(body, self._session), "")
         return encode_elicitation_answer(answer), by
 
 
@@ -440,17 +439,22 @@ class DialogDispatcher:
         on_user_dialog: `f(request)`, sync or async; returns the result of the dialog, any JSON value but None, or
             `Cancel()`. None, an exception and a value that is not JSON count as `Cancel()`.
         kinds: the kinds of dialogs that the function can show, such as "refusal_fallback_prompt".
-
-    Attributes:
-        session: the value of `request.session`; its owner may set it.
-        report: is told of each dialog and its answer; its owner may set it.
+        session: the value of `request.session`.
+        report: is told of each dialog and its answer.
 
     Raises:
         UsageError: `on_user_dialog` does not take one argument, or there is a function without kinds or kinds without
             a function.
     """
 
-    def __init__(self, on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        on_user_dialog: DialogCallback | None = None,
+        kinds: Iterable[str] = (),
+        *,
+        session: Any = None,
+        report: Report | None = None,
+    ) -> None:
         names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         if not all(isinstance(cast("object", name), str) and name for name in names):
             raise OptionsError(f"kinds: expected names of dialogs, got {names!r:.80}", option="supported_dialog_kinds")
@@ -459,8 +463,7 @@ class DialogDispatcher:
             raise OptionsError(f"supported_dialog_kinds: on_user_dialog {what}", option="supported_dialog_kinds")
         self._on_user_dialog = make_callback(on_user_dialog, "on_user_dialog", "request")
         self._kinds = names
-        self.session: Any = None
-        self.report: Report | None = None
+        self._session, self._report = session, report
 
     @property
     def initialize_fields(self) -> Mapping[str, Any]:
@@ -485,14 +488,14 @@ class DialogDispatcher:
             lambda body: f"the dialog {body['dialog_kind']!s:.80}",
             kind="dialog",
             body=body,
-            report=self.report,
+            report=self._report,
             failure_decision={"behavior": "cancelled"},
         )
 
     async def _decide(self, body: Mapping[str, Any], approval_id: ApprovalId) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
             return {"behavior": "cancelled"}, DECIDED_WITHOUT_FUNCTION
-        result = await self._on_user_dialog(read_dialog(body, self.session))
+        result = await self._on_user_dialog(read_dialog(body, self._session))
         if result is None or isinstance(result, Cancel):
             return {"behavior": "cancelled"}, "on_user_dialog"
         encode_line(result)
