@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypedDict, cast
 from uuid import uuid4
 
 from pilothouse.errors import UsageError
-from pilothouse.support import encode_json, to_json_values
+from pilothouse.support import encode_json, fit_picture_block, to_json_values
 from pilothouse_transcripts.edits import format_timestamp, write_new_file
 from pilothouse_transcripts.paths import (
     SUFFIX,
@@ -177,12 +177,10 @@ def _read_blocks(place: str, content: object, known: Mapping[str, Mapping[str, t
     plain = to_json_values(list(cast("Sequence[Any]", content)))
     if not plain:
         raise UsageError(f"{place}: the content is empty, and Claude Code would drop the message")
-    for index, block in enumerate(plain):
-        _check_block(f"{place}.content[{index}]", block, known)
-    return plain
+    return [_read_block(f"{place}.content[{index}]", block, known) for index, block in enumerate(plain)]
 
 
-def _check_block(place: str, block: object, known: Mapping[str, Mapping[str, type]]) -> None:
+def _read_block(place: str, block: object, known: Mapping[str, Mapping[str, type]]) -> dict[str, Any]:
     if not isinstance(block, dict):
         raise UsageError(f"{place}: expected a block, got {type(block).__name__}")
     body = cast("dict[str, Any]", block)
@@ -199,6 +197,12 @@ def _check_block(place: str, block: object, known: Mapping[str, Mapping[str, typ
             raise UsageError(f"{place}: {name!r} may have letters, digits, _ and - only, got {value!r:.80}")
     if body.get("cache_control") is not None:
         raise UsageError(f"{place}: Claude Code sets 'cache_control' itself; leave it out")
+    if kind != "image":
+        return body
+    try:
+        return fit_picture_block(body)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
 
 
 def _check_order(messages: Sequence[_Message]) -> None:

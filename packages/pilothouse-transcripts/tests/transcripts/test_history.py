@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import stat
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Any
 
 import pytest
 from handmade_transcripts import Disk
+from PIL import Image
 
 import pilothouse as ph
 from pilothouse.errors import UsageError
-from pilothouse.messages import TextBlock
+from pilothouse.messages import ImageBlock, TextBlock
 from pilothouse_transcripts import get_session_info, get_session_messages, project_key, write_history
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0"
 ID = "0f0e0d0c-0000-4000-8000-000000000001"
 
 
@@ -126,6 +129,7 @@ REFUSED = {
     "id of another API": ([user("a"), assistant([call("call|1")])], "letters, digits"),
     "odd result": ([user("a"), assistant([call()]), user([result(content=[{"type": "audio"}])])], "'audio'"),
     "cache control": ([user([{**text("a"), "cache_control": {"type": "ephemeral"}}])], "cache_control"),
+    "no picture": ([user([ImageBlock(source={"type": "base64", "data": "aGk="})])], "are not a PNG"),
     "no block": ([user([7])], "expected a block, got int"),
 }
 
@@ -140,3 +144,19 @@ def test_what_would_not_arrive_is_refused_before_anything_is_written(disk: Disk,
 def test_the_id_is_a_uuid(disk: Disk) -> None:
     with pytest.raises(UsageError, match="not a session id"):
         write_history([user("a"), assistant("b")], disk.cwd, session_id="../x")
+
+
+def test_a_large_picture_is_scaled_down(disk: Disk) -> None:
+    """The CLI sends those of a conversation that it resumes as they are, and the API refuses each request."""
+    file = io.BytesIO()
+    Image.new("RGB", (9000, 90)).save(file, "PNG")
+    picture = ph.image(file.getvalue())
+    history = [user([picture]), assistant([call()]), user([result(content=[picture])]), assistant("a line")]
+    shown, _, answer, _ = get_session_messages(write_history(history, disk.cwd), disk.cwd)
+    sources = [
+        shown.raw["message"]["content"][0]["source"],
+        answer.raw["message"]["content"][0]["content"][0]["source"],
+    ]
+    for source in sources:
+        with Image.open(io.BytesIO(base64.b64decode(source["data"]))) as written:
+            assert (written.size, source["media_type"]) == ((2000, 20), "image/png")
