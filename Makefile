@@ -28,7 +28,7 @@ PYTEST_FLAGS =
 PACKAGE =
 TESTS_OF_PACKAGE = $(PACKAGE:%=packages/*%/tests)
 # The extras that the tests need.
-TESTED = pilothouse[langchain,local,mcp,objects,postgres,pydantic-ai,redis,schema,server]
+TESTED = pilothouse[images,langchain,local,mcp,objects,postgres,pydantic-ai,redis,schema,server]
 VERSION = latest
 
 help:

@@ -14,6 +14,7 @@ import pytest
 import pilothouse as ph
 import pilothouse_transcripts as transcripts
 from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
+from pilothouse_transcripts import stores
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -259,3 +260,71 @@ async def test_a_folder_is_where_the_cli_puts_it(agent: ph.Agent, claude: Any, c
         assert [info.session_id for info in transcripts.list_sessions(place)] == [answer.session_id]
     (folder,) = (config / "projects").iterdir()
     assert folder.name == transcripts.project_key(directory)
+
+
+HISTORY: list[Any] = [
+    {"role": "user", "content": "My name is Ada."},
+    {"role": "assistant", "content": [{"type": "text", "text": "I look "}, {"type": "text", "text": "it up."},
+        {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "/a"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "mcp__db__find", "input": {"q": 1}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_2", "content": "gone", "is_error": True},
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "words"}]},
+        {"type": "text", "text": "And this?"}]},
+    {"role": "assistant", "content": "Hello Ada."},
+    {"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "image", "source":
+        {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}}]},
+    {"role": "assistant", "content": "  A dot.\n"},
+]  # fmt: skip
+
+
+def sent_messages(model: ScriptedModel) -> list[Any]:
+    """The messages of the last request, without what the CLI adds itself."""
+    sent: list[Any] = []
+    for message in model.requests[-1].messages:
+        blocks = message["content"]
+        if isinstance(blocks, str):
+            blocks = [{"type": "text", "text": blocks}]
+        blocks = [{key: value for key, value in block.items() if key != "cache_control"} for block in blocks]
+        blocks = [block for block in blocks if not str(block.get("text")).startswith("<system-reminder>")]
+        if blocks and message["role"] != "system":
+            sent.append({"role": message["role"], "content": blocks})
+    return sent
+
+
+def as_blocks(history: list[Any]) -> list[Any]:
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message["content"], str)
+        else message
+        for message in history
+    ]
+
+
+@pytest.mark.parametrize("where", ["disk", "store"])
+async def test_a_session_begins_with_messages_of_ones_own(
+    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel, where: str
+) -> None:
+    if where == "disk":
+        key = transcripts.write_history(HISTORY, claude.cwd)
+    else:
+        store = stores.MemoryStore()
+        key = await stores.StoredSessions(store, directory=claude.cwd).write_history(HISTORY)
+        agent = agent.with_options(session_store=store)
+    async with agent.session(resume=key) as session:
+        assert (await session.query("Who am I?")).text == "fine"
+        assert session.id == key
+        expected = [*as_blocks(HISTORY), {"role": "user", "content": [{"type": "text", "text": "Who am I?"}]}]
+        assert sent_messages(scripted_model) == expected
+        await session.query("And then?")
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "fine"}]}
+    assert sent_messages(scripted_model)[: len(HISTORY) + 2] == [*expected, answer]
+
+
+async def test_the_model_of_a_session_with_a_history_is_that_of_its_options(
+    agent: ph.Agent, claude: Any, config: Path, scripted_model: ScriptedModel
+) -> None:
+    key = transcripts.write_history(HISTORY, claude.cwd)
+    await agent.query("one")
+    await agent.query("two", resume=key)
+    first, second = (request.model for request in scripted_model.requests)
+    assert first == second

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from typing import Any
 
@@ -9,7 +11,9 @@ import anyio
 import pytest
 from anthropic.resources.messages import messages
 from native_fixtures import Echo, hosted, talk
+from PIL import Image
 
+from pilothouse_native.tools.base import ToolOutput
 from pilothouse_testing import ScriptedModel, Steps
 from pilothouse_testing.script import Reply, Thinking, ToolUse
 
@@ -160,3 +164,28 @@ async def test_a_prompt_without_a_question_is_kept(scripted_model: ScriptedModel
         await host.prompt("Do you?")
         await host.result()
     assert "Remember: blue." in json.dumps(scripted_model.requests[0].messages)
+
+
+def picture(data: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode()}
+    return {"type": "image", "source": source}
+
+
+async def test_pictures_are_such_as_the_api_takes(scripted_model: ScriptedModel) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (9000, 90)).save(file, "PNG")
+
+    class Camera(Echo):
+        async def run(self, tool_input: Any, workplace: Any) -> Any:
+            return ToolOutput([picture(file.getvalue()), picture(b"words")])
+
+    scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
+    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Camera()}) as host:
+        await host.prompt([picture(file.getvalue()), picture(b"words"), {"type": "text", "text": "Look"}])
+        await host.result()
+    prompt, _, answer = scripted_model.requests[-1].messages
+    for content in (prompt["content"], answer["content"][0]["content"]):
+        shown = [block for block in content if not str(block.get("text")).startswith("<system-reminder>")]
+        with Image.open(io.BytesIO(base64.b64decode(shown[0]["source"]["data"]))) as scaled:
+            assert scaled.size == (2000, 20)
+        assert shown[1]["text"].startswith("[Image could not be processed: 5 bytes are not a PNG")

@@ -386,7 +386,7 @@ def reported(name: str, **about: Any) -> dict[str, Any]:
 async def test_tools_of_the_host(scripted_model: ScriptedModel) -> None:
     names = ("mcp__calc__add", "mcp__calc__boom", "mcp__calc__late")
     scripted_model.reply(Steps([ToolUse(name, {}) for name in names], "Done."))
-    image = {"type": "image", "mimeType": "image/png", "data": "AAAA"}
+    image = {"type": "image", "mimeType": "image/gif", "data": "R0lGODlhAQABAA=="}
     calls = {
         "add": {"content": [{"type": "text", "text": "5"}, image], "structuredContent": {"sum": 5}},
         "boom": {"content": [{"type": "text", "text": "kaboom"}], "isError": True},

@@ -26,6 +26,7 @@ from pilothouse_native.flags import EngineArguments, FlagError, parse_arguments
 from pilothouse_native.history import CLI_VERSION, History
 from pilothouse_native.mcp import McpServer, read_servers
 from pilothouse_native.models import context_tokens, get_model, list_models
+from pilothouse_native.pictures import fit_pictures
 from pilothouse_native.state import SessionState, find_config_dir
 from pilothouse_native.tool_calls import PermissionChecker
 from pilothouse_native.tools.base import BuiltinTool, Workplace
@@ -245,7 +246,8 @@ class Engine:
             self._fail("Error: a user message has no content")
             return
         name = frame.get("uuid")
-        prompt = TurnPrompt(cast("str | list[JsonObject]", content), str(name) if name else None, frame)
+        content = await fit_pictures(cast("str | list[JsonObject]", content))
+        prompt = TurnPrompt(content, str(name) if name else None, frame)
         self._queue.append(prompt)
         await self._send_lifecycle(prompt, "queued")
         self._wakeup.notify_all()

@@ -23,6 +23,7 @@ from pilothouse_native.flags import PERMISSION_MODES
 from pilothouse_native.hooks import HookOutcome
 from pilothouse_native.mcp import McpTool
 from pilothouse_native.permissions import Decision, decide, resolve_call_path
+from pilothouse_native.pictures import fit_pictures
 from pilothouse_native.prompts import NO_APPROVER, STRUCTURED_ACCEPTED, TOOL_NOT_RUN, TOOL_STOPPED
 from pilothouse_native.state import STRUCTURED_TOOL_NAME, SessionState
 from pilothouse_native.tools.base import BuiltinTool, ToolOutput, judged_path, make_failure
@@ -378,7 +379,8 @@ class ToolCalls:
         self.stop_reason = self.stop_reason if decided.stop_reason is None else decided.stop_reason
 
     async def _answer(self, key: str, outcome: ToolOutput, meta: JsonObject | None) -> None:
-        block: JsonObject = {"tool_use_id": key, "type": "tool_result", "content": outcome.content}
+        block: JsonObject = {"tool_use_id": key, "type": "tool_result"}
+        block["content"] = await fit_pictures(outcome.content)
         block["is_error"] = outcome.is_error
         result = _get_response(outcome)
         self.answers[key] = ToolCallAnswer(block, result, meta)

@@ -15,6 +15,8 @@ from pilothouse_transcripts.edits import rename_session as rename_session
 from pilothouse_transcripts.edits import tag_session as tag_session
 from pilothouse_transcripts.edits import unarchive_session as unarchive_session
 from pilothouse_transcripts.export import export_session as export_session
+from pilothouse_transcripts.history import HistoryMessage as HistoryMessage
+from pilothouse_transcripts.history import write_history as write_history
 from pilothouse_transcripts.paths import project_key as project_key
 from pilothouse_transcripts.rows import TranscriptProblem as TranscriptProblem
 from pilothouse_transcripts.search import SearchHit as SearchHit

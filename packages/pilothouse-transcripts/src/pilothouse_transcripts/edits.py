@@ -144,7 +144,12 @@ def _write_archived(path: Path, *, archived: bool) -> None:
 
 def make_timestamp() -> str:
     """Return the current time in the format of rows."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_timestamp(datetime.now(UTC))
+
+
+def format_timestamp(moment: datetime) -> str:
+    """Return a time in UTC in the format of rows."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
@@ -266,7 +271,7 @@ def fork_session(
         fork = _ForkRows(path.stem, new_id, rows, taken)
         target = path.with_name(new_id + SUFFIX)
         lines = chain(fork.iterate_inherited_rows(file), fork.iterate_lines(file), [fork.make_title_row(title)])
-        _write_new_file(target, (encode_json(line) + b"\n" for line in lines))
+        write_new_file(target, (encode_json(line) + b"\n" for line in lines))
     return ForkSessionResult(new_id, str(target), sum(row.is_visible for row in taken))
 
 
@@ -328,7 +333,7 @@ class _ForkRows:
         return self._ids.get(value, value) if isinstance(value, str) else value
 
 
-def _write_new_file(target: Path, lines: Iterable[bytes]) -> None:
+def write_new_file(target: Path, lines: Iterable[bytes]) -> None:
     """Write a new file atomically."""
     fresh = target.with_name(f".{target.name}.new")
     try:

@@ -157,6 +157,18 @@ def find_project_directories(directory: StrPath, config_dir: StrPath | None = No
     return found
 
 
+def get_new_session_directory(directory: StrPath, config_dir: StrPath | None = None) -> Path:
+    """Return the folder, which need not exist, in which the CLI looks for the sessions of a directory."""
+    return get_projects_directory(config_dir) / (_explicit_project_key(config_dir) or project_key(directory))
+
+
+def make_private_directory(folder: Path) -> None:
+    """Make a folder and its parents, which only this user can read, unless they exist."""
+    if not folder.exists():
+        make_private_directory(folder.parent)  # `parents=True` would make the parents readable for others
+        folder.mkdir(mode=0o700)
+
+
 def _is_project_directory(projects: Path, name: str) -> bool:
     folder = projects / name
     if not folder.is_dir():

@@ -43,6 +43,7 @@ class StoredSessions:
     tag = make_blocking(AsyncStoredSessions.tag)
     delete = make_blocking(AsyncStoredSessions.delete)
     fork = make_blocking(AsyncStoredSessions.fork)
+    write_history = make_blocking(AsyncStoredSessions.write_history)
     list = make_blocking(AsyncStoredSessions.list)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:

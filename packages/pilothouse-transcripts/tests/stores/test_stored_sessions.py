@@ -250,3 +250,18 @@ def test_plain_code_has_the_same(disk: Disk) -> None:
     found = sessions.info(fork.session_id)
     assert found is not None
     assert found.custom_title == "Branch"
+
+
+async def test_a_history_is_written_to_the_store(disk: Disk) -> None:
+    store = MemoryStore()
+    sessions = StoredSessions(store, directory=disk.cwd)
+    history: list[Any] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    key = await sessions.write_history(history)
+    assert [message.raw["message"]["role"] for message in await sessions.messages(key)] == ["user", "assistant"]
+    (info,) = await sessions.list()
+    assert (info.session_id, info.first_prompt) == (key, "hello")
+    with pytest.raises(UsageError, match="already a session"):
+        await sessions.write_history(history, session_id=key)
+    with pytest.raises(UsageError, match="two messages of the user"):
+        await sessions.write_history([history[0], history[0]])
+    assert len(await sessions.list()) == 1

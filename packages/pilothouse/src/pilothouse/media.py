@@ -27,7 +27,7 @@ _MAGIC_NUMBERS: tuple[tuple[bytes, int, bytes, str], ...] = (
 )
 
 _PDF_MAGIC = b"%PDF-"
-_PROMPT_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+PROMPT_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The formats that the API reads."""
 
 
@@ -42,7 +42,7 @@ def image(source: str | os.PathLike[str] | bytes) -> ImageBlock:
     """
     data = read_source(source)
     media_type = sniff_media_type(data)
-    if media_type not in _PROMPT_IMAGES:
+    if media_type not in PROMPT_IMAGES:
         raise UsageError(f"{_name(source)} is not a PNG, JPEG, GIF or WebP picture")
     return ImageBlock(source={"type": "base64", "media_type": media_type, "data": to_base64(data)})
 

@@ -4,7 +4,8 @@ Programs need none of it. A name here may change with any release, so a package 
 pilothouse exactly, as the packages of this repository do.
 
 - JSON: `encode_json` (bytes, also of odd text), `decode_line`, `to_json_values`
-- media: `sniff_media_type` (the type of an image or a sound, by its first bytes)
+- media: `sniff_media_type` (the type of an image or a sound, by its first bytes), `fit_picture_block` (an image for
+  the API)
 - blocking work: `run_blocking` (short work, in a thread), `run_cancellable` (long work, which checks whether it may go
   on), `LoopCondition` (to wait on several event loops), `make_loop_caller` (to call back into this event loop from a
   thread), `get_portal` and `make_blocking` (for blocking twins)
@@ -26,6 +27,7 @@ from pilothouse.options.secrets import invocation_secrets as invocation_secrets
 from pilothouse.options.secrets import mask as mask
 from pilothouse.options.secrets import secret_values as secret_values
 from pilothouse.options.signatures import copy_method_signature as copy_method_signature
+from pilothouse.pictures import fit_picture_block as fit_picture_block
 from pilothouse.provision.artifacts import cache_root as cache_root
 from pilothouse.provision.file_lock import lock_file as lock_file
 from pilothouse.similar_names import find_similar_name as find_similar_name

@@ -19,7 +19,7 @@ from pilothouse.callbacks import is_failure
 from pilothouse.errors import MessageParseError, PilothouseError, StoreError
 from pilothouse.support import encode_json
 from pilothouse.transports.private_files import PrivateDirectory
-from pilothouse_transcripts.paths import find_home, is_session_id
+from pilothouse_transcripts.paths import find_home, is_session_id, make_private_directory
 from pilothouse_transcripts.stores.base import Entry, SessionStore, TranscriptKey, implements
 
 log = logging.getLogger("pilothouse.stores")
@@ -172,24 +172,18 @@ def write_session(config: Path, session: RestoredSession, owner: tuple[int, int]
     main = folder / f"{session.transcript.session}.jsonl"
     if main.exists():
         return
-    _make_private_directory(folder)
+    make_private_directory(folder)
     _write_lines(main, session.entries)
     beside = folder / session.transcript.session
     for subpath, entries in session.subpaths.items():
         path = beside / f"{subpath}.jsonl"
-        _make_private_directory(path.parent)
+        make_private_directory(path.parent)
         _write_lines(path, [entry for entry in entries if entry.get("type") != METADATA_TYPE])
         if notes := [entry for entry in entries if entry.get("type") == METADATA_TYPE]:
             note = {key: value for key, value in notes[-1].items() if key != "type"}
             _write_private_file(path.with_name(f"{path.stem}.meta.json"), encode_json(note))
     if owner is not None:
         _change_owner(projects, owner)
-
-
-def _make_private_directory(folder: Path) -> None:
-    if not folder.exists():
-        _make_private_directory(folder.parent)  # `parents=True` would make the parents readable for others
-        folder.mkdir(mode=0o700)
 
 
 def _write_lines(path: Path, entries: Iterable[Entry]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
 
 import anyio
 from anyio import to_thread
@@ -28,7 +29,15 @@ from pilothouse_transcripts import (
     tag_session,
 )
 from pilothouse_transcripts import project_key as key_of
-from pilothouse_transcripts.paths import StrPath, get_sidecar_directory, is_session_id, project_key, require_file
+from pilothouse_transcripts.history import HistoryMessage, make_history_rows
+from pilothouse_transcripts.paths import (
+    StrPath,
+    get_sidecar_directory,
+    is_session_id,
+    project_key,
+    require_file,
+    resolve_directory,
+)
 from pilothouse_transcripts.rows import (
     PADDING,
     OnProblem,
@@ -361,6 +370,24 @@ class StoredSessions:
             async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
                 await import_file(Path(made.path), fork, sessions)
         return ForkSessionResult(made.session_id, messages=made.messages)
+
+    async def write_history(self, history: Iterable[HistoryMessage], *, session_id: str | None = None) -> str:
+        """Write messages of your own as a session of the store; like the function `write_history`.
+
+        Returns:
+            The id of the session, for `resume` with this store.
+
+        Raises:
+            UsageError: the CLI would change the history, or the id is not valid, or taken.
+        """
+        session_id = session_id or str(uuid4())
+        rows = make_history_rows(history, await run_blocking(resolve_directory, self._directory), session_id)
+        transcript = await self._make_transcript_key(session_id)
+        if await self._reader.read_entries(transcript):
+            raise UsageError(f"there is already a session {session_id} in the store")
+        async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
+            await call_store(sessions.append(transcript, rows), "append()", ATTEMPT_SECONDS)
+        return session_id
 
     async def _read_from_copy(self, session_id: str, work: Callable[[str], Items[T]]) -> Items[T]:
         transcript = await self._make_transcript_key(session_id)
