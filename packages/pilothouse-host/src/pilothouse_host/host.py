@@ -23,9 +23,8 @@ import anyio
 import anyio.abc
 from msgspec import Struct
 
-from pilothouse.client import Query, Session
+from pilothouse.client import LateWords, Query, Session, SteerOutcome, SteerTime
 from pilothouse.client.settings_check import SentSettings, check_taken
-from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.options import TABLE, Invocation, Options, render
 from pilothouse.options.options import read_config_table

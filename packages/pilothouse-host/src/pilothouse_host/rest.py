@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from pilothouse.client.steering import LateWords, SteerTime
+from pilothouse.client import LateWords, SteerTime
 from pilothouse.errors import (
     AskSettledError,
     LineDecodeError,

@@ -20,8 +20,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.client import Query, Session, Steering
-from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
+from pilothouse.client import LateWords, Query, Session, Steering, SteerOutcome, SteerTime
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines

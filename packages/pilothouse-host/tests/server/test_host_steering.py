@@ -22,7 +22,8 @@ OPTIONS = {"allowed_tools": ["Bash"]}
 @pytest.fixture
 def served(serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel) -> Served:
     environ = scripted_model.env(max_retries=0)
-    return serve_host(cli=str(real_cli), roots=(str(scripted_model.home),), environ=environ, tokens=TOKENS)
+    given: dict[str, Any] = {"roots": (str(scripted_model.home),), "environ": environ, "tokens": TOKENS}
+    return serve_host(cli=str(real_cli), heartbeat=60.0, **given)  # a stream that says nothing ends the test
 
 
 def work(model: ScriptedModel, command: str = "sleep 2; echo slept") -> None:
@@ -174,5 +175,7 @@ def test_words_that_a_killed_host_had_are_told(tmp_path: Path) -> None:
                 wait(events, type="assistant")
             given = served.request("POST", f"/v1/sessions/{made['id']}/steer", {"prompt": WORDS})[1]
             program.kill()
+        with Program(tmp_path, fake.path) as served:
+            assert WORDS in served.request("GET", f"/v1/sessions/{made['id']}")[1]["error"]
         with Program(tmp_path, fake.path) as served, served.events(made["id"], given["events_from"]) as events:
             assert WORDS in wait(events, subtype="query_failed", prompt=given["steering"])["error"]

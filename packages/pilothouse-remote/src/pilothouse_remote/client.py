@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 from msgspec import Struct
 
-from pilothouse.client.steering import LateWords, SteerOutcome, SteerTime
+from pilothouse.client import LateWords, SteerOutcome, SteerTime
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.options import Options
