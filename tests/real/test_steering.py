@@ -82,10 +82,11 @@ async def test_words_in_a_session_are_a_query_when_nothing_runs(claude: Any) -> 
         steering = await session.steer("and then?")
         assert await steering.outcome() == "query"
         assert steering.query is not None
+        assert steering.id == steering.query.id != ""
         assert (await steering.query).text == "another turn"
 
         steering = await session.steer("nobody is there", if_late="return")
-        assert await steering.outcome() == "returned"
+        assert (await steering.outcome(), steering.id) == ("returned", "")
     assert "nobody is there" not in str(claude.model.requests[-1].body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -18,7 +19,7 @@ from pilothouse.errors import OptionsError, RemoteError, UsageError
 from pilothouse_host import Host
 from pilothouse_remote import HostClient
 from pilothouse_remote.link import Backoff
-from pilothouse_testing import FakeCLI, ScriptedModel, frames
+from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 MakeHost = Callable[..., Served]
 BASH: dict[str, Any] = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
@@ -209,3 +210,43 @@ async def test_the_real_cli_over_rest(serve_host: MakeHost, real_cli: Path, scri
         session = await host.start("hi", max_turns=1)
         assert (await session.result()).text == "Hello."
         assert (await session.state()).conversation
+
+
+@pytest.mark.real_cli
+async def test_words_reach_the_turn_that_runs_at_the_host(
+    serve_host: MakeHost, real_cli: Path, scripted_model: ScriptedModel
+) -> None:
+    command = ToolUse("Bash", {"command": "sleep 2; echo slept"})
+    scripted_model.on("go", reply=Steps([command], "done"))
+    scripted_model.on("and then?", reply="nothing more")
+    environ = {"PATH": os.environ["PATH"], **scripted_model.env(max_retries=0)}
+    async with connect(serve_host(cli=str(real_cli), environ=environ)) as host:
+        session = await host.start("go", allowed_tools=["Bash"])
+        async with aclosing(session.messages()) as messages:
+            async for message in messages:
+                if isinstance(message, ph.AssistantMessage):
+                    break
+        steering = await session.steer("only the unit tests")
+        assert await steering.outcome() == "taken"
+        assert (await session.result()).text == "done"
+        assert "only the unit tests" in str(scripted_model.requests[1].messages)
+
+        assert await (await session.steer("nobody is there", if_late="return")).outcome() == "returned"
+        assert await (await session.steer([{"type": "text", "text": "and then?"}])).outcome() == "query"
+        assert (await session.result()).text == "nothing more"
+
+
+async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeHost) -> None:
+    with FakeCLI().expect("user").emit(frames.init()).wait_eof() as fake:
+        async with connect(serve_host(cli=fake.path)) as host:
+            session = await host.start("go")
+            steering = await session.steer("only the unit tests")
+            assert repr(steering) == f"HostedSteering({steering.id!r})"
+            async with anyio.create_task_group() as tasks:
+
+                async def wait() -> None:
+                    assert await steering.outcome() == "returned"
+
+                tasks.start_soon(wait)
+                await anyio.sleep(0.2)
+                await session.close()

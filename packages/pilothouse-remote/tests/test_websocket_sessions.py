@@ -18,7 +18,7 @@ from pilothouse import sync
 from pilothouse.client import Agent
 from pilothouse.errors import OptionsError, PilothouseError, RemoteError, SessionClosedError, UsageError
 from pilothouse.hooks import HookMatcher
-from pilothouse.messages import ResultMessage
+from pilothouse.messages import AssistantMessage, ResultMessage
 from pilothouse.permissions import Allow, Deny, PermissionRequest
 from pilothouse.tools import tool
 from pilothouse.transports import CliTransport
@@ -301,3 +301,20 @@ def test_plain_code_swaps_handlers_too(fake_cli: Any) -> None:
         assert session.query("Hi").result().text == "Hello"
         with pytest.raises(UsageError, match="ends with it"):
             session.detach()
+
+
+@pytest.mark.real_cli
+async def test_words_reach_the_turn_that_runs(
+    real_cli: Path, scripted_model: ScriptedModel, settings: dict[str, Any]
+) -> None:
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})], "Done."))
+    async with host_of(real_cli, scripted_model) as (host, _):
+        agent = Agent(**settings, allowed_tools=["Bash"], transport=WebSocketTransport(host.url))
+        async with agent.session() as session, session.query("Wait.") as query:
+            async for message in query:
+                if isinstance(message, AssistantMessage) and message.tool_uses:
+                    break
+            steering = await session.steer("Only the unit tests.")
+            assert await steering.outcome() == "taken"
+            assert (await query.result()).text == "Done."
+    assert "Only the unit tests." in str(scripted_model.requests[1].messages)

@@ -23,7 +23,7 @@ import anyio
 import anyio.abc
 from msgspec import Struct
 
-from pilothouse.client import Query, Session
+from pilothouse.client import LateWords, Query, Session, SteerOutcome, SteerTime
 from pilothouse.client.settings_check import SentSettings, check_taken
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.options import TABLE, Invocation, Options, render
@@ -44,7 +44,7 @@ from pilothouse_host.policy import (
     forbid,
     is_variable_name,
 )
-from pilothouse_host.server_sessions import Prompt, RestSession, ServerSession, WebSocketSession
+from pilothouse_host.server_sessions import GivenWords, Prompt, RestSession, ServerSession, WebSocketSession
 from pilothouse_remote.messages import LaunchMessage
 from pilothouse_transcripts import get_session_info
 from pilothouse_transcripts.paths import find_home
@@ -542,14 +542,7 @@ class Host:
         size = _count_bytes(prompt)
 
         def accept() -> None:
-            if session.waiting_count >= self.settings.max_prompts:
-                raise RefusedRequestError(
-                    "limit", f"{session.waiting_count} prompts of this session are already waiting"
-                )
-            if self.is_draining:
-                raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
-            if not Shares(MAX_WAITING_BYTES, self.owners).has_room(owner, self._waiting_bytes, size):
-                raise RefusedRequestError("limit", "too many bytes of prompts of this token are already waiting")
+            self._check_room(session, size)
             if not session.has_child:
                 self._check_capacity(owner)
             if not session.record.start.get("title"):
@@ -563,6 +556,65 @@ class Host:
         with suppress(JournalError):  # the output will say that the journal cannot be written
             await self.journal.add_prompt(session.id, query.id, title)
         return query
+
+    def _check_room(self, session: RestSession, size: int) -> None:
+        """Refuse a prompt, or words for a turn, beyond what may wait.
+
+        Raises:
+            RefusedRequestError: too many wait in the session, or too many bytes of the owner; or the host ends.
+        """
+        owner, count = session.record.owner, session.waiting_count + session.given_count
+        if count >= self.settings.max_prompts:
+            raise RefusedRequestError("limit", f"{count} prompts of this session are already waiting")
+        if self.is_draining:
+            raise RefusedRequestError("draining", "this host is shutting down and answers no more prompts")
+        if not Shares(MAX_WAITING_BYTES, self.owners).has_room(owner, self._waiting_bytes, size):
+            raise RefusedRequestError("limit", "too many bytes of prompts of this token are already waiting")
+
+    async def steer(
+        self, session: RestSession, content: Prompt, when: SteerTime = "next", if_late: LateWords = "ask"
+    ) -> tuple[str | None, SteerOutcome | None]:
+        """Give words to the turn that runs in a session that the host drives; does not wait for what becomes of them.
+
+        Args:
+            session: the session.
+            content: text, or content blocks.
+            when: as for `Query.steer`.
+            if_late: as for `Session.steer`.
+
+        Returns:
+            The id of the words, and what became of them; None: the output will say it. Without a turn, the words are a
+            prompt with this id ("query"), or nobody has them, and there is no id ("returned").
+
+        Raises:
+            RefusedRequestError, UsageError, SessionClosedError: as for `send_prompt`.
+        """
+        owner, size, title = session.record.owner, _count_bytes(content), make_title(content)
+        self._check_room(session, size)
+        self._waiting_bytes[owner] += size
+        words: GivenWords | None = None
+        try:
+            words = await session.steer(content, title, when, if_late)
+        finally:
+            if words is None:
+                self._waiting_bytes[owner] -= size
+        if words is None and if_late == "return":
+            return None, "returned"
+        if words is None or words.steering is None:
+            query = await self.send_prompt(session, content)
+            await session.report_words(query.id, "query", title)
+            return query.id, "query"
+        assert self._tasks is not None
+        self._tasks.start_soon(self._report_outcome, session, words, size)
+        with suppress(JournalError):  # as for a prompt
+            await self.journal.add_prompt(session.id, words.steering.id, title)
+        return words.steering.id, None
+
+    async def _report_outcome(self, session: RestSession, words: GivenWords, size: int) -> None:
+        try:
+            await session.report_outcome(words)
+        finally:
+            self._waiting_bytes[session.record.owner] -= size
 
     async def _run_query(self, session: RestSession, query: Query, size: int) -> None:
         try:

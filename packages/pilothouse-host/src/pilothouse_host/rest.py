@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from pilothouse.client import LateWords, SteerTime
 from pilothouse.errors import (
     AskSettledError,
     LineDecodeError,
@@ -249,6 +250,13 @@ class PromptBody(msgspec.Struct, forbid_unknown_fields=True):
     prompt: str | list[dict[str, Any]]
 
 
+class SteerBody(PromptBody, forbid_unknown_fields=True):
+    """Body of a request with words for the turn that runs."""
+
+    when: SteerTime = "next"
+    if_late: LateWords = "ask"
+
+
 class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a request that changes settings of a session."""
 
@@ -278,6 +286,7 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/sessions/{id}", "DELETE", _close),
         ("/v1/sessions/{id}/prompt", "POST", _prompt),
         ("/v1/sessions/{id}/prompts/{prompt}", "DELETE", _withdraw_prompt),
+        ("/v1/sessions/{id}/steer", "POST", _steer),
         ("/v1/sessions/{id}/interrupt", "POST", _interrupt),
         ("/v1/sessions/{id}/settings", "POST", _change_settings),
         ("/v1/sessions/{id}/events", "GET", _events),
@@ -369,6 +378,14 @@ async def _prompt(host: Host, request: Request) -> Response:
     query = await host.send_prompt(session, asked.prompt)
     body = {"session": session.id, "prompt": query.id, "events_from": place, "waiting": session.waiting_count}
     return HostResponse(body, 202)
+
+
+async def _steer(host: Host, request: Request) -> Response:
+    session = _find_rest_session(host, request, "steers it")
+    asked: SteerBody = await _read_body(host, request, SteerBody)
+    place = session.output.end
+    words, outcome = await host.steer(session, asked.prompt, asked.when, asked.if_late)
+    return HostResponse({"session": session.id, "steering": words, "events_from": place, "outcome": outcome}, 202)
 
 
 async def _withdraw_prompt(host: Host, request: Request) -> Response:

@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.client import Query, Session
+from pilothouse.client import LateWords, Query, Session, Steering, SteerOutcome, SteerTime
 from pilothouse.errors import PilothouseError, ProtocolError, SessionClosedError
 from pilothouse.options import Invocation, Options
 from pilothouse.protocol import DEFAULT_MAX_LINE_BYTES, CompleteLines
@@ -37,6 +37,8 @@ _log = logging.getLogger("pilothouse.server")
 
 FAILED_SUBTYPE = "query_failed"
 """Subtype of the system message that the output gets when a prompt has failed."""
+STEERING_SUBTYPE = "steering"
+"""Subtype of the system message that says what became of words for a turn."""
 MAX_STDERR_LINES = 256
 """Lines kept while no client is attached; the oldest are dropped."""
 
@@ -63,6 +65,18 @@ class AcceptedPrompt(NamedTuple):
     query: Query
     title: str
     scope: anyio.CancelScope  # of the task that waits for the result
+
+
+class GivenWords(msgspec.Struct, eq=False):
+    """Words for a turn that runs, until it is known what became of them.
+
+    Args:
+        title: what the list of them shows.
+        steering: None until they are on their way.
+    """
+
+    title: str
+    steering: Steering | None = None
 
 
 class SharedEvents(NamedTuple):
@@ -289,6 +303,7 @@ class RestSession(ServerSession):
         self._session: Session | None = None
         self._told_conversation: str | None = None
         self._prompts: dict[str, AcceptedPrompt] = {}  # in their order
+        self._words: list[GivenWords] = []
         self._lock = anyio.Lock()
         self._settings_lock = anyio.Lock()
         self.last_error: str | None = None
@@ -424,6 +439,61 @@ class RestSession(ServerSession):
         self.tell_state()
         return query
 
+    @property
+    def given_count(self) -> int:
+        """Number of words for a turn of which it is not known what became."""
+        return len(self._words)
+
+    @property
+    def given_words(self) -> list[dict[str, str]]:
+        """Those of them that are on their way: the id and the first line of each."""
+        return [{"id": words.steering.id, "title": words.title} for words in self._words if words.steering]
+
+    async def steer(self, content: Prompt, title: str, when: SteerTime, if_late: LateWords) -> GivenWords | None:
+        """Give words to the prompt that is being answered. The caller must pass the result to `report_outcome`.
+
+        Args:
+            content: text, or content blocks.
+            title: what the list of them shows.
+            when: as for `Query.steer`.
+            if_late: as for `Query.steer`.
+
+        Returns:
+            None: no turn runs, and nothing was sent.
+
+        Raises:
+            UsageError: words that cannot be a prompt.
+        """
+        self.mark_used()
+        current = next((prompt.query for prompt in self._prompts.values()), None)
+        if current is None or current.state == "new":
+            return None
+        words = GivenWords(title)
+        self._words.append(words)
+        try:
+            steering = await current.steer(cast("Any", content), when=when, if_late=if_late)
+            words.steering = steering if steering.was_sent else None
+        finally:
+            if words.steering is None:
+                self._words.remove(words)
+        if words.steering is None:
+            return None
+        self.tell_state()
+        return words
+
+    async def report_outcome(self, words: GivenWords) -> None:
+        """Wait until it is known what became of words, and report it in the output."""
+        assert words.steering is not None
+        key, outcome = words.steering.id, await words.steering.outcome()
+        self._words.remove(words)
+        await self.report_words(key, outcome, words.title)
+        self.journal.remove_prompt_later(key)
+        self.tell_state()
+
+    async def report_words(self, key: str, outcome: SteerOutcome, title: str) -> None:
+        """Report in the output what became of words."""
+        await self._report({"subtype": STEERING_SUBTYPE, "steering": key, "outcome": outcome, "title": title})
+
     async def run_query(self, query: Query) -> None:
         """Run a prompt to its result. A failure is reported in the output and kept in `last_error`."""
         with self._prompts[query.id].scope:
@@ -439,7 +509,8 @@ class RestSession(ServerSession):
         with suppress(JournalError):  # then the report cannot be stored either, which is logged
             await self.end_line()
         await self._record_failure(
-            SessionClosedError(f"the host was restarted before the end of the prompt {title!r}: send it again")
+            prompt_id,
+            SessionClosedError(f"the host was restarted before the end of the prompt {title!r}: send it again"),
         )
 
     async def _run_query(self, query: Query) -> None:
@@ -459,7 +530,7 @@ class RestSession(ServerSession):
         except Exception as error:  # noqa: BLE001 - no task waits for this one: the output reports it
             if not isinstance(error, PilothouseError):
                 _log.error("a prompt of session %s failed", self.id, exc_info=error)
-            await self._record_failure(error)
+            await self._record_failure(query.id, error)
         finally:
             del self._prompts[query.id]
             self.mark_used()
@@ -492,12 +563,16 @@ class RestSession(ServerSession):
         isolation = self._session.info.isolation_report()
         return {"mcp_servers": shown, "mcp_problem": problem, "isolation": isolation and msgspec.to_builtins(isolation)}
 
-    async def _record_failure(self, error: Exception) -> None:
+    async def _record_failure(self, prompt_id: str, error: Exception) -> None:
         kind = type(error).__name__
         self.last_error = str(error) if isinstance(error, PilothouseError) else kind
-        line = {"type": "system", "subtype": FAILED_SUBTYPE, "error": self.last_error, "error_type": kind}
+        await self._report(
+            {"subtype": FAILED_SUBTYPE, "prompt": prompt_id, "error": self.last_error, "error_type": kind}
+        )
+
+    async def _report(self, message: Mapping[str, Any]) -> None:
         try:
-            await self.record_own_line(encode_json(line) + b"\n")
+            await self.record_own_line(encode_json({"type": "system", **message}) + b"\n")
         except PilothouseError as full:
             _log.error("session %s: %s", self.id, full)
 
@@ -542,6 +617,7 @@ class RestSession(ServerSession):
             "conversation": self._conversation,
             "waiting": self.waiting_count,
             "queued": self.queued_prompts,
+            "steering": self.given_words,
             "last_result": self.last_result,
             "error": self.last_error,
         }

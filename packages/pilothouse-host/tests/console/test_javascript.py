@@ -44,8 +44,8 @@ import { readFileSync } from "node:fs";
 const timeline = makeTimeline();
 const messages = JSON.parse(readFileSync(0, "utf-8"));
 for (const message of messages) foldEvent(timeline, message);
-const show = ({ kind, text, done, failed, name, input, task, tone, images, children = [] }) =>
-  ({ kind, text, done, failed, name, input, task, tone, images: images.length, children: children.map(show) });
+const show = ({ kind, text, done, failed, name, input, task, tone, images, became, children = [] }) =>
+  ({ kind, text, done, failed, name, input, task, tone, images: images.length, became, children: children.map(show) });
 const { todos, model, context, cost, spent, running } = timeline;
 const changes = listChanges(timeline).map((change) => change.file);
 const items = timeline.items.map(show);
@@ -69,6 +69,23 @@ def fold(tmp_path: Path) -> Any:
         return json.loads(done.stdout)
 
     return run
+
+
+def told(words: str, outcome: str) -> dict[str, Any]:
+    return {"type": "system", "subtype": "steering", "steering": words, "outcome": outcome, "title": f"title {words}"}
+
+
+def test_words_for_a_turn_say_what_became_of_them(fold: Any) -> None:
+    said = [{"type": "user", "uuid": words, "message": {"content": words}} for words in ("one", "two", "three")]
+    items = fold(said[0], told("one", "taken"), told("two", "next_turn"), said[1], said[2], told("none", "returned"))[
+        "items"
+    ]
+    assert [(item["text"], item.get("became")) for item in items] == [
+        ("one", "taken"),
+        ("two", "next_turn"),
+        ("three", ""),
+        ("Not sent, as the turn had ended: title none", None),
+    ]
 
 
 def stream(event: dict[str, Any], agent: str | None = None) -> dict[str, Any]:

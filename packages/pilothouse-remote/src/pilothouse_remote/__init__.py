@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pilothouse_remote.client import HostedResult as HostedResult
     from pilothouse_remote.client import HostedSession as HostedSession
     from pilothouse_remote.client import HostedState as HostedState
+    from pilothouse_remote.client import HostedSteering as HostedSteering
     from pilothouse_remote.command import CommandTransport as CommandTransport
     from pilothouse_remote.command import in_container as in_container
     from pilothouse_remote.command import in_pod as in_pod
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
-        "client": "HostClient HostedAsk HostedResult HostedSession HostedState",
+        "client": "HostClient HostedAsk HostedResult HostedSession HostedState HostedSteering",
         "command": "CommandTransport in_container in_pod over_ssh",
         "link": "Backoff",
         "transport": "WebSocketTransport on_host",

@@ -18,6 +18,7 @@ import httpx2
 import msgspec
 from msgspec import Struct
 
+from pilothouse.client import LateWords, SteerOutcome, SteerTime
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.options import Options
@@ -299,6 +300,28 @@ class HostedSession:
         sent = await self._connection.request("POST", f"{self._path}/prompt", {"prompt": prompt})
         return cast("str", sent["prompt"])
 
+    async def steer(
+        self, content: str | list[dict[str, Any]], *, when: SteerTime = "next", if_late: LateWords = "ask"
+    ) -> HostedSteering:
+        """Give words to the turn that runs; see `Query.steer`. Without one, they are a prompt of their own.
+
+        Args:
+            content: text, or content blocks.
+            when: "next" (default): after the tools that run now. "now": stop these tools.
+            if_late: what to do when the turn ends before it has taken the words. "ask" (default): go on with them.
+                "return": take them back; also when no turn runs.
+
+        Returns:
+            A `HostedSteering`, at once; its `outcome()` says what became of the words.
+
+        Raises:
+            RemoteError: the host cannot be reached, or refuses.
+        """
+        body = {"prompt": content, "when": when, "if_late": if_late}
+        return HostedSteering(
+            self._connection, self._path, await self._connection.request("POST", f"{self._path}/steer", body)
+        )
+
     async def result(self) -> HostedResult:
         """Wait until no prompt runs or waits, and return the outcome of the last one.
 
@@ -362,6 +385,53 @@ class HostedSession:
             RemoteError: the host cannot be reached, or refuses.
         """
         await self._connection.request("DELETE", self._path)
+
+
+class HostedSteering:
+    """Words that were given to a session of a host while it works. Made by `HostedSession.steer`.
+
+    Attributes:
+        id: of the words as a prompt; None: nothing was sent.
+    """
+
+    def __init__(self, connection: _Connection, path: str, given: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self._path = path
+        self.id: str | None = given["steering"]
+        self._place: int = given["events_from"]
+        self._outcome: SteerOutcome | None = given["outcome"]
+
+    def __repr__(self) -> str:
+        return f"HostedSteering({self.id!r})"
+
+    async def outcome(self) -> SteerOutcome:
+        """Wait until the host says what became of the words.
+
+        Returns:
+            "taken", "next_turn", "query" or "returned", as `Steering.outcome`; for "query", the words are a prompt that
+            the host has queued.
+
+        Raises:
+            RemoteError: the host no longer keeps these messages ("pruned"), was restarted or has
+                closed the session before it knew ("lost"), or was lost for good.
+        """
+        if self._outcome is None:
+            self._outcome = await self._wait()
+        return self._outcome
+
+    async def _wait(self) -> SteerOutcome:
+        async with aclosing(self._connection.stream(f"{self._path}/events", self._place)) as events:
+            async for event in events:
+                if event.kind == "error":
+                    raise RemoteError(msgspec.json.decode(event.data)["message"], code="pruned")
+                if str(self.id).encode() not in event.data:
+                    continue
+                told = msgspec.json.decode(event.data)
+                if told.get("subtype") == "steering" and told["steering"] == self.id:
+                    return told["outcome"]
+                if told.get("subtype") == "query_failed" and told["prompt"] == self.id:
+                    raise RemoteError(told["error"], code="lost")
+        raise RemoteError("the session was closed before it was known what became of the words", code="lost")
 
 
 class HostedAsk:

@@ -26,6 +26,8 @@ import { listObjects, toText } from "./text.js";
  * @property {Item} [parent] the sub-agent that it belongs to
  * @property {string[]} images as addresses with `data:`
  * @property {string} [tone] of a notice: "info" or "error"
+ * @property {string} [uuid] of a prompt: its id
+ * @property {string} [became] of a prompt that was written while a turn ran: what became of it
  * @property {string} [time] as Claude Code wrote it
  */
 /** @typedef {{content: string, status: string, id?: string}} Todo */
@@ -38,6 +40,7 @@ import { listObjects, toText } from "./text.js";
  * @property {Map<string, Item>} tasks sub-agents in the background, by the id of the task
  * @property {Map<string, OpenMessage>} open the message that streams, by sub-agent ("" is the session itself)
  * @property {Set<string>} seen ids of messages
+ * @property {Map<string, string>} words what became of words for a turn, by their id
  * @property {Todo[]} todos
  * @property {any} init the last message of that kind
  * @property {string} status what the session does, in Claude Code's words
@@ -61,7 +64,7 @@ export const EDIT_TOOLS = new Set(["Edit", "MultiEdit", "Write", "NotebookEdit"]
 /** @returns {Timeline} */
 export function makeTimeline() {
   return {
-    items: [], version: 0, tools: new Map(), tasks: new Map(), open: new Map(), seen: new Set(), todos: [], init: null, status: "",
+    items: [], version: 0, tools: new Map(), tasks: new Map(), open: new Map(), seen: new Set(), words: new Map(), todos: [], init: null, status: "",
     model: "", mode: "", context: 0, contextWindow: 0, cost: 0, spent: 0, running: false, count: 0,
   };
 }
@@ -225,7 +228,8 @@ function foldUser(timeline, message) {
   }
   if (message.isCompactSummary) return;
   timeline.running = true;
-  add(timeline, "prompt", { text, images: listImages(said), time: message.timestamp });
+  const uuid = toText(message.uuid);
+  add(timeline, "prompt", { text, images: listImages(said), time: message.timestamp, uuid, became: timeline.words.get(uuid) ?? "" });
 }
 
 /** @param {Timeline} timeline @param {Message} message @param {any} block */
@@ -336,8 +340,18 @@ const SYSTEM_FOLDS = {
     const what = message.error_status ? `answered HTTP ${message.error_status}` : "could not be reached";
     add(timeline, "notice", { text: `The API ${what}; trying again.`, tone: "info" });
   },
+  steering(timeline, message) {
+    const [id, outcome] = [toText(message.steering), toText(message.outcome)];
+    timeline.words.set(id, outcome);
+    const item = timeline.items.findLast((each) => each.uuid === id);
+    if (item) {
+      item.became = outcome;
+      touch(item);
+    } else if (outcome === "returned") add(timeline, "notice", { text: `Not sent, as the turn had ended: ${toText(message.title) || "a picture"}`, tone: "info" });
+  },
   query_failed(timeline, message) {
     closeOpen(timeline);
+    if (message.prompt) timeline.words.set(toText(message.prompt), "returned");
     add(timeline, "notice", { text: toText(message.error) || "The prompt failed.", tone: "error", failed: true });
   },
   task_started: noteTask,

@@ -4,7 +4,7 @@ import { ApiError, call, dropToken, follow } from "./api.js";
 import { reveal } from "./text.js";
 import { useLayoutEffect, useReducer } from "./vendor/htm-preact.js";
 
-/** @typedef {{id: string, kind: string, state: string, created: number, start: any, conversation: string | null, asks?: number, waiting?: number, queued?: {id: string, title: string}[], last_result?: any, error?: string | null, ending: any, output_bytes: number, available_from: number, owner: string | null}} Session */
+/** @typedef {{id: string, kind: string, state: string, created: number, start: any, conversation: string | null, asks?: number, waiting?: number, queued?: {id: string, title: string}[], steering?: {id: string, title: string}[], last_result?: any, error?: string | null, ending: any, output_bytes: number, available_from: number, owner: string | null}} Session */
 /** @typedef {{id: string, kind: string, session: string, conversation: string | null, title: string, tool?: string, server?: string, asked_at: number, expires_at: number | null, request: any, restored: boolean, can_always_allow?: boolean, can_allow_for_minutes?: boolean}} Ask */
 
 export const store = {

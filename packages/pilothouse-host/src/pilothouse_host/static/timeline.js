@@ -19,6 +19,12 @@ const PAGE = 5000; // messages of a transcript in one response: each response re
 const FIRST_ITEMS = 60;
 const MORE_ITEMS = 240;
 const MAX_TODOS = 100;
+/** @type {Record<string, string>} */
+const OUTCOME_WORDS = { taken: "added to the running turn", next_turn: "sent as the next prompt", query: "sent as the next prompt" };
+
+/** @typedef {{text: string, images: string[]}} Draft */
+/** @type {Map<string, Draft>} words for turns of which it is not known what became, by their id; they outlive a look at another page */
+const given = new Map();
 
 /** Redraw at most once a frame. @returns {() => void} */
 function useFrame() {
@@ -109,7 +115,7 @@ export function TimelinePage({ id, onDisk = false }) {
     "]": ["Next turn", () => jumpTurn(1)],
     "[": ["Turn before", () => jumpTurn(-1)],
   });
-  const turns = timeline.items.filter((item) => item.kind === "prompt");
+  const turns = timeline.items.filter((item) => item.kind === "prompt" && item.became !== "taken");
   const list = useRef(/** @type {{show: (item: Item) => void} | null} */ (null));
   const jumpTurn = (/** @type {number} */ by) => {
     const tops = turns.map((item) => document.getElementById(item.key)?.getBoundingClientRect().top ?? -Infinity);
@@ -245,7 +251,8 @@ function renderPictures(item) {
 /** @param {{item: Item}} props */
 function Prompt({ item }) {
   const [shown, more] = useCut(item.text);
-  return html`<div class="bubble-box"><h2 class="bubble"><span class="hidden">You: </span>${shown}</h2>${more}</div>${renderPictures(item)}`;
+  return html`<div class="bubble-box"><h2 class="bubble"><span class="hidden">You: </span>${shown}</h2>${more}</div>${renderPictures(item)}
+    ${item.became && Object.hasOwn(OUTCOME_WORDS, item.became) && html`<p class="became"><${Icon} name="check" />${OUTCOME_WORDS[item.became]}</p>`}`;
 }
 
 /** @param {{text: string, tone?: string}} props */
@@ -314,7 +321,20 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
       return false;
     }
   };
-  const send = async () => {
+  const busy = state === "running" || state === "waiting";
+  const takeBack = () => {
+    for (const [key, draft] of given) {
+      const outcome = timeline.words.get(key);
+      if (!outcome) continue;
+      given.delete(key);
+      if (outcome !== "returned") continue;
+      setText((known) => [draft.text, known].filter(Boolean).join("\n"));
+      setImages((known) => [...draft.images, ...known]);
+    }
+  };
+  useEffect(takeBack, [timeline.version]);
+  /** @param {"steer" | "prompt"} how words for the turn that runs, or a prompt of their own */
+  const send = async (how) => {
     const said = text.trim();
     if (!said && !images.length) return;
     const blocks = images.map((image) => ({ type: "image", source: { type: "base64", media_type: image.slice(5, image.indexOf(";")), data: image.slice(image.indexOf(",") + 1) } }));
@@ -322,11 +342,18 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
     setText("");
     setImages([]);
     await changing.current; // a model or mode that was chosen before the prompt counts for it
-    const sent = await attempt(() => session ? call("POST", `v1/sessions/${id}/prompt`, { prompt }) : startSession({ resume: id, ...(transcript?.cwd ? { cwd: transcript.cwd } : {}) }, prompt));
+    const sent = await attempt(async () => {
+      if (!session) return startSession({ resume: id, ...(transcript?.cwd ? { cwd: transcript.cwd } : {}) }, prompt);
+      const answer = await call("POST", `v1/sessions/${id}/${how}`, { prompt });
+      if (answer.steering) given.set(answer.steering, { text: said, images });
+      takeBack();
+    });
     if (!sent) (setText(said), setImages(images));
   };
+  const sendNow = () => send(busy && session ? "steer" : "prompt");
+  const queue = () => send("prompt");
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) (event.preventDefault(), send());
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) (event.preventDefault(), event.altKey ? queue() : sendNow());
     else if (event.key === "Escape") field.current?.blur();
   };
   const onPaste = async (/** @type {ClipboardEvent} */ event) => {
@@ -338,20 +365,23 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
     const before = changing.current;
     changing.current = attempt(async () => (await before, call("POST", `v1/sessions/${id}/settings`, settings)));
   };
-  const busy = state === "running" || state === "waiting";
+  const isEmpty = !text.trim() && !images.length;
   return html`<div class="composer">
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${session?.queued?.length ? html`<ol class="queued" aria-label="Queued prompts">${session.queued.map((prompt) => html`<li key=${prompt.id}><span>${prompt.title || "A picture"}</span>
+    ${session?.steering?.length ? html`<ol class="queued given" aria-label="On their way into the turn">${session.steering.map((words) => html`<li key=${words.id}><span>${words.title || "A picture"}</span><small>read at the next step</small></li>`)}</ol>` : null}
+    ${session?.queued?.length ? html`<ol class="queued" aria-label="Queued prompts">${session.queued.map((prompt) => html`<li key=${prompt.id}><span>${prompt.title || "A picture"}</span><small>after this turn</small>
       <button class="ghost" aria-label=${`Withdraw: ${prompt.title}`} onClick=${() => attempt(() => call("DELETE", `v1/sessions/${id}/prompts/${prompt.id}`))}><${Icon} name="close" /></button></li>`)}</ol>` : null}
     ${images.length > 0 && html`<div class="thumbs">${images.map((image, at) => html`<button aria-label="Remove the picture" onClick=${() => setImages(images.filter((_, other) => other !== at))}><img src=${image} alt="" /></button>`)}</div>`}
     <textarea ref=${field} rows="1" value=${text} aria-label="Prompt" onInput=${(/** @type {any} */ event) => setText(event.target.value)} onKeyDown=${onKeyDown} onPaste=${onPaste}
-      placeholder=${busy ? "Write on: it waits in the queue" : session ? "What next?" : "Resume this conversation …"}></textarea>
-    <div class="composer-bar">
+      placeholder=${busy ? "Add to the running turn …" : session ? "What next?" : "Resume this conversation …"}></textarea>
+    <div class=${`composer-bar ${busy ? "busy" : ""}`}>
       ${session && html`<label><span class="hidden">Permission mode</span><select value=${timeline.mode || session.start?.options?.permission_mode || "default"} onChange=${(/** @type {any} */ event) => change({ permission_mode: event.target.value })}>${MODES.map(([mode, label]) => html`<option value=${mode}>${label}</option>`)}</select></label>
       <${ModelChoice} model=${session.start?.options?.model ?? ""} onChange=${(/** @type {string} */ model) => change({ model })} />`}
       <span class="spacer"></span>
       ${busy && html`<button class="interrupt" onClick=${onInterrupt} aria-label="Interrupt"><${Icon} name="stop" />Interrupt</button>`}
-      <button class="primary send" disabled=${!text.trim() && !images.length} onClick=${send} aria-label=${busy ? "Queue the prompt" : "Send the prompt"}><${Icon} name="send" /></button></div>
+      ${busy && session ? html`<button disabled=${isEmpty} onClick=${queue} title="A prompt of its own, after this turn">Queue <kbd>Alt ↵</kbd></button>
+      <button class="primary" disabled=${isEmpty} onClick=${sendNow} title="Claude Code reads it at the next step of this turn"><${Icon} name="send" />Send now <kbd>↵</kbd></button>`
+        : html`<button class="primary send" disabled=${isEmpty} onClick=${sendNow} aria-label="Send the prompt"><${Icon} name="send" /></button>`}</div>
   </div>`;
 }
 

@@ -23,7 +23,10 @@ from pilothouse.client.result import OutputT as OutputT
 from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.client.retry import retry_reason as retry_reason
 from pilothouse.client.sessions import Session as Session
+from pilothouse.client.steering import LateWords as LateWords
 from pilothouse.client.steering import Steering as Steering
+from pilothouse.client.steering import SteerOutcome as SteerOutcome
+from pilothouse.client.steering import SteerTime as SteerTime
 from pilothouse.client.structured_output import OutputSchema as OutputSchema
 from pilothouse.client.tool_bridge import ToolBridge as ToolBridge
 from pilothouse.engine import NextPrompt as NextPrompt

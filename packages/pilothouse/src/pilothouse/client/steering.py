@@ -32,6 +32,11 @@ class Steering:
         return f"<Steering of {self._query!r}>"
 
     @property
+    def id(self) -> str:
+        """Id of the words as a prompt, by which Claude Code's messages name them; "" where they became none."""
+        return self._uuid or ("" if self._query is None else self._query.id)
+
+    @property
     def query(self) -> Query[Any] | None:
         """The query that the words were given to, or that was made of them; None: neither."""
         return self._query

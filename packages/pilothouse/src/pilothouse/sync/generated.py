@@ -312,6 +312,11 @@ class Steering(SteeringWrapper):
     __slots__ = ()
 
     @property
+    def id(self) -> str:
+        """Id of the words as a prompt, by which Claude Code's messages name them; "" where they became none."""
+        return self._inner.id
+
+    @property
     def query(self) -> Query[Any] | None:
         """The query that the words were given to, or that was made of them; None: neither."""
         return self._found_query
