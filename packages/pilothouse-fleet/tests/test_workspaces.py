@@ -127,7 +127,7 @@ async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
     await workspace.open(nobody)
     place = await workspace.make("a", is_resumed=False)
 
-    def remove_half(path: Path, check: object) -> None:
+    def remove_half(path: Path) -> None:
         (path / "a.txt").unlink()
         raise OSError("it does not go on")
 
@@ -216,23 +216,6 @@ async def test_what_died_processes_left_of_ended_runs_goes_at_the_next_start(rep
     assert left == {"on", "mine", "foreign"}
 
 
-async def test_a_branch_for_each_run(repository: Path, root: Path) -> None:
-    git(repository, "branch", f"agent/{make_directory_name('b')}")  # somebody's own
-    workspace = GitWorktree(repository, root=root, branch="agent/{name}", keep="never")
-    await workspace.open(nobody)
-    a, b, c = [await workspace.make(key, is_resumed=False) for key in "abc"]
-    assert git(a.path, "branch", "--show-current") == f"agent/{make_directory_name('a')}"
-    assert git(b.path, "branch", "--show-current") == f"agent/{make_directory_name('b')}-2"
-    git(a.path, "commit", "--quiet", "--allow-empty", "-m", "work")
-    assert len(git(repository, "branch", "--list", "agent/*").splitlines()) == 1, "until a run has ended"
-    for place in (a, b, c):
-        await workspace.release(place, "succeeded")
-    kept = git(repository, "branch", "--list", "--format=%(refname:short)", "agent/*").splitlines()
-    assert kept == [f"agent/{make_directory_name('a')}", f"agent/{make_directory_name('b')}"], "none without commits"
-    again = await workspace.make("a", is_resumed=False)
-    assert again.facts["branch"] == f"agent/{make_directory_name('a')}-2", "no commit is lost"
-
-
 async def test_hooks_and_variables_of_the_machine_do_nothing(
     repository: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +244,7 @@ async def test_a_worktree_that_its_agent_broke_is_removed_and_made_again(reposit
     workspace = GitWorktree(repository, root=root)
     await workspace.open(nobody)
     place = await workspace.make("a", is_resumed=False)
-    remove_tree(place.path / ".git", lambda: None)
+    remove_tree(place.path / ".git")
     closed = place.path / "pkg" / "closed"
     closed.mkdir()
     (closed / "file").touch()
@@ -304,7 +287,6 @@ async def test_mistakes_with_git_are_reported_before_anything_is_started(
         (GitWorktree(repository, ref="nix", root=root), "'nix' names no commit"),
         (GitWorktree(repository, ref="--all", root=root), "'--all' names no commit"),
         (GitWorktree(repository, ref="main:a.txt", root=root), "names no commit"),
-        (GitWorktree(repository, branch="a b {name}", root=root), "is not a valid name of a branch"),
     ):
         with pytest.raises(UsageError, match=words):
             await workspace.open(nobody)
@@ -321,11 +303,9 @@ async def test_mistakes_with_git_are_reported_before_anything_is_started(
     ("make", "words"),
     [
         (lambda: GitWorktree(".", keep="sometimes"), "keep is one of 'always', 'failed', 'never', not 'sometimes'"),  # pyright: ignore[reportArgumentType]
-        (lambda: GitWorktree(".", branch="agent"), "a name with {name} in it"),
         (lambda: GitWorktree(".", subdirectory="../x"), "subdirectory: a path inside the directory"),
         (lambda: GitWorktree(".", subdirectory="/x"), "subdirectory: a path inside the directory"),
         (lambda: CopiedDirectory(".", ignore="*.pyc"), "ignore: a list of names"),
-        (lambda: CopiedDirectory("a.zip", ignore=["b"]), "ignore: for a directory"),
     ],
 )
 async def test_impossible_arguments(make: Any, words: str) -> None:
@@ -374,21 +354,12 @@ async def test_git_that_fails_is_an_error_of_one_run(repository: Path, root: Pat
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 
-@pytest.mark.parametrize(
-    ("command", "branch"),
-    [
-        ("init", None),
-        ("reset", None),
-        ("for-each-ref", "agent/{name}"),
-        ("init", "agent/{name}"),
-        ("reset", "agent/{name}"),
-    ],
-)
+@pytest.mark.parametrize("command", ["init", "reset"])
 async def test_cancelled_while_it_is_made(
-    repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, command: str, branch: str | None
+    repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Nothing is left; also when the directory of an earlier attempt was to be replaced."""
-    workspace = GitWorktree(repository, root=root, branch=branch)
+    workspace = GitWorktree(repository, root=root)
     await workspace.open(nobody)
     await workspace.release(await workspace.make("a", is_resumed=False), "failed")
     with anyio.CancelScope() as scope:
@@ -406,7 +377,6 @@ async def test_cancelled_while_it_is_made(
             await workspace.make("a", is_resumed=False)
     assert scope.cancelled_caught
     assert left_in(root) == []
-    assert git(repository, "branch", "--list", "agent/*") == ""
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 
@@ -438,10 +408,10 @@ async def test_a_tree_is_removed_without_its_links(tmp_path: Path) -> None:
     (tree / "deep" / "link").symlink_to(kept)
     (tree / "deep" / "closed").chmod(0o500)
     (tree / "deep").chmod(0o500)
-    remove_tree(tree, lambda: None)
+    remove_tree(tree)
     assert not tree.exists()
     assert (kept / "file").exists()
     (tmp_path / "link").symlink_to(kept)
-    remove_tree(tmp_path / "link", lambda: None)
-    remove_tree(tmp_path / "missing", lambda: None)
+    remove_tree(tmp_path / "link")
+    remove_tree(tmp_path / "missing")
     assert os.listdir(tmp_path) == ["kept"]

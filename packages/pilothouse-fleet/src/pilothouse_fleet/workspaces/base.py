@@ -155,16 +155,13 @@ class LocalWorkspace(ABC):
     async def _fill(self, path: Path, facts: dict[str, str]) -> None:
         """Create the directory; add the facts to store, each before what it describes is made."""
 
-    async def _save(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
-        """Save what must outlive the directory: called when a run has ended, and before the directory is removed."""
-
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """See `Workspace`."""
         await self._check()
         with _translate_errors("the directories of runs cannot be made", self._root):
             names = await run_blocking(self._prepare)
         for name in names:
-            with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
+            with suppress(OSError):  # the fleet starts even if a directory cannot be removed
                 await self._clean(name, get_run)
 
     def _prepare(self) -> list[str]:
@@ -204,16 +201,15 @@ class LocalWorkspace(ABC):
 
     async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
         path = self._root / name
-        record = DirectoryRecord(key=key, facts={} if old_record is None else old_record.facts)
+        record = DirectoryRecord(key=key)
         try:
             await self._remove_directory(name, old_record)
-            record.facts = {}
             await run_blocking(self._write_record, name, record)
             await self._fill(path, record.facts)
             record.is_ready = True
             await run_blocking(self._write_record, name, record)
         except BaseException:
-            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError, WorkspaceError):
+            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError):
                 await self._remove_directory(name, record)
             raise
         return record
@@ -224,9 +220,7 @@ class LocalWorkspace(ABC):
             if state in self._removed_states:
                 name = run_directory.path.name
                 await self._remove_directory(name, await run_blocking(self._read_record, name))
-            elif state in _REMOVED_STATES["never"]:
-                await self._save(run_directory.path, run_directory.facts)
-        except (OSError, WorkspaceError) as error:
+        except OSError as error:
             log.warning("the directory %s stays: %s", run_directory.path, error)
         finally:
             self._locks.pop(run_directory.path, ExitStack()).close()
@@ -235,13 +229,11 @@ class LocalWorkspace(ABC):
         """Remove a directory, then its record, so that remains are found after a failure."""
         path = self._root / name
         if record is not None and record.is_ready:
-            if await run_blocking(path.is_dir):
-                await self._save(path, record.facts)
             record.is_ready = False  # no session is resumed in what an interrupted removal leaves
             with suppress(OSError):  # the disk is full
                 await run_blocking(self._write_record, name, record)
         if record is not None or await run_blocking(os.path.lexists, path):
-            await run_cancellable(lambda check: remove_tree(path, check))
+            await run_blocking(remove_tree, path)
         await run_blocking(self._get_admin_path(name, "json").unlink, True)
 
     # Records.
@@ -269,36 +261,21 @@ def make_directory_name(key: str) -> str:
     return f"{slug}-{digest}" if slug else digest
 
 
-def remove_tree(path: Path, check: CancelCheck) -> None:
-    """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
+def remove_tree(path: Path) -> None:
+    """Remove a directory, even a write-protected one, or a link; a missing one is not an error. Blocking."""
     if path.is_symlink() or path.is_file():
         path.unlink()
-    elif path.exists():
+        return
+    with suppress(FileNotFoundError):
         try:
-            _remove_entries(path, check)
+            shutil.rmtree(path)
         except PermissionError:
-            _restore_permissions(str(path))
-            _remove_entries(path, check)
-
-
-def _remove_entries(path: Path, check: CancelCheck) -> None:
-    for child in path.iterdir():  # one by one, so that cancellation takes effect soon
-        check()
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child)
-        else:
-            child.unlink()
-    path.rmdir()
-
-
-def _restore_permissions(directory: str) -> None:
-    """Restore the permissions to change a directory and its subdirectories, as far as this user owns them."""
-    with suppress(PermissionError):
-        os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | stat.S_IRWXU)  # noqa: PTH101 - by the thousand
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _restore_permissions(entry.path)
+            path.chmod(stat.S_IRWXU)
+            for directory, names, _ in os.walk(path):
+                for child in (Path(directory, name) for name in names):
+                    if not child.is_symlink():
+                        child.chmod(stat.S_IRWXU)
+            shutil.rmtree(path)
 
 
 async def acquire_lock(path: Path, timeout: float) -> ExitStack:
