@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from git_repositories import left_in, nobody
+from git_repositories import left_in
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import CopiedDirectory
@@ -35,7 +35,7 @@ async def test_a_copy_of_a_directory(tmp_path: Path, root: Path) -> None:
     (source / "broken").symlink_to("nowhere")
     os.mkfifo(source / "pipe")
     workspace = CopiedDirectory(source, root=root, ignore=["node_modules", "*.pyc"])
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert sorted(os.listdir(place.path)) == ["broken", "deep", "inner", "outer"]
     assert os.listdir(place.path / "deep") == ["run.sh"]
@@ -52,7 +52,7 @@ async def test_a_copy_of_a_directory(tmp_path: Path, root: Path) -> None:
 
 async def test_a_copy_into_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="would be copied into itself"):
-        await CopiedDirectory(tmp_path, root=tmp_path / "root").open(nobody)
+        await CopiedDirectory(tmp_path, root=tmp_path / "root").open()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ async def test_a_copy_of_an_archive(tmp_path: Path, root: Path, suffix: str) -> 
             add(archive, "link", kind=tarfile.SYMTYPE, target="a/run.sh")
             add(archive, "a/hard", kind=tarfile.LNKTYPE, target="a/run.sh", mode=0o755)
     workspace = CopiedDirectory(source, root=root, subdirectory="a")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert (place.cwd / "run.sh").read_text() == "echo"
     if suffix != "zip":
@@ -110,7 +110,7 @@ async def test_a_tar_that_leads_out_fails_its_run(tmp_path: Path, name: str, kin
         add(archive, "good", b"x")
         add(archive, name, b"", kind=kind, target=target)
     workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     with pytest.raises(WorkspaceError, match="cannot be unpacked"):
         await workspace.make("a", is_resumed=False)
     assert sorted(os.listdir(tmp_path)) == ["evil.tar", "root"]
@@ -123,7 +123,7 @@ async def test_a_zip_does_not_lead_out(tmp_path: Path, name: str) -> None:
     with zipfile.ZipFile(source, "w") as archive:
         archive.writestr(name, "x")
     workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert [path.is_relative_to(place.path) for path in tmp_path.rglob("out")] == [True]
 
@@ -137,10 +137,10 @@ async def test_sources_that_cannot_be_copied(tmp_path: Path) -> None:
         if content is not None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match=words):
-            await CopiedDirectory(tmp_path / name, root=tmp_path / "root").open(nobody)
+            await CopiedDirectory(tmp_path / name, root=tmp_path / "root").open()
     for name in ("no.tar.gz", "no.zip"):
         (tmp_path / name).write_bytes(b"no archive")
         workspace = CopiedDirectory(tmp_path / name, root=tmp_path / "root")
-        await workspace.open(nobody)
+        await workspace.open()
         with pytest.raises(WorkspaceError, match="cannot be unpacked"):
             await workspace.make("a", is_resumed=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository, nobody
+from git_repositories import git, made_repository
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import Artifacts, GitWorktree, RunDirectory
@@ -147,7 +147,7 @@ async def test_git_starts_nothing_that_an_agent_configured(
         return GitWorktree(repository, root=tmp_path / "root", keep="never")
 
     first = make()
-    await first.open(nobody)
+    await first.open()
     place = await first.make("a", is_resumed=False)
     (place.path / "a.txt").write_text("changed\n")
     git(place.path, "commit", "--quiet", "-am", "of the agent")
@@ -163,7 +163,7 @@ async def test_git_starts_nothing_that_an_agent_configured(
     await first.release(place, "succeeded")
     for workspace in (first, make()):
         try:
-            await workspace.open(nobody)
+            await workspace.open()
             again = await workspace.make("b", is_resumed=False)
             await workspace.release(again, "succeeded")
         except WorkspaceError:
@@ -186,7 +186,7 @@ async def test_filters_of_the_user_apply_and_those_of_a_repository_do_not(
     git(repository, "config", "filter.own.smudge", str(canary))
     git(repository, "config", "filter.upper.clean", str(canary))
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     (place.path / ".gitattributes").write_text("a.txt filter=upper\n")
     (place.path / "a.txt").write_text("changed\n")
@@ -205,7 +205,7 @@ async def test_a_clone_has_what_the_git_of_an_agent_needs(tmp_path: Path) -> Non
     git(repository, "config", "alias.st", "!evil")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     here = (await workspace.make("a", is_resumed=False)).path
     assert git(here, "config", "user.name") == 'A "quoted" \\ name'
     assert git(here, "remote", "get-url", "origin") == "https://example.org/shop.git"
@@ -228,7 +228,7 @@ async def test_a_shallow_repository(tmp_path: Path) -> None:
     git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{source}", "repository")
     workspace = GitWorktree(tmp_path / "repository", root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert git(place.path, "log", "--format=%s") == "second"
     git(place.path, "commit", "--quiet", "--allow-empty", "-m", "third")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository, nobody
+from git_repositories import git, made_repository
 
 from pilothouse_fleet import Artifacts, GitWorktree
 
@@ -40,7 +40,7 @@ async def test_no_filter_of_an_agent_runs_when_a_patch_is_saved(tmp_path: Path, 
         git(repository, "commit", "--quiet", "-m", "with a submodule")
         assert inner.is_dir()
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     here, program = place.path, made_evil(tmp_path)
     (here / "a.txt").write_text("changed\n")
@@ -82,7 +82,7 @@ async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str) -> Non
     git(repository, "add", "--force", ".gitignore", "a.txt")
     git(repository, "commit", "--quiet", "-m", "ignored")
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     index = place.path / ".git" / "index"
     (place.path / "pkg" / "b.txt").write_text("changed\n")
