@@ -109,9 +109,6 @@ async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(reposit
     again = await workspace.make("a", is_resumed=True)
     assert again.is_new
     assert (again.path / "a.txt").exists()
-    await workspace.release(again, "interrupted")
-    note.write_text("{")  # the disk was full
-    assert (await workspace.make("a", is_resumed=True)).is_new
 
 
 async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(

@@ -78,8 +78,6 @@ CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
-SESSION_SECONDS = 0.1
-"""Seconds until the session id of a run is saved: a short run ends before that, and its end contains the id."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -106,8 +104,6 @@ class Scheduler:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._position = 0
         self._delivery_lock = anyio.Lock()
-        self._unsaved: list[Run] = []  # with new session ids
-        self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self.is_draining = False
 
@@ -128,7 +124,6 @@ class Scheduler:
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
         async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._save_sessions)
             if self.journal.is_persistent:
                 self._tasks.start_soon(self._watch_changes)
             if self.observers:
@@ -317,8 +312,7 @@ class Scheduler:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            self._unsaved.append(active.run)
-            self._session_found.notify_all()
+            await self.journal.save_session_id(active.run)
         if (
             isinstance(message, AssistantMessage)
             and not self.limiter.is_unlimited
@@ -403,15 +397,6 @@ class Scheduler:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
                 self.observers.notify_status(await self.journal.status())
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
-
-    async def _save_sessions(self) -> None:
-        while True:
-            await self._session_found.wait_until(lambda: bool(self._unsaved))
-            await anyio.sleep(SESSION_SECONDS)
-            unsaved, self._unsaved = self._unsaved, []
-            for run in unsaved:
-                if (active := self.active.get(run.key)) is not None and active.run.attempts == run.attempts:
-                    await self.journal.save_session_id(run)
 
     async def _watch_changes(self) -> None:
         while True:

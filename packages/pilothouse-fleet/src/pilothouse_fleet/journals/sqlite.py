@@ -47,6 +47,8 @@ FORMAT_VERSION = 4
 """The version of the tables."""
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for other processes; one takes milliseconds."""
+LOCK_SECONDS = 1.0
+"""Seconds to wait for an executor that is just leaving."""
 LOOK_SECONDS = 0.1
 """How often a process looks whether others have changed the file."""
 PAGE_SIZE = 200
@@ -231,24 +233,16 @@ class SqliteJournal:
         path = self.path.with_name(f"{self.path.name}-executor")
         with self._translate_errors():
             create_private_file(path)  # whoever can open it could take the lock
-        end = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                self._lock.enter_context(lock_file(path, wait=0.0, on_wait=lambda: None))
-            except TimeoutError:
-                self._check_executor(is_last_look=time.monotonic() >= end)
-                time.sleep(LOOK_SECONDS)  # it is just beginning or leaving
-            else:
-                return
+        try:
+            self._lock.enter_context(lock_file(path, wait=LOCK_SECONDS, on_wait=lambda: None))
+        except TimeoutError:
+            raise self._make_in_use_error() from None
 
-    def _check_executor(self, *, is_last_look: bool) -> None:
-        """Raise `FleetJournalInUseError` if the executor has said who it is."""
+    def _make_in_use_error(self) -> FleetJournalInUseError:
         assert self._connection is not None
         pid, host, started = self._connection.execute("SELECT pid, host, started FROM totals").fetchone()
-        if pid is None and not is_last_look:
-            return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
-        raise FleetJournalInUseError(
+        return FleetJournalInUseError(
             f"the runs of the journal {self.path} are executed by process {pid} on {host} since {since}; a journal has "
             "one executor. With concurrency=0 a fleet adds runs and reads results meanwhile",
             path=str(self.path), pid=pid or 0, host=host or "", started=started or 0.0,
