@@ -45,7 +45,7 @@ SHARED = {
         "made by a query; a blocking query makes a blocking one": "Steering",
         "a loop over its stream blocks a thread": "AskView Asks",
         "asked by a fleet, on the event loop of that": (
-            "Artifacts CopiedDirectory GitWorktree Journal MemoryJournal SqliteJournal Workspace"
+            "Artifacts CopiedDirectory GitWorktree SqliteJournal Workspace"
         ),
         "driven by the event loop of a query, never by its user": (
             "CliTransport CommandTransport InProcessTransport MemoryTransport NativeTransport RecordingTransport "

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse_fleet import MemoryJournal, SqliteJournal
+from pilothouse_fleet import SqliteJournal
 
 
 @pytest.fixture
-def make_memory() -> Callable[[], MemoryJournal]:
-    return MemoryJournal
+def make_memory() -> Callable[[], SqliteJournal]:
+    return SqliteJournal
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from scripted_runners import answer
 
 from pilothouse.client import QueryResult
-from pilothouse_fleet import Attempt, Run
+from pilothouse_fleet import Attempt
 
 WHO = {
     f"GIT_{who}_{what}": value
@@ -65,7 +65,3 @@ class PlacedRunner:
         self.places.append(place)
         self.sessions.append(attempt.session_id)
         return await self._play(place, attempt) or answer(f"{attempt.prompt}!")
-
-
-async def nobody(key: str) -> Run | None:
-    return None

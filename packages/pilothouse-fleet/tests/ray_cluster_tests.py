@@ -20,8 +20,16 @@ from uuid import uuid4
 
 import anyio
 import pytest
+import runner_suite
 from anyio import to_thread
 from ray_clusters import ENVIRONMENT, MARK, Cluster, started
+from runner_suite import (
+    ReceivedMessages,
+    RunnerSuite,
+    make_attempt,
+    make_waiting_cli,
+    wait_all_exited,
+)
 
 import pilothouse_fleet.sync
 from pilothouse.client import Agent
@@ -30,18 +38,12 @@ from pilothouse.tools import tool
 from pilothouse_fleet import Attempt, Fleet, RayRunner, Runner, SqliteJournal
 from pilothouse_fleet.ray_runner import RAY_CONNECTION
 from pilothouse_fleet.run import RunState
-from pilothouse_fleet.runner_suite import (
-    ReceivedMessages,
-    RunnerSuite,
-    make_attempt,
-    make_waiting_cli,
-    wait_all_exited,
-)
 from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
 
 ray: Any = import_module("ray")  # which type checkers do without
+ray.cloudpickle.register_pickle_by_value(runner_suite)  # the actors do not have it
 LIMIT = 120.0
 SMALL = {"num_cpus": 0}
 

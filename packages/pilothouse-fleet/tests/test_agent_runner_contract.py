@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from runner_suite import RunnerSuite
 from scripted_runners import PlayedRunner, answer
 
 from pilothouse.client import Agent, QueryResult
@@ -10,7 +11,6 @@ from pilothouse.errors import Interrupted, WorkerLostError
 from pilothouse.messages import from_dict
 from pilothouse_fleet import AgentRunner, Attempt, Fleet, Runner
 from pilothouse_fleet.limits import MAX_INTERRUPTIONS
-from pilothouse_fleet.runner_suite import RunnerSuite
 from pilothouse_testing import frames
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ import pytest
 from scripted_runners import Interruptible, answer
 
 from pilothouse.client import Agent, QueryResult, configure
-from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, UsageError, find_cause
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message, from_dict
 from pilothouse.tools import tool
 from pilothouse_fleet import AgentRunner, Attempt
@@ -59,10 +59,11 @@ def here() -> Attempt:
 
 async def all_of(host: AttemptHost, pickled: bytes = b"") -> tuple[list[Message], bytes]:
     messages: list[Message] = []
-    async for part in host.run("one", pickled or order()):
-        if isinstance(part, bytes):
-            return messages, part
-        messages += part
+    async for parts in host.run("one", pickled or order()):
+        for part in parts:
+            if isinstance(part, bytes):
+                return messages, part
+            messages.append(part)
     raise AssertionError
 
 
@@ -100,19 +101,18 @@ async def test_an_unread_attempt_waits() -> None:
             part = await anext(parts)
             taken += len(part)
             await anyio.wait_all_tasks_blocked()
-            assert taken <= count + 1 == taken + MAX_WAITING_MESSAGES
+            assert count == taken + MAX_WAITING_MESSAGES
 
 
 async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:
-    host, messages = host_of(Interruptible()), []
+    host, received = host_of(Interruptible()), []
     await host.interrupt("one")
-    async for part in host.run("one", order()):
-        if isinstance(part, bytes):
-            assert unpickle_answer(part, here()).outcome == "interrupted"
-        else:
-            messages += part
-            await host.interrupt("one")
-    assert [message.session_id for message in messages] == ["session of a"]
+    async for parts in host.run("one", order()):
+        received += parts
+        await host.interrupt("one")
+    message, end = received
+    assert message.session_id == "session of a"
+    assert unpickle_answer(end, here()).outcome == "interrupted"
     await host.interrupt("one")
 
 
@@ -164,7 +164,7 @@ async def test_an_error_comes_as_itself_or_at_least_in_words(
     error: Exception, kind: type[Exception], text: str
 ) -> None:
     async def play(attempt: Attempt) -> QueryResult:
-        raise error from CLINotFoundError("no claude")
+        raise error
 
     host = host_of(play)
     _, end = await all_of(host)
@@ -172,7 +172,6 @@ async def test_an_error_comes_as_itself_or_at_least_in_words(
         unpickle_answer(end, here())
     assert type(caught.value) is kind
     assert caught.value.__dict__ == (error.__dict__ if kind is type(error) else {})
-    assert find_cause(caught.value, CLINotFoundError) is not None
 
 
 async def test_an_answer_that_does_not_pickle() -> None:

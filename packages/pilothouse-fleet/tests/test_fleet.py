@@ -130,7 +130,7 @@ async def test_leaving_the_block_waits_for_what_was_submitted() -> None:
     async with Fleet(runner=runner) as fleet:
         for n in range(20):
             await fleet.submit(str(n))
-    assert (await fleet._journal.status()).succeeded == 20
+    assert len(runner.attempts) == 20
 
 
 async def test_an_error_in_the_block_stops_what_runs() -> None:
@@ -351,7 +351,7 @@ async def test_an_attempt_that_does_not_end_in_order_is_cancelled() -> None:
         ({"retry": "often"}, "retry"),
         ({"on_interrupted": "cry"}, "'resume', 'restart', 'fail'"),
         ({"journal": "postgresql://host/db"}, "there is none for postgresql://"),
-        ({"journal": 7}, "expected a path or a Journal"),
+        ({"journal": 7}, "expected a path"),
         ({"agent": "opus"}, "expected an Agent"),
         ({"runner": 7}, "the method of a Runner"),
         ({"runner": PlayedRunner(), "agent": Agent()}, "instead of an agent"),

@@ -16,8 +16,8 @@ from scripted_runners import Interruptible, PlayedRunner, all_of, answer
 from pilothouse.client import QueryResult
 from pilothouse.errors import Interrupted, SessionClosedError
 from pilothouse.messages import from_dict
-from pilothouse_fleet import Attempt, Fleet, MemoryJournal, Run, SqliteJournal
-from pilothouse_fleet.journals.base import FleetJournalError
+from pilothouse_fleet import Attempt, Fleet, Run, SqliteJournal
+from pilothouse_fleet.journals.sqlite import FleetJournalError
 from pilothouse_fleet.limits import NO_LIMITS, Limits
 from pilothouse_testing import frames
 
@@ -124,22 +124,23 @@ class TestInMemory:
                 assert await all_of(fleet.resume()) == []
 
     async def test_an_interrupt_while_runs_are_leased_takes_no_others(self) -> None:
-        class SlowJournal(MemoryJournal):
+        class SlowJournal(SqliteJournal):
             async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
                 leased = await super().lease(count, now, limits)
                 await anyio.sleep(1)
                 return leased
 
-        journal = SlowJournal()
-        async with Fleet(runner=PlayedRunner(), concurrency=2, journal=journal) as fleet:
+        runner = PlayedRunner()
+        async with Fleet(runner=runner, concurrency=2, journal=SlowJournal()) as fleet:
             await fleet.enqueue([str(number) for number in range(20)])
             await anyio.sleep(0.5)
             await fleet.interrupt()
-        assert sum(run.attempts for run in await journal.rows(None, 0, 99)) == 2
+            await anyio.sleep(60)
+            assert sum(run.attempts for run in await fleet.rows()) == 2
 
     async def test_an_interrupt_ends_although_the_journal_is_lost(self) -> None:
-        class LostJournal(MemoryJournal):
-            async def release(self, run: Run, *, lost_usd: float = 0.0) -> Run:
+        class LostJournal(SqliteJournal):
+            async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
                 raise FleetJournalError("the disk is gone")
 
         play = Interruptible()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository, nobody
+from git_repositories import git, made_repository
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse_fleet import Artifacts, CopiedDirectory, GitWorktree, RunDirectory
+from pilothouse_fleet import Artifacts, GitWorktree, RunDirectory
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +130,7 @@ def canary(tmp_path: Path) -> Path:
     return program
 
 
-async def save_patch(workspace: GitWorktree | CopiedDirectory, place: RunDirectory, target: Path) -> str:
+async def save_patch(workspace: GitWorktree, place: RunDirectory, target: Path) -> str:
     [saved] = await Artifacts(target, patch=True).save("a", place, workspace)
     return Path(saved).read_text()
 
@@ -141,14 +140,14 @@ async def save_patch(workspace: GitWorktree | CopiedDirectory, place: RunDirecto
 async def test_git_starts_nothing_that_an_agent_configured(
     tmp_path: Path, canary: Path, attack: Callable[[Attack], None], where: str
 ) -> None:
-    """Neither for the patch and the branch of that run, nor for the next run, nor when the fleet starts again."""
+    """Neither for the patch of that run, nor for the next run, nor when the fleet starts again."""
     repository = made_repository(tmp_path / "repository")
 
     def make() -> GitWorktree:
-        return GitWorktree(repository, root=tmp_path / "root", branch="agent/{name}", keep="never")
+        return GitWorktree(repository, root=tmp_path / "root", keep="never")
 
     first = make()
-    await first.open(nobody)
+    await first.open()
     place = await first.make("a", is_resumed=False)
     (place.path / "a.txt").write_text("changed\n")
     git(place.path, "commit", "--quiet", "-am", "of the agent")
@@ -164,7 +163,7 @@ async def test_git_starts_nothing_that_an_agent_configured(
     await first.release(place, "succeeded")
     for workspace in (first, make()):
         try:
-            await workspace.open(nobody)
+            await workspace.open()
             again = await workspace.make("b", is_resumed=False)
             await workspace.release(again, "succeeded")
         except WorkspaceError:
@@ -172,11 +171,6 @@ async def test_git_starts_nothing_that_an_agent_configured(
         except UsageError:
             assert attack in (replaced, lazy_commit)
     assert not (tmp_path / "started").exists()
-    if not is_shared and not is_broken:
-        assert git(repository, "log", "--format=%s", f"agent/{place.path.name}").splitlines() == [
-            "of the agent",
-            "first",
-        ]
 
 
 async def test_filters_of_the_user_apply_and_those_of_a_repository_do_not(
@@ -192,7 +186,7 @@ async def test_filters_of_the_user_apply_and_those_of_a_repository_do_not(
     git(repository, "config", "filter.own.smudge", str(canary))
     git(repository, "config", "filter.upper.clean", str(canary))
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     (place.path / ".gitattributes").write_text("a.txt filter=upper\n")
     (place.path / "a.txt").write_text("changed\n")
@@ -211,7 +205,7 @@ async def test_a_clone_has_what_the_git_of_an_agent_needs(tmp_path: Path) -> Non
     git(repository, "config", "alias.st", "!evil")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     here = (await workspace.make("a", is_resumed=False)).path
     assert git(here, "config", "user.name") == 'A "quoted" \\ name'
     assert git(here, "remote", "get-url", "origin") == "https://example.org/shop.git"
@@ -233,91 +227,9 @@ async def test_a_shallow_repository(tmp_path: Path) -> None:
     source = made_repository(tmp_path / "source")
     git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{source}", "repository")
-    workspace = GitWorktree(tmp_path / "repository", root=tmp_path / "root", branch="agent/{name}")
-    await workspace.open(nobody)
+    workspace = GitWorktree(tmp_path / "repository", root=tmp_path / "root")
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert git(place.path, "log", "--format=%s") == "second"
     git(place.path, "commit", "--quiet", "--allow-empty", "-m", "third")
-    await workspace.release(place, "succeeded")
-    saved = git(tmp_path / "repository", "log", "--format=%s", place.facts["branch"])
-    assert saved.splitlines() == ["third", "second"]
-
-
-# The branch of a run.
-
-
-async def open_with_branch(repository: Path, root: Path) -> tuple[GitWorktree, RunDirectory]:
-    workspace = GitWorktree(repository, root=root, branch="agent/{name}", keep="never")
-    await workspace.open(nobody)
-    return workspace, await workspace.make("a", is_resumed=False)
-
-
-async def test_no_commit_is_lost_when_a_branch_moves_elsewhere(tmp_path: Path) -> None:
-    repository = made_repository(tmp_path / "repository")
-    workspace = GitWorktree(repository, root=tmp_path / "root", branch="agent/{name}", keep="always")
-    await workspace.open(nobody)
-    place = await workspace.make("a", is_resumed=False)
-    branch = place.facts["branch"]
-    git(place.path, "commit", "--quiet", "--allow-empty", "-m", "one")
-    for _ in range(2):
-        await workspace.release(place, "failed")
-        assert git(repository, "log", "-1", "--format=%s", branch) == "one"
-    git(place.path, "commit", "--quiet", "--allow-empty", "-m", "two")
-    await workspace.release(place, "failed")
-    assert git(repository, "log", "-1", "--format=%s", branch) == "two"
-    git(place.path, "commit", "--quiet", "--allow-empty", "--amend", "-m", "three")
-    for _ in range(2):
-        await workspace.release(place, "failed")
-    assert git(repository, "log", "-1", "--format=%s", branch) == "two"
-    assert git(repository, "log", "-1", "--format=%s", f"{branch}-2") == "three"
-    assert git(repository, "branch", "--list", "agent/*").count("\n") == 1
-
-
-@pytest.mark.parametrize("trick", ["missing", "pipe", "link", "text", "packed", "gone"])
-async def test_a_branch_that_an_agent_changed(tmp_path: Path, trick: str, caplog: pytest.LogCaptureFixture) -> None:
-    repository = made_repository(tmp_path / "repository")
-    workspace, place = await open_with_branch(repository, tmp_path / "root")
-    git(place.path, "commit", "--quiet", "--allow-empty", "-m", "work")
-    file = place.path / ".git" / "refs" / "heads" / place.facts["branch"]
-    tip = file.read_text()
-    if trick == "packed":
-        git(place.path, "pack-refs", "--all")
-    elif trick == "gone":
-        git(place.path, "checkout", "--quiet", "main")
-        git(place.path, "branch", "-D", place.facts["branch"])
-    else:
-        file.unlink()
-        if trick == "missing":
-            file.write_text(f"{'1' * 40}\n")
-        elif trick == "pipe":
-            os.mkfifo(file)
-        elif trick == "link":
-            file.symlink_to("/dev/zero")
-        else:
-            file.write_text("--upload-pack=x\n")
-    await workspace.release(place, "succeeded")
-    branches = git(repository, "for-each-ref", "--format=%(objectname)", "refs/heads/agent")
-    assert branches == (tip.strip() if trick == "packed" else "")
-    assert place.path.exists() == (trick == "missing"), "what cannot be saved is not removed"
-    if trick == "missing":
-        assert "cannot be copied to" in caplog.text
-    elif trick == "gone":
-        assert "has no branch" in caplog.text
-
-
-async def test_objects_that_an_agent_wrote_replace_none(tmp_path: Path) -> None:
-    """An object with other content than its name says is not copied to the repository."""
-    repository = made_repository(tmp_path / "repository")
-    workspace, place = await open_with_branch(repository, tmp_path / "root")
-    (place.path / "new").write_text("good")
-    git(place.path, "add", "new")
-    git(place.path, "commit", "--quiet", "-m", "work")
-    (place.path / "other").write_text("evil")
-    names = [git(place.path, "hash-object", "-w", name) for name in ("new", "other")]
-    good, evil = (place.path / ".git" / "objects" / name[:2] / name[2:] for name in names)
-    good.unlink()
-    good.write_bytes(evil.read_bytes())
-    await workspace.release(place, "succeeded")
-    assert place.path.exists()
-    git(repository, "fsck", "--strict")
-    assert git(repository, "branch", "--list", "agent/*") == ""
+    assert git(place.path, "log", "--format=%s").splitlines() == ["third", "second"]

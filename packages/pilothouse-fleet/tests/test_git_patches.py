@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository, nobody
+from git_repositories import git, made_repository
 
-from pilothouse_fleet import Artifacts, CopiedDirectory, GitWorktree
+from pilothouse_fleet import Artifacts, GitWorktree
 
 pytestmark = pytest.mark.anyio
 FILTERS = ("clean", "smudge", "process")
@@ -40,7 +40,7 @@ async def test_no_filter_of_an_agent_runs_when_a_patch_is_saved(tmp_path: Path, 
         git(repository, "commit", "--quiet", "-m", "with a submodule")
         assert inner.is_dir()
     workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     here, program = place.path, made_evil(tmp_path)
     (here / "a.txt").write_text("changed\n")
@@ -76,17 +76,13 @@ async def test_no_filter_of_an_agent_runs_when_a_patch_is_saved(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("trick", ["link", "pipe", "broken", "missing"])
-@pytest.mark.parametrize("is_bundle", [False, True])
-async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str, is_bundle: bool) -> None:
+async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str) -> None:
     repository = made_repository(tmp_path / "repository")
     (repository / ".gitignore").write_text("a.txt\n")  # it is there all the same
     git(repository, "add", "--force", ".gitignore", "a.txt")
     git(repository, "commit", "--quiet", "-m", "ignored")
-    workspace: GitWorktree | CopiedDirectory = GitWorktree(repository, root=tmp_path / "root")
-    if is_bundle:
-        git(repository, "bundle", "create", "--quiet", str(tmp_path / "r.bundle"), "HEAD", "main")
-        workspace = CopiedDirectory(tmp_path / "r.bundle", root=tmp_path / "root")
-    await workspace.open(nobody)
+    workspace = GitWorktree(repository, root=tmp_path / "root")
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     index = place.path / ".git" / "index"
     (place.path / "pkg" / "b.txt").write_text("changed\n")
@@ -101,20 +97,3 @@ async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str, is_bun
     output = Path(saved).read_text()
     assert "+changed" in output
     assert "a.txt" not in output
-
-
-async def test_a_patch_of_a_bundle_runs_no_filter(tmp_path: Path) -> None:
-    repository = made_repository(tmp_path / "repository")
-    git(repository, "bundle", "create", "--quiet", str(tmp_path / "r.bundle"), "HEAD", "main")
-    workspace = CopiedDirectory(tmp_path / "r.bundle", root=tmp_path / "root")
-    await workspace.open(nobody)
-    place = await workspace.make("a", is_resumed=False)
-    set_filters(place.path, made_evil(tmp_path))
-    (place.path / ".git" / "info" / "attributes").write_text("* filter=x\n")
-    (place.path / ".git" / "info" / "exclude").write_text("*.secret\n")
-    (place.path / "my.secret").write_text("not hidden\n")
-    (place.path / "a.txt").write_text("changed\n")
-    [saved] = await Artifacts(tmp_path / "saved", patch=True).save("a", place, workspace)
-    assert "+changed" in Path(saved).read_text()
-    assert "not hidden" in Path(saved).read_text(), "the agent's own list of ignored files has no effect"
-    assert not (tmp_path / "started").exists()

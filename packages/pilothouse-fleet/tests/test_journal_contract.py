@@ -1,4 +1,4 @@
-"""The contract of a journal: what `MemoryJournal` and `SqliteJournal` both do."""
+"""The contract of a journal: in memory and in a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from scripted_runners import answer
 
 from pilothouse.errors import OverloadedError, UsageError
-from pilothouse_fleet import Journal, Limits, Run, SqliteJournal
+from pilothouse_fleet import Limits, Run, SqliteJournal
 
 pytestmark = pytest.mark.anyio
 KINDS = ("memory", "sqlite")
 
 
 @pytest.fixture(params=KINDS)
-def journal(request: pytest.FixtureRequest) -> Journal:
+def journal(request: pytest.FixtureRequest) -> SqliteJournal:
     return request.getfixturevalue(f"make_{request.param}")()
 
 
@@ -26,7 +26,7 @@ def run(key: str, prompt: Any = "go", **more: Any) -> Run:
     return Run(key=key, prompt=prompt, created=1.0, **more)
 
 
-async def test_runs_are_given_out_once_first_come_first_served(journal: Journal) -> None:
+async def test_runs_are_given_out_once_first_come_first_served(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     added = await journal.add([run(str(n)) for n in range(5)])
     assert [one.number for one in added] == [1, 2, 3, 4, 5]
@@ -41,7 +41,7 @@ async def test_runs_are_given_out_once_first_come_first_served(journal: Journal)
     await journal.close()
 
 
-async def test_the_greater_priority_goes_first(journal: Journal) -> None:
+async def test_the_greater_priority_goes_first(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b", priority=2), run("c", priority=2), run("d", priority=-1)])
     await journal.add([run("d", priority=9)])
@@ -49,7 +49,7 @@ async def test_the_greater_priority_goes_first(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_what_is_due_later_waits(journal: Journal) -> None:
+async def test_what_is_due_later_waits(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b")])
     [first] = await journal.lease(1, 10.0)
@@ -62,7 +62,7 @@ async def test_what_is_due_later_waits(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_one_key_is_one_run(journal: Journal) -> None:
+async def test_one_key_is_one_run(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a", "one")])
     [again] = await journal.add([run("a", "one", settings={"model": "opus"})])
@@ -75,7 +75,7 @@ async def test_one_key_is_one_run(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_cancelling_ends_what_waits(journal: Journal) -> None:
+async def test_cancelling_ends_what_waits(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b"), run("c")])
     await journal.lease(1, 0.0)
@@ -86,7 +86,7 @@ async def test_cancelling_ends_what_waits(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_what_is_parked_is_not_given_out(journal: Journal) -> None:
+async def test_what_is_parked_is_not_given_out(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a"), run("b")])
     await journal.park(["a"])
@@ -96,7 +96,7 @@ async def test_what_is_parked_is_not_given_out(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_the_session_of_an_attempt_is_kept(journal: Journal) -> None:
+async def test_the_session_of_an_attempt_is_kept(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run("a")])
     [first] = await journal.lease(1, 0.0)
@@ -108,20 +108,21 @@ async def test_the_session_of_an_attempt_is_kept(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_an_interrupted_run_goes_on_as_the_policy_says(journal: Journal) -> None:
+async def test_an_interrupted_run_goes_on_as_the_policy_says(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "runs.db")
     await journal.open(0.0, "resume")
     await journal.add([run("a")])
     [first] = await journal.lease(1, 0.0)
     assert await journal.release(replace(first, state="interrupted", session_id="s"))
     await journal.close()
-    await journal.open(1.0, "resume")  # a journal in memory has lost nothing either: it is the same object
+    await journal.open(1.0, "resume")
     await journal.requeue()
     [again] = await journal.lease(1, 2.0)
     assert (again.session_id, again.attempts, again.interruptions) == ("s", 2, 1)
     await journal.close()
 
 
-async def test_rows_are_given_in_pages(journal: Journal) -> None:
+async def test_rows_are_given_in_pages(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run(f"k{n}") for n in range(10)])
     await journal.lease(2, 0.0)
@@ -131,7 +132,7 @@ async def test_rows_are_given_in_pages(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_a_lease_keeps_to_the_budget(journal: Journal) -> None:
+async def test_a_lease_keeps_to_the_budget(journal: SqliteJournal) -> None:
     await journal.open(0.0, "resume")
     await journal.add([run(str(n)) for n in range(9)])
     limits = Limits(budget_usd=2.5, run_budget_usd=1.0)
@@ -150,7 +151,7 @@ async def test_a_lease_keeps_to_the_budget(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_a_cancelled_run_is_reported_once(journal: Journal) -> None:
+async def test_a_cancelled_run_is_reported_once(journal: SqliteJournal) -> None:
     mark = await journal.open(0.0, "resume")
     await journal.add([run("a")])
     assert [one.key for one in await journal.cancel(["a"], 1.0)] == ["a"]

@@ -257,7 +257,7 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "a server": (
         ("worker", "--journal", "postgresql://me:pass-word-7@db/fleet"), 2,
-        "journal: the path of a file, or a Journal; there is none for postgresql://…",
+        "journal: the path of a file; there is none for postgresql://…",
     ),
     "one that is not there": (("batch", "results", "--journal", "none.db"), 1, "there is no journal none.db"),
     "nowhere to write": (

@@ -35,7 +35,6 @@ def test_what_flags_stand_for(tmp_path: Path) -> None:
     [
         ({"worktree": ".", "copy_from": "."}, "--worktree and --copy-from are two ways"),
         ({"ref": "main"}, "--ref needs --worktree"),
-        ({"copy_from": ".", "branch": "a/{name}"}, "--branch needs --worktree"),
         ({"workspaces": "x"}, "--workspaces needs --worktree or --copy-from"),
         ({"keep_workspaces": "never"}, "--keep-workspaces needs --worktree or --copy-from"),
         ({"artifacts": "x", "patch": True}, "--artifacts needs --worktree or --copy-from"),

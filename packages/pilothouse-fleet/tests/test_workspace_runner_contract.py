@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from runner_suite import ReceivedMessages, RunnerSuite, make_attempt
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
-from pilothouse_fleet import AgentRunner, Run, RunDirectory, Runner, WorkspaceRunner
+from pilothouse_fleet import AgentRunner, RunDirectory, Runner, WorkspaceRunner
 from pilothouse_fleet.run import RunState
-from pilothouse_fleet.runner_suite import ReceivedMessages, RunnerSuite, make_attempt
 from pilothouse_testing import FakeCLI
 
 
@@ -24,7 +23,7 @@ class Standing:
         self._path = path
         self.given: list[RunDirectory] = []
 
-    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None: ...
+    async def open(self) -> None: ...
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
         self.given.append(RunDirectory(self._path, self._path, is_new=False))

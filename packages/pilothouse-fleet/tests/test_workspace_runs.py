@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from git_repositories import PlacedRunner, made_repository, nobody, worktrees
+from git_repositories import PlacedRunner, made_repository, worktrees
 from scripted_runners import Interruptible, all_of, answer
 
 import pilothouse_fleet.sync
@@ -168,7 +168,7 @@ async def test_a_run_without_a_directory_fails_and_the_others_go_on(
     monkeypatch.setattr("pilothouse_fleet.workspaces.base.IN_USE_SECONDS", 0.01)
     workspace = CopiedDirectory(source, root=tmp_path / "root")
     other = CopiedDirectory(source, root=tmp_path / "root")
-    await other.open(nobody)
+    await other.open()
     place = await other.make("b", is_resumed=False)
     journal = tmp_path / "runs.db"
     async with Fleet(runner=PlacedRunner(edit), workspace=workspace, journal=journal, concurrency=1) as fleet:

@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from git_repositories import git, left_in, made_repository, nobody, worktrees
+from git_repositories import git, left_in, made_repository, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse_fleet import CopiedDirectory, GitWorktree, Run
+from pilothouse_fleet import CopiedDirectory, GitWorktree
 from pilothouse_fleet.workspaces import git as git_module
 from pilothouse_fleet.workspaces.base import acquire_lock, make_directory_name, remove_tree
 
@@ -44,7 +44,7 @@ async def test_a_worktree_has_the_files_of_the_ref_and_is_gone_afterwards(reposi
     (repository / "a.txt").write_text("newer\n")
     git(repository, "commit", "--quiet", "-am", "second")
     workspace = GitWorktree(repository, ref="HEAD~1", root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("ticket 7", is_resumed=False)
     assert place.path == place.cwd == root.resolve() / make_directory_name("ticket 7")
     assert place.path.name.startswith("ticket-7-")
@@ -69,7 +69,7 @@ async def test_what_is_kept(tmp_path: Path, root: Path, keep: Any, kept: set[str
     source = tmp_path / "source"
     source.mkdir()
     workspace = CopiedDirectory(source, root=root, keep=keep)
-    await workspace.open(nobody)
+    await workspace.open()
     states: Any = ("succeeded", "failed", "cancelled", "queued", "interrupted")
     for state in states:
         await workspace.release(await workspace.make(state, is_resumed=False), state)
@@ -80,13 +80,13 @@ async def test_what_is_kept(tmp_path: Path, root: Path, keep: Any, kept: set[str
 
 async def test_a_session_that_goes_on_finds_its_directory_as_it_was(repository: Path, root: Path) -> None:
     first = GitWorktree(repository, root=root)
-    await first.open(nobody)
+    await first.open()
     place = await first.make("a", is_resumed=False)
     assert place.is_new
     (place.path / "a.txt").write_text("half done\n")
     await first.release(place, "interrupted")
     again = GitWorktree(repository, root=root)  # another process, later
-    await again.open(nobody)
+    await again.open()
     resumed = await again.make("a", is_resumed=True)
     assert (resumed.path, resumed.is_new) == (place.path, False)
     assert resumed.facts["base"] == place.facts["base"]
@@ -101,18 +101,14 @@ async def test_a_session_that_goes_on_finds_its_directory_as_it_was(repository: 
 
 async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(repository: Path, root: Path) -> None:
     workspace = GitWorktree(repository, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     await workspace.release(place, "interrupted")
-    note = root / ".pilothouse" / f"{place.path.name}.json"
-    note.write_text(note.read_text().replace("true", "false"))  # as if it had been killed while it was filled
+    (root / ".pilothouse" / f"{place.path.name}.json").unlink()  # as if it had been killed while it was filled
     (place.path / "a.txt").unlink()
     again = await workspace.make("a", is_resumed=True)
     assert again.is_new
     assert (again.path / "a.txt").exists()
-    await workspace.release(again, "interrupted")
-    note.write_text("{")  # the disk was full
-    assert (await workspace.make("a", is_resumed=True)).is_new
 
 
 async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
@@ -124,10 +120,10 @@ async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
     for name in ("a.txt", "b.txt"):
         (source / name).write_text(name)
     workspace = CopiedDirectory(source, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
 
-    def remove_half(path: Path, check: object) -> None:
+    def remove_half(path: Path) -> None:
         (path / "a.txt").unlink()
         raise OSError("it does not go on")
 
@@ -144,7 +140,7 @@ async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
 async def test_twenty_worktrees_of_one_repository_at_once(repository: Path, root: Path) -> None:
     workspaces = [GitWorktree(repository, root=root) for _ in range(2)]  # as of two processes
     for workspace in workspaces:
-        await workspace.open(nobody)
+        await workspace.open()
     seen: list[Path] = []
 
     async def one(number: int) -> None:
@@ -171,7 +167,7 @@ async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) ->
     source = tmp_path / "source"
     source.mkdir()
     workspace = CopiedDirectory(source, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     places = [await workspace.make(key, is_resumed=False) for key in HOSTILE]
     assert {place.path.parent for place in places} == {root.resolve()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "source"]
@@ -184,8 +180,8 @@ async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypa
     source = tmp_path / "source"
     source.mkdir()
     one, two = CopiedDirectory(source, root=root), CopiedDirectory(source, root=root)
-    await one.open(nobody)
-    await two.open(nobody)
+    await one.open()
+    await two.open()
     place = await one.make("a", is_resumed=False)
     (place.path / "mine").touch()
     with pytest.raises(WorkspaceError, match=r"another process is at work in .*; give each fleet its own root"):
@@ -193,44 +189,6 @@ async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypa
     assert (place.path / "mine").exists()
     await one.release(place, "queued")
     assert not ((await two.make("a", is_resumed=True)).is_new)
-
-
-async def test_what_died_processes_left_of_ended_runs_goes_at_the_next_start(repository: Path, root: Path) -> None:
-    first = GitWorktree(repository, root=root)
-    await first.open(nobody)
-    states: Any = {"done": "succeeded", "bad": "failed", "off": "cancelled", "on": "queued", "mine": "running"}
-    places = {key: await first.make(key, is_resumed=False) for key in (*states, "foreign")}
-    for key, place in places.items():
-        if key != "mine":  # that one is still at work
-            await first.release(place, "interrupted")
-
-    async def run_of(key: str) -> Run | None:
-        return Run(key=key, prompt="x", state=states[key]) if key in states else None
-
-    await GitWorktree(repository, root=root).open(run_of)
-    assert {key for key, place in places.items() if not place.path.exists()} == {"done"}
-    await GitWorktree(repository, root=root, keep="always").open(run_of)
-    states["mine"] = "succeeded"
-    await GitWorktree(repository, root=root, keep="never").open(run_of)
-    left = {key for key, place in places.items() if place.path.exists()}
-    assert left == {"on", "mine", "foreign"}
-
-
-async def test_a_branch_for_each_run(repository: Path, root: Path) -> None:
-    git(repository, "branch", f"agent/{make_directory_name('b')}")  # somebody's own
-    workspace = GitWorktree(repository, root=root, branch="agent/{name}", keep="never")
-    await workspace.open(nobody)
-    a, b, c = [await workspace.make(key, is_resumed=False) for key in "abc"]
-    assert git(a.path, "branch", "--show-current") == f"agent/{make_directory_name('a')}"
-    assert git(b.path, "branch", "--show-current") == f"agent/{make_directory_name('b')}-2"
-    git(a.path, "commit", "--quiet", "--allow-empty", "-m", "work")
-    assert len(git(repository, "branch", "--list", "agent/*").splitlines()) == 1, "until a run has ended"
-    for place in (a, b, c):
-        await workspace.release(place, "succeeded")
-    kept = git(repository, "branch", "--list", "--format=%(refname:short)", "agent/*").splitlines()
-    assert kept == [f"agent/{make_directory_name('a')}", f"agent/{make_directory_name('b')}"], "none without commits"
-    again = await workspace.make("a", is_resumed=False)
-    assert again.facts["branch"] == f"agent/{make_directory_name('a')}-2", "no commit is lost"
 
 
 async def test_hooks_and_variables_of_the_machine_do_nothing(
@@ -243,7 +201,7 @@ async def test_hooks_and_variables_of_the_machine_do_nothing(
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     monkeypatch.setenv("GIT_WORK_TREE", "/")
     workspace = GitWorktree(repository, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     await workspace.release(await workspace.make("a", is_resumed=False), "succeeded")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository", "root"]
 
@@ -252,16 +210,16 @@ async def test_worktrees_of_others_are_left_alone(repository: Path, root: Path, 
     git(repository, "worktree", "add", "--quiet", str(tmp_path / "mine"))
     (tmp_path / "mine").rename(tmp_path / "elsewhere")  # on a disk that is not there now
     workspace = GitWorktree(repository, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     await workspace.release(await workspace.make("a", is_resumed=False), "succeeded")
     assert worktrees(repository) == [str(tmp_path / "mine")]
 
 
 async def test_a_worktree_that_its_agent_broke_is_removed_and_made_again(repository: Path, root: Path) -> None:
     workspace = GitWorktree(repository, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
-    remove_tree(place.path / ".git", lambda: None)
+    remove_tree(place.path / ".git")
     closed = place.path / "pkg" / "closed"
     closed.mkdir()
     (closed / "file").touch()
@@ -277,7 +235,7 @@ async def test_a_worktree_that_its_agent_broke_is_removed_and_made_again(reposit
 
 async def test_a_subdirectory(repository: Path, root: Path) -> None:
     workspace = GitWorktree(repository, root=root, subdirectory="pkg")
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert place.cwd == place.path / "pkg"
     assert (place.cwd / "b.txt").exists()
@@ -286,7 +244,7 @@ async def test_a_subdirectory(repository: Path, root: Path) -> None:
 async def test_a_bare_repository(repository: Path, root: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare.git")
     workspace = GitWorktree(tmp_path / "bare.git", root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert (place.path / "a.txt").exists()
     await workspace.release(place, "succeeded")
@@ -304,16 +262,15 @@ async def test_mistakes_with_git_are_reported_before_anything_is_started(
         (GitWorktree(repository, ref="nix", root=root), "'nix' names no commit"),
         (GitWorktree(repository, ref="--all", root=root), "'--all' names no commit"),
         (GitWorktree(repository, ref="main:a.txt", root=root), "names no commit"),
-        (GitWorktree(repository, branch="a b {name}", root=root), "is not a valid name of a branch"),
     ):
         with pytest.raises(UsageError, match=words):
-            await workspace.open(nobody)
+            await workspace.open()
     git(empty, "init", "--quiet")
     with pytest.raises(UsageError, match="'HEAD' names no commit"):
-        await GitWorktree(empty, root=root).open(nobody)
+        await GitWorktree(empty, root=root).open()
     monkeypatch.setenv("PATH", str(empty))
     with pytest.raises(UsageError, match="there is no git to run"):
-        await GitWorktree(repository, root=root).open(nobody)
+        await GitWorktree(repository, root=root).open()
     assert not root.exists()
 
 
@@ -321,11 +278,9 @@ async def test_mistakes_with_git_are_reported_before_anything_is_started(
     ("make", "words"),
     [
         (lambda: GitWorktree(".", keep="sometimes"), "keep is one of 'always', 'failed', 'never', not 'sometimes'"),  # pyright: ignore[reportArgumentType]
-        (lambda: GitWorktree(".", branch="agent"), "a name with {name} in it"),
         (lambda: GitWorktree(".", subdirectory="../x"), "subdirectory: a path inside the directory"),
         (lambda: GitWorktree(".", subdirectory="/x"), "subdirectory: a path inside the directory"),
         (lambda: CopiedDirectory(".", ignore="*.pyc"), "ignore: a list of names"),
-        (lambda: CopiedDirectory("a.zip", ignore=["b"]), "ignore: for a directory"),
     ],
 )
 async def test_impossible_arguments(make: Any, words: str) -> None:
@@ -343,7 +298,7 @@ async def test_a_full_disk_and_missing_rights_are_errors_of_one_run(
     source.mkdir()
     (source / "big").touch()
     workspace = CopiedDirectory(source, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -361,12 +316,12 @@ async def test_a_full_disk_and_missing_rights_are_errors_of_one_run(
     blocked = tmp_path / "blocked"
     blocked.touch()
     with pytest.raises(WorkspaceError, match="the directories of runs cannot be made"):
-        await CopiedDirectory(source, root=blocked).open(nobody)
+        await CopiedDirectory(source, root=blocked).open()
 
 
 async def test_git_that_fails_is_an_error_of_one_run(repository: Path, root: Path) -> None:
     workspace = GitWorktree(repository, root=root)
-    await workspace.open(nobody)
+    await workspace.open()
     (repository / ".git").rename(repository / "gone")
     with pytest.raises(WorkspaceError):
         await workspace.make("a", is_resumed=False)
@@ -374,22 +329,13 @@ async def test_git_that_fails_is_an_error_of_one_run(repository: Path, root: Pat
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 
-@pytest.mark.parametrize(
-    ("command", "branch"),
-    [
-        ("init", None),
-        ("reset", None),
-        ("for-each-ref", "agent/{name}"),
-        ("init", "agent/{name}"),
-        ("reset", "agent/{name}"),
-    ],
-)
+@pytest.mark.parametrize("command", ["init", "reset"])
 async def test_cancelled_while_it_is_made(
-    repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, command: str, branch: str | None
+    repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Nothing is left; also when the directory of an earlier attempt was to be replaced."""
-    workspace = GitWorktree(repository, root=root, branch=branch)
-    await workspace.open(nobody)
+    workspace = GitWorktree(repository, root=root)
+    await workspace.open()
     await workspace.release(await workspace.make("a", is_resumed=False), "failed")
     with anyio.CancelScope() as scope:
         real = git_module.run_git
@@ -406,7 +352,6 @@ async def test_cancelled_while_it_is_made(
             await workspace.make("a", is_resumed=False)
     assert scope.cancelled_caught
     assert left_in(root) == []
-    assert git(repository, "branch", "--list", "agent/*") == ""
     assert (await workspace.make("a", is_resumed=False)).is_new
 
 
@@ -438,10 +383,10 @@ async def test_a_tree_is_removed_without_its_links(tmp_path: Path) -> None:
     (tree / "deep" / "link").symlink_to(kept)
     (tree / "deep" / "closed").chmod(0o500)
     (tree / "deep").chmod(0o500)
-    remove_tree(tree, lambda: None)
+    remove_tree(tree)
     assert not tree.exists()
     assert (kept / "file").exists()
     (tmp_path / "link").symlink_to(kept)
-    remove_tree(tmp_path / "link", lambda: None)
-    remove_tree(tmp_path / "missing", lambda: None)
+    remove_tree(tmp_path / "link")
+    remove_tree(tmp_path / "missing")
     assert os.listdir(tmp_path) == ["kept"]

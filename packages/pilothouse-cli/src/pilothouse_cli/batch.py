@@ -96,7 +96,7 @@ class _ScreenLogHandler(logging.Handler):
 
 # Flags that have no effect without one of the others.
 _REQUIRED_TOGETHER = (
-    (("ref", "branch"), ("worktree",)),
+    (("ref",), ("worktree",)),
     (("subdirectory", "workspaces", "keep_workspaces", "artifacts"), ("worktree", "copy_from")),
     (("artifact", "patch"), ("artifacts",)),
 )
@@ -116,7 +116,7 @@ def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
     more: dict[str, Any] = {"root": request.workspaces, "keep": keep, "subdirectory": request.subdirectory}
     workspace: Workspace | None = None
     if request.worktree is not None:
-        workspace = GitWorktree(request.worktree, ref=request.ref or "HEAD", branch=request.branch, **more)
+        workspace = GitWorktree(request.worktree, ref=request.ref or "HEAD", **more)
     elif request.copy_from is not None:
         workspace = CopiedDirectory(request.copy_from, **more)
     saved = request.artifacts and Artifacts(request.artifacts, request.artifact, patch=request.patch)

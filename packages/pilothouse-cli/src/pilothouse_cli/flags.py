@@ -662,8 +662,7 @@ class WorkspaceRequest(ConfiguredRequest):
 
     worktree: str | None = flag("a clone of this git repository", "REPO", None, _PLACE)
     ref: str | None = flag("the commit at which it begins (default: HEAD)", "REF", None, _PLACE)
-    branch: str | None = flag("a branch for each run, such as agent/{name}", "NAME", None, _PLACE)
-    copy_from: str | None = flag("a copy of this directory, archive or git bundle", "PATH", None, _PLACE)
+    copy_from: str | None = flag("a copy of this directory or archive", "PATH", None, _PLACE)
     subdirectory: str | None = flag("where in its directory a run works", "PATH", None, _PLACE)
     workspaces: str | None = flag("the directory of these directories (default: in the cache)", "DIR", None, _PLACE)
     keep_workspaces: str | None = flag(

@@ -7,10 +7,8 @@ Start reading at `fleet.py` (the API), then `scheduler.py`.
 
 from pilothouse_fleet.durable import durable_query as durable_query
 from pilothouse_fleet.fleet import Fleet as Fleet
-from pilothouse_fleet.journals.base import FleetJournalError as FleetJournalError
-from pilothouse_fleet.journals.base import FleetJournalInUseError as FleetJournalInUseError
-from pilothouse_fleet.journals.base import Journal as Journal
-from pilothouse_fleet.journals.base import MemoryJournal as MemoryJournal
+from pilothouse_fleet.journals.sqlite import FleetJournalError as FleetJournalError
+from pilothouse_fleet.journals.sqlite import FleetJournalInUseError as FleetJournalInUseError
 from pilothouse_fleet.journals.sqlite import SqliteJournal as SqliteJournal
 from pilothouse_fleet.limits import Limits as Limits
 from pilothouse_fleet.limits import Rate as Rate

@@ -1,6 +1,6 @@
 """`Fleet`: runs many prompts at once. Owns how items become runs and how readers receive results.
 
-A `Journal` holds the waiting runs, a `Runner` executes an attempt, and the `Scheduler` starts and ends attempts. The
+A journal holds the waiting runs, a `Runner` executes an attempt, and the `Scheduler` starts and ends attempts. The
 task that entered the block owns all other tasks.
 """
 
@@ -20,11 +20,10 @@ from pilothouse.client import Agent, OutputT, default_agent
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.options import RetryPolicy
 from pilothouse.support import hide_arguments, user_class
-from pilothouse_fleet.journals.base import FleetJournalError, Journal
+from pilothouse_fleet.journals.sqlite import FleetJournalError, SqliteJournal
 from pilothouse_fleet.limits import (
     INTERRUPTION_POLICIES,
     STOP_AFTER,
-    Budget,
     CircuitBreaker,
     OnInterrupted,
     Rate,
@@ -90,7 +89,7 @@ class Fleet:
         runner: executes attempts; None: queries of `agent`.
         concurrency: maximum number of runs at the same time. 0: this fleet starts none and leaves them to the one that
             executes the journal (see `work`); leaving the block then waits for nothing.
-        journal: the path of a file, or a `Journal`; None: in memory, lost when the block ends.
+        journal: the path of a file, or a `SqliteJournal`; None: in memory, lost when the block ends.
         budget_usd: nothing is started once all runs together have cost this much, in US dollars. A run is stopped at
             what was left when it started; concurrent runs may together exceed the budget, unless `run_budget_usd` is
             set.
@@ -105,7 +104,8 @@ class Fleet:
         workspace: gives each run its own working directory, such as a `GitWorktree`; None: all use the agent's.
         artifacts: which files of these directories are saved, and where.
         stop_after: the fleet stops when this many runs in a row fail for a reason that affects all runs, such as a
-            wrong key: nothing more is started, those runs are queued again, and readers get the error. None: never.
+            wrong key: nothing more is started, a journal has those runs queued again, and readers get the error. None:
+            never.
 
     Raises:
         UsageError: a limit that cannot be applied, such as a budget of 0.
@@ -120,7 +120,7 @@ class Fleet:
         *,
         runner: Runner | None = None,
         concurrency: int = 8,
-        journal: str | os.PathLike[str] | Journal | None = None,
+        journal: str | os.PathLike[str] | SqliteJournal | None = None,
         budget_usd: float | None = None,
         run_budget_usd: float | None = None,
         rate: Rate | None = None,
@@ -140,14 +140,14 @@ class Fleet:
         concurrency = validate_count("concurrency", concurrency, minimum=0)
         limit = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else validate_count("look_ahead", look_ahead)
         self._settings = FleetSettings(concurrency, parse_retry_policy(retry), on_interrupted, keep_messages)
-        self._budget = Budget(validate_limits(budget_usd, run_budget_usd))
+        self._limits = validate_limits(budget_usd, run_budget_usd)
         self._limiter = RateLimiter(validate_rate(rate))
         self._journal = make_journal(journal)
         if not concurrency and not self._journal.is_persistent:
             raise UsageError("concurrency=0 leaves all runs to another fleet, which needs a journal that both use")
         self._runner = runner or AgentRunner(agent or default_agent())
         if workspace is not None:
-            self._runner = WorkspaceRunner(self._runner, workspace, artifacts, get_run=self._journal.get)
+            self._runner = WorkspaceRunner(self._runner, workspace, artifacts)
         elif artifacts is not None:
             raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
         self._runner_block = AsyncExitStack()
@@ -165,12 +165,12 @@ class Fleet:
             raise SessionClosedError("a fleet is entered once; make a new one")
         agent = getattr(self._runner, "agent", None)
         agent = agent if isinstance(agent, Agent) else default_agent()
-        self._observers = collect_fleet_observers(agent, self._settings.concurrency, self._budget.limits.budget_usd)
+        self._observers = collect_fleet_observers(agent, self._settings.concurrency, self._limits.budget_usd)
         self._scheduler = Scheduler(
             self._journal,
             self._runner,
             self._settings,
-            self._budget,
+            self._limits,
             self._limiter,
             self._breaker,
             self._subscribers,

@@ -35,7 +35,7 @@ from pilothouse.errors import (
     WorkspaceError,
 )
 from pilothouse.options import TABLE, InvalidValueError, RetryPolicy
-from pilothouse_fleet.run import Run
+from pilothouse_fleet.run import FleetStatus, Run
 
 OnInterrupted = Literal["resume", "restart", "fail"]
 INTERRUPTION_POLICIES: tuple[OnInterrupted, ...] = ("resume", "restart", "fail")
@@ -181,29 +181,17 @@ class Allowance:
         return limit, limit
 
 
-class Budget:
-    """What a fleet has spent of its budget."""
+def is_budget_spent(limits: Limits, status: FleetStatus) -> bool:
+    """Whether nothing more can start, because all runs together have cost as much as they may."""
+    return limits.budget_usd is not None and status.cost_usd + status.lost_usd >= limits.budget_usd - MIN_USD
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.spent_usd = 0.0
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether nothing more can start, whatever the running ones will cost."""
-        return self.limits.budget_usd is not None and self.spent_usd >= self.limits.budget_usd - MIN_USD
-
-    def get_reserved_usd(self, run: Run) -> float:
-        """Return the amount that a journal has reserved for the attempt of a run: see `Allowance.reserve`."""
-        is_reserved = self.limits.budget_usd is not None and self.limits.run_budget_usd is not None
-        return (run.limit_usd or 0.0) if is_reserved else 0.0
-
-    def make_error(self, remaining_runs: int) -> BudgetError:
-        """Make the error for a spent budget with runs left."""
-        return BudgetError(
-            f"the budget of ${self.limits.budget_usd:g} for the fleet is spent (${self.spent_usd:.4f}); "
-            f"{remaining_runs} runs were not started; raise budget_usd to go on"
-        )
+def make_budget_error(limits: Limits, status: FleetStatus) -> BudgetError:
+    """Make the error for a spent budget with runs left."""
+    return BudgetError(
+        f"the budget of ${limits.budget_usd:g} for the fleet is spent (${status.cost_usd + status.lost_usd:.4f}); "
+        f"{status.left} runs were not started; raise budget_usd to go on"
+    )
 
 
 BURST_SECONDS = 1.0
@@ -324,44 +312,33 @@ class CircuitBreaker:
     """Counts consecutive runs that failed with errors that may affect all runs.
 
     Any other end of an attempt resets the count; attempts stopped by this process do not count.
+
+    Attributes:
+        failed_keys: the keys of these runs.
+        error: the error for which the fleet was stopped.
     """
 
     def __init__(self, stop_after: int | None) -> None:
         self._stop_after = stop_after
-        self._consecutive_failures: dict[str, Exception] = {}
+        self.failed_keys: set[str] = set()
         self.error: Exception | None = None
-        """The error for which the fleet was stopped."""
 
     def record_end(self, run: Run) -> bool:
-        """Record an attempt that ended by itself; return whether its failure may affect all runs, so to hold it."""
-        if self._stop_after is None:
-            return False
+        """Record an attempt that ended by itself; return whether the fleet has to stop."""
         if run.state == "failed" and run.error is not None and is_systemic(run.error):
-            self._consecutive_failures[run.key] = run.error
-            return True
-        self._consecutive_failures.clear()
-        return False
-
-    def discard(self, key: str) -> None:
-        """Remove a held run that this process stopped."""
-        self._consecutive_failures.pop(key, None)
-
-    @property
-    def has_reached_limit(self) -> bool:
-        """Whether too many runs failed in a row: nothing is started, unless a running one resets the count."""
-        return self._stop_after is not None and len(self._consecutive_failures) >= self._stop_after
-
-    def trip(self) -> Exception:
-        """Trip the breaker; return the error."""
-        self.error = list(self._consecutive_failures.values())[-1]
-        return self.error
+            self.failed_keys.add(run.key)
+            if self._stop_after is not None and len(self.failed_keys) >= self._stop_after:
+                self.error = self.error or run.error
+        elif self.error is None:
+            self.failed_keys.clear()
+        return self.error is not None
 
     def make_error(self) -> Exception:
         """Make the error for readers: a copy of the last error, of the same class, with an explanation."""
         assert self.error is not None
         error = copy.copy(self.error)
-        what = f"the fleet was stopped, because {len(self._consecutive_failures)} in a row failed for this reason"
-        error.args = (f"{self.error}; {what}. None of them counts as failed: correct this, and resume the rest",)
+        what = f"the fleet was stopped, because {len(self.failed_keys)} in a row failed for this reason"
+        error.args = (f"{self.error}; {what}. They are queued again: correct this, and resume the rest",)
         error.__cause__ = self.error
         return error
 
@@ -370,13 +347,3 @@ def is_systemic(error: Exception) -> bool:
     """Whether other runs will meet the same error: one of `SYSTEMIC_ERRORS`, or a rate limit with a reset time."""
     lasts = isinstance(error, RateLimitError) and error.resets_at is not None
     return lasts or isinstance(error, SYSTEMIC_ERRORS)
-
-
-def undo_failure(run: Run, initial_run: Run) -> Run:
-    """Queue a run again that failed with a systemic error, without counting the failure.
-
-    If the attempt had no model output, its session is not resumed: `initial_run` is the run before it.
-    """
-    session_id = run.session_id if run.output_tokens > initial_run.output_tokens else initial_run.session_id
-    failures = max(0, run.failures - 1)
-    return replace(run, state="queued", failures=failures, session_id=session_id, due=0.0, ended=None)

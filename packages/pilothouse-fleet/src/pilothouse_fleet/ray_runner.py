@@ -13,13 +13,11 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from math import inf
 from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
@@ -43,7 +41,6 @@ from pilothouse_fleet.limits import validate_count
 from pilothouse_fleet.runner import AgentRunner, Attempt, Runner, make_runner_context
 
 T = TypeVar("T")
-E = TypeVar("E", bound=BaseException)
 PickleFunction = Callable[[Any], bytes]
 
 CONNECT_SECONDS = 10.0
@@ -143,30 +140,8 @@ log = logging.getLogger("pilothouse.fleet")
 
 MAX_WAITING_MESSAGES = 100
 """Messages of one attempt that wait to be sent; at this number the attempt waits."""
-MAX_CAUSES = 8
-"""Maximum length of the chain of errors that is sent: the error and its causes."""
 EXIT_SECONDS = 5.0
 """Seconds for an actor's process to exit once its main thread has ended."""
-
-
-@dataclass(slots=True, eq=False)
-class _HostedAttempt:
-    """A running attempt. It is cancelled by its scope: a cancelled asyncio task would not respect shields."""
-
-    waiting: list[Message] = field(default_factory=list[Message])
-    changed: LoopCondition = field(default_factory=LoopCondition)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    attempt: Attempt | None = None  # once it has begun
-
-    async def add_message(self, message: Message) -> None:
-        self.waiting.append(message)
-        self.changed.notify_all()
-        await self.changed.wait_until(lambda: len(self.waiting) < MAX_WAITING_MESSAGES)
-
-    def take(self) -> list[Message]:
-        taken, self.waiting = self.waiting, []
-        self.changed.notify_all()
-        return taken
 
 
 class AttemptHost:
@@ -181,49 +156,73 @@ class AttemptHost:
         self._dumps = dumps
         self._runner: Runner | None = None
         self._load_lock = asyncio.Lock()
-        self._attempts: dict[str, _HostedAttempt] = {}
+        self._attempts: dict[str, Attempt] = {}
         threading.Thread(target=_exit_after_main_thread, name="pilothouse actor", daemon=True).start()
 
     async def ready(self) -> str:
         """Return the version of pilothouse in this process."""
         return __version__
 
-    async def run(self, name: str, pickled_attempt: bytes) -> AsyncGenerator[list[Message] | bytes]:
+    async def run(self, name: str, pickled_attempt: bytes) -> AsyncGenerator[list[Message | bytes]]:
         """Execute an attempt under a unique name.
 
         Yields:
             Its messages, several at once if they come fast, and last the bytes for `unpickle_answer`.
         """
-        hosted = self._attempts[name] = _HostedAttempt()
-        task = asyncio.create_task(self._run_attempt(hosted, pickled_attempt))
-        task.add_done_callback(lambda _: hosted.changed.notify_all())
+        queue: asyncio.Queue[Message | bytes] = asyncio.Queue(MAX_WAITING_MESSAGES)
+        scope = anyio.CancelScope()  # a cancelled asyncio task would not respect shields
+
+        async def run_attempt() -> None:
+            with scope:
+                await queue.put(await self._run_attempt(name, pickled_attempt, queue.put))
+
+        task = asyncio.create_task(run_attempt())
         try:
-            while not task.done() or hosted.waiting:
-                await hosted.changed.wait_until(lambda: bool(hosted.waiting) or task.done())
-                if hosted.waiting:
-                    yield hosted.take()
-            yield task.result()
+            parts: list[Message | bytes] = []
+            while not parts or not isinstance(parts[-1], bytes):
+                parts = [await queue.get()]
+                while not queue.empty():
+                    parts.append(queue.get_nowait())
+                yield parts
         finally:
-            hosted.scope.cancel()
+            scope.cancel()
             await asyncio.wait([task])
-            del self._attempts[name]
+            self._attempts.pop(name, None)
 
     async def interrupt(self, name: str) -> None:
         """Interrupt an attempt gracefully, if it still runs."""
-        hosted = self._attempts.get(name)
-        if hosted is not None and hosted.attempt is not None and hosted.attempt.interrupt is not None:
+        attempt = self._attempts.get(name)
+        if attempt is not None and attempt.interrupt is not None:
             with suppress(PilothouseError):  # the attempt ends anyway and reports its error
-                await hosted.attempt.interrupt()
+                await attempt.interrupt()
 
-    async def _run_attempt(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> bytes:
-        with hosted.scope:
-            try:
-                runner = await self._load_runner()
-                hosted.attempt = Attempt(**_load(pickled_attempt), on_message=hosted.add_message)
-                return self._pickle_answer(await runner.run(hosted.attempt), hosted.attempt.artifacts)
-            except Exception as error:  # noqa: BLE001 - raised in the calling process
-                return pickle_error(error, self._dumps, () if hosted.attempt is None else hosted.attempt.artifacts)
-        return b""  # cancelled: nobody reads it
+    async def _run_attempt(
+        self, name: str, pickled_attempt: bytes, on_message: Callable[[Message], Awaitable[None]]
+    ) -> bytes:
+        """Return the answer or the error, and the artifacts, as bytes."""
+        answer: QueryResult | None = None
+        failure: Exception | None = None
+        attempt: Attempt | None = None
+        try:
+            runner = await self._load_runner()
+            attempt = self._attempts[name] = Attempt(**_load(pickled_attempt), on_message=on_message)
+            answer = await runner.run(attempt)
+            answer.callback_errors = [self._make_picklable(each) for each in answer.callback_errors]
+        except Exception as error:  # noqa: BLE001 - raised in the calling process
+            failure = self._make_picklable(error)
+        artifacts = () if attempt is None else attempt.artifacts
+        try:
+            return self._dumps((answer, failure, artifacts))
+        except Exception as error:  # noqa: BLE001 - an output may be anything
+            text = f"the answer cannot be sent from where it was made: {type(error).__name__}: {error}"
+            return self._dumps((None, PilothouseError(text), artifacts))
+
+    def _make_picklable(self, error: Exception) -> Exception:
+        try:
+            pickle.loads(self._dumps(error))  # noqa: S301 - our own; some errors pickle and do not unpickle
+        except Exception:  # noqa: BLE001 - pickling may raise anything
+            return PilothouseError(f"{type(error).__name__}: {error}")
+        return error
 
     async def _load_runner(self) -> Runner:
         async with self._load_lock:
@@ -232,14 +231,6 @@ class AttemptHost:
                 await make_runner_context(runner).__aenter__()  # exited when the process ends
                 self._runner = runner
         return self._runner
-
-    def _pickle_answer(self, answer: QueryResult, artifacts: tuple[str, ...]) -> bytes:
-        answer.callback_errors = [_make_picklable(each, self._dumps) for each in answer.callback_errors]
-        try:
-            return self._dumps((answer, (), artifacts))
-        except Exception as error:  # noqa: BLE001 - an output may be anything
-            text = f"the answer cannot be sent from where it was made: {type(error).__name__}: {error}"
-            return pickle_error(PilothouseError(text), self._dumps, artifacts)
 
 
 def _exit_after_main_thread() -> None:
@@ -256,32 +247,12 @@ def _load(pickled: bytes) -> Any:
         raise UsageError(text) from error
 
 
-def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[str, ...] = ()) -> bytes:
-    """Pickle the error of a failed attempt and its causes; an error that cannot be pickled is sent as text."""
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and len(chain) < MAX_CAUSES and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return dumps((None, tuple(_make_picklable(each, dumps) for each in chain), artifacts))
-
-
-def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
-    try:
-        pickle.loads(dumps(error))  # noqa: S301 - our own; some errors pickle and do not unpickle
-    except Exception:  # noqa: BLE001 - pickling may raise anything
-        return PilothouseError(f"{type(error).__name__}: {error}")
-    return error
-
-
 def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """Unpickle the answer of an attempt, or raise its error with its causes, as `AttemptHost.run` yielded it."""
-    answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own actor
-    if not errors:
-        return answer
-    for error, cause in pairwise(errors):
-        error.__cause__ = cause
-    raise errors[0]
+    """Unpickle the answer of an attempt, or raise its error, as `AttemptHost.run` yielded it."""
+    answer, failure, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own actor
+    if failure is not None:
+        raise failure
+    return answer
 
 
 # In the program.
@@ -475,11 +446,11 @@ class RayRunner:
         stream = _Stream(self._ray, self._actors[number], name, pickled_attempt)
         attempt.interrupt = partial(self._interrupt, number, name)
         try:
-            while (part := await self._in_thread(stream.next)) is not None:
-                if isinstance(part, bytes):
-                    return unpickle_answer(part, attempt)
-                for message in cast("list[Message]", part):
-                    await attempt.on_message(message)
+            while (parts := await self._in_thread(stream.next)) is not None:
+                for part in parts:
+                    if isinstance(part, bytes):
+                        return unpickle_answer(part, attempt)
+                    await attempt.on_message(part)
             raise WorkerLostError("the attempt was cancelled on the cluster")
         finally:
             with anyio.move_on_after(END_SECONDS, shield=True) as limit:
@@ -567,42 +538,30 @@ class RayRunner:
 def _pickle_runner(ray: Any, agent: Any) -> bytes:
     if not isinstance(agent, Agent) and not hasattr(agent, "run"):
         raise UsageError(f"expected an Agent or a Runner, got {type(agent).__name__}")
-    runner = AgentRunner(agent) if isinstance(agent, Agent) else agent
-    try:
-        return ray.cloudpickle.dumps(runner)
-    except Exception as error:
-        if isinstance(agent, Agent):
-            _raise_for_unpicklable(ray, agent.options.as_dict())
-        raise UsageError(f"this {type(agent).__name__} cannot be sent to a cluster: {shorten_error(error)}") from error
+    if isinstance(agent, Agent):
+        return _pickle(ray, AgentRunner(agent), agent.options.as_dict(), "this Agent")
+    return _pickle(ray, agent, {}, f"this {type(agent).__name__}")
 
 
 def _pickle_attempt(ray: Any, attempt: Attempt, expected: OutputSchema | None) -> bytes:
     """Pickle an attempt. Of its output type only the schema is sent: the class may exist only here."""
-    order = {
-        "key": attempt.key,
-        "prompt": attempt.prompt,
-        "settings": dict(attempt.settings),
-        "output_type": None if expected is None else dict(expected.schema),
-        "session_id": attempt.session_id,
-        "max_budget_usd": attempt.max_budget_usd,
-        "keeps_messages": attempt.keeps_messages,
-    }
+    names = ("key", "prompt", "settings", "session_id", "max_budget_usd", "keeps_messages")
+    order = {name: getattr(attempt, name) for name in names}
+    order["output_type"] = None if expected is None else dict(expected.schema)
+    return _pickle(ray, order, attempt.settings, f"the prompt of run {attempt.key!r}")
+
+
+def _pickle(ray: Any, value: Any, settings: Mapping[str, Any], name: str) -> bytes:
+    """Pickle `value`; the error names the option of `settings` that cannot be pickled, or else `name`."""
     try:
-        return ray.cloudpickle.dumps(order)
+        return ray.cloudpickle.dumps(value)
     except Exception as error:
-        _raise_for_unpicklable(ray, attempt.settings)
-        raise UsageError(f"the prompt of run {attempt.key!r} cannot be sent: {shorten_error(error)}") from error
-
-
-def _raise_for_unpicklable(ray: Any, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        try:
-            ray.cloudpickle.dumps(value)
-        except Exception as error:
-            raise UsageError(
-                f"option {name!r} cannot be sent to a cluster: {shorten_error(error)}; a class made at runtime, or an "
-                "object that has a connection, a lock or a file, can be made in a module that the nodes have"
-            ) from error
+        for option, given in settings.items():
+            _pickle(ray, given, {}, f"option {option!r}")
+        raise UsageError(
+            f"{name} cannot be sent to a cluster: {shorten_error(error)}; a class made at runtime, or an object that "
+            "has a connection, a lock or a file, can be made in a module that the nodes have"
+        ) from error
 
 
 def _decode_answer(answer: QueryResult, expected: OutputSchema | None) -> QueryResult:

@@ -22,7 +22,7 @@ from pilothouse.errors import ArtifactsError, PilothouseError, SessionNotFoundEr
 from pilothouse.messages import Message
 from pilothouse.support import run_blocking
 from pilothouse_fleet.limits import RESUME_PROMPT
-from pilothouse_fleet.run import Run, RunState
+from pilothouse_fleet.run import RunState
 from pilothouse_fleet.workspaces.artifacts import Artifacts
 from pilothouse_fleet.workspaces.base import RunDirectory, Workspace
 
@@ -134,7 +134,6 @@ class WorkspaceRunner:
         runner: a runner on this machine.
         workspace: makes the directories.
         artifacts: saves files of the directories; None: none.
-        get_run: returns the run with a key, to clean up after dead processes.
 
     Raises:
         UsageError: the workspace or the artifacts are not valid, or this workspace cannot make them.
@@ -145,8 +144,6 @@ class WorkspaceRunner:
         runner: Runner,
         workspace: Workspace,
         artifacts: Artifacts | None = None,
-        *,
-        get_run: Callable[[str], Awaitable[Run | None]] | None = None,
     ) -> None:
         if not hasattr(workspace, "make"):
             raise UsageError(f"workspace: a GitWorktree, a CopiedDirectory or the like, not {type(workspace).__name__}")
@@ -158,7 +155,6 @@ class WorkspaceRunner:
         self.agent = getattr(runner, "agent", None)
         self._workspace = workspace
         self._artifacts = artifacts
-        self._get_run = get_run or _get_no_run
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -167,7 +163,7 @@ class WorkspaceRunner:
         Raises:
             UsageError, WorkspaceError, ArtifactsError: they cannot.
         """
-        await self._workspace.open(self._get_run)
+        await self._workspace.open()
         if self._artifacts is not None:
             await self._artifacts.open()
         await self._exit_stack.enter_async_context(make_runner_context(self._runner))
@@ -231,7 +227,3 @@ class WorkspaceRunner:
             log.warning("the artefacts of run %r are not saved: %s", attempt.key, error)
             return error if isinstance(error, ArtifactsError) else ArtifactsError(str(error))
         return None
-
-
-async def _get_no_run(key: str) -> Run | None:
-    return None

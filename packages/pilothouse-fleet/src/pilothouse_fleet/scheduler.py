@@ -22,15 +22,16 @@ from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
 from pilothouse.support import LoopCondition
-from pilothouse_fleet.journals.base import FleetJournalError, Journal
+from pilothouse_fleet.journals.sqlite import FleetJournalError, SqliteJournal
 from pilothouse_fleet.limits import (
-    Budget,
     CircuitBreaker,
+    Limits,
     OnInterrupted,
     RateLimiter,
     apply_interruption,
     apply_outcome,
-    undo_failure,
+    is_budget_spent,
+    make_budget_error,
 )
 from pilothouse_fleet.observers import AttemptObservers, FleetObservers
 from pilothouse_fleet.results import RunSubscribers
@@ -73,14 +74,10 @@ RECHECK_SECONDS = 0.5
 """Seconds until a run that is due and was not leased is looked for again."""
 STATUS_INTERVAL_SECONDS = 15.0
 """Seconds between two status reports to observers."""
-HOLD_SECONDS = 60.0
-"""Maximum seconds to hold a run whose failure may affect all runs, unless the breaker reaches its limit."""
 CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
-SESSION_SECONDS = 0.1
-"""Seconds until the session id of a run is saved: a short run ends before that, and its end contains the id."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -89,10 +86,10 @@ INTERRUPT_SECONDS = 8.0
 class Scheduler:
     """Starts due runs until it has drained or is cancelled."""
 
-    journal: Journal
+    journal: SqliteJournal
     runner: Runner
     settings: FleetSettings
-    budget: Budget
+    limits: Limits
     limiter: RateLimiter
     breaker: CircuitBreaker
     subscribers: RunSubscribers
@@ -104,13 +101,9 @@ class Scheduler:
         self.is_stopping = False
         self._is_awake = False
         self._woken = LoopCondition()
-        self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
-        self._held_decided = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._position = 0
         self._delivery_lock = anyio.Lock()
-        self._unsaved: list[Run] = []  # with new session ids
-        self._session_found = LoopCondition()
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self.is_draining = False
 
@@ -122,8 +115,6 @@ class Scheduler:
         """Open the journal, as its executor unless `concurrency` is 0."""
         policy, executes = self.settings.on_interrupted, self.settings.concurrency > 0
         self._position = await self.journal.open(self.now(), policy, executes=executes)
-        status = await self.journal.status()
-        self.budget.spent_usd = status.cost_usd + status.lost_usd
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
@@ -133,7 +124,6 @@ class Scheduler:
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
         async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._save_sessions)
             if self.journal.is_persistent:
                 self._tasks.start_soon(self._watch_changes)
             if self.observers:
@@ -141,7 +131,6 @@ class Scheduler:
             while True:
                 self._is_awake = False
                 delay = await self._start_due()
-                self._check_held(is_idle=delay is None)
                 if self.is_draining and delay is None and not self.active:
                     break
                 with nullcontext() if delay is None or delay == inf else anyio.move_on_after(delay):
@@ -155,62 +144,55 @@ class Scheduler:
 
     async def _start_due(self) -> float | None:
         """Start due runs; return the seconds until more may start, or None: not before a change."""
-        if self.is_stopping or self.breaker.has_reached_limit or not await self._can_start():
+        if self.is_stopping or not await self._can_start():
             return None
         if not self.settings.concurrency:  # other processes execute the runs
             self._on_idle(False)
             return None
-        while (free := self.settings.concurrency + self._held_count - len(self.active)) > 0 and not self.is_stopping:
-            if self.budget.is_exhausted:
-                return await self._wait_for_budget()
+        while (free := self.settings.concurrency - len(self.active)) > 0 and not self.is_stopping:
             if wait := self.limiter.seconds_until_start(self.now()):
                 return wait
             most = free if self.limiter.is_unlimited else 1
             asked = self.now()
-            leased = await self.journal.lease(most, asked, self.budget.limits)
+            leased = await self.journal.lease(most, asked, self.limits)
             for run in leased:
                 if self.is_stopping:  # stopped during the lease
                     await self.journal.release(replace(run, state="interrupted"))
                 else:
                     self._start(run)
             if not leased:
-                self._check_held(is_idle=True)
                 return await self._next_delay(asked)
         return inf
-
-    async def _wait_for_budget(self) -> float | None:
-        if not self.active:
-            self._on_idle(is_budget_exhausted=await self.journal.next_due() is not None)
-        return None
 
     async def _next_delay(self, asked_at: float) -> float | None:
         """Return the delay after a lease at the time `asked_at` that returned no runs."""
         due = await self.journal.next_due()
-        if due is None:
-            if not self.active:
-                self._on_idle(False)
-            return None
-        if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
+        if due is not None and due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
             return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
-        # A run was due and was not leased: what is reserved leaves it no budget, or it has just been added.
-        return RECHECK_SECONDS
+        if self.active:  # if one is due, what is reserved leaves it no budget
+            return None if due is None else RECHECK_SECONDS
+        is_spent = due is not None and is_budget_spent(self.limits, await self.journal.status())
+        if due is not None and not is_spent:
+            return RECHECK_SECONDS  # it has just been added
+        self._on_idle(is_spent)
+        return None
 
     async def _can_start(self) -> bool:
         """Whether readers have space for more results."""
         await self.subscribers.remove_closed(self.journal.park)
         return self.subscribers.has_capacity
 
-    def _on_idle(self, is_budget_exhausted: bool) -> None:
+    def _on_idle(self, is_spent: bool) -> None:
         """Called when nothing runs here, and nothing is due or nothing more may be spent."""
         assert self._tasks is not None
-        self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
+        self._tasks.start_soon(self._finish_idle_buffers, is_spent)
 
-    async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
+    async def _finish_idle_buffers(self, is_spent: bool) -> None:
         """Finish the buffers that wait for all runs, unless the executor still works."""
         waiting = self.subscribers.draining_buffers
-        if is_budget_exhausted:
-            left = (await self.journal.status()).left
-            self.subscribers.fail(lambda: self.budget.make_error(left))
+        if is_spent:
+            status = await self.journal.status()
+            self.subscribers.fail(lambda: make_budget_error(self.limits, status))
         elif waiting and await self._is_finished():
             await self._deliver_foreign_ends()
             for buffer in waiting:
@@ -238,28 +220,29 @@ class Scheduler:
         stored: Run | None = None
         try:
             with active.scope:
-                run = await self._hold_if_systemic(active, before, await self._execute(active))
+                run = await self._execute(active)
         finally:
             if run is None:  # this process stopped the attempt, or the whole fleet stops
                 run = self._make_stopped_run(active, active.run)
-            lost = 0.0 if active.is_cost_known else self.budget.get_reserved_usd(before)
             try:
                 with anyio.CancelScope(shield=True):
-                    stored = await self.journal.release(run, lost_usd=lost)
+                    stored = await self.journal.release(run, is_cost_known=active.is_cost_known)
             finally:
                 is_recorded = stored is not None
                 run = stored if stored is not None and stored.is_ended else run
                 active.observers.notify_end(run, is_recorded=is_recorded)
-                self.budget.spent_usd += run.cost_usd - before.cost_usd + lost
                 self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
                 if self.active.get(run.key) is active:
                     del self.active[run.key]
                 active.attempt, active.is_ended = None, True  # the attempt refers to `active`
                 active.ended.notify_all()
                 self.wake()
-        if run.is_ended:
+        if active.stop_reason is None:
+            self._record_end(run)
+        if run.is_ended and self.breaker.error is None:
             self._on_ended(run)
-        if self.breaker.error is not None and not self.active:  # all held runs are requeued
+        if self.breaker.error is not None and not self.active:
+            await self.journal.requeue(failed=True, keys=self.breaker.failed_keys)
             self.subscribers.fail(self.breaker.make_error)
 
     async def _execute(self, active: RunningAttempt) -> Run:
@@ -329,8 +312,7 @@ class Scheduler:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            self._unsaved.append(active.run)
-            self._session_found.notify_all()
+            await self.journal.save_session_id(active.run)
         if (
             isinstance(message, AssistantMessage)
             and not self.limiter.is_unlimited
@@ -358,44 +340,10 @@ class Scheduler:
             output_tokens=run.output_tokens + taken,
         )
 
-    async def _hold_if_systemic(self, active: RunningAttempt, initial_run: Run, run: Run) -> Run:
-        """Return `run` after its attempt; hold it first while other runs may show whether its failure affects all."""
-        if active.stop_reason is not None:
-            return run
-        if not self.breaker.record_end(run):
-            if self._held_count:
-                self._release_held()
-            return run
-        active.run = replace(run, state="running", ended=None)
-        decided = self._held_decided
-        self._held_count += 1
-        self.wake()
-        try:
-            while not decided.is_set():
-                with anyio.move_on_after(HOLD_SECONDS):
-                    await decided.wait()
-                if not self.breaker.has_reached_limit:
-                    break
-        finally:
-            self._held_count -= 1
-        if active.stop_reason is not None:
-            return self._make_stopped_run(active, run)
-        return run if self.breaker.error is None else undo_failure(run, initial_run)
-
-    def _check_held(self, *, is_idle: bool) -> None:
-        """Release or requeue the held runs, if no running attempt can show what their failures mean."""
-        if not self._held_count or len(self.active) > self._held_count or self.breaker.error is not None:
-            return
-        if self.breaker.has_reached_limit:
+    def _record_end(self, run: Run) -> None:
+        if self.breaker.record_end(run) and not self.is_stopping:
             self.is_stopping = True
-            log.error("nothing is started any more: %s", self.breaker.trip())
-        elif not is_idle:
-            return
-        self._release_held()
-
-    def _release_held(self) -> None:
-        self._held_decided.set()
-        self._held_decided = anyio.Event()
+            log.error("nothing is started any more: %s", self.breaker.error)
 
     def _on_ended(self, run: Run) -> None:
         self._end_times.append(self.now())
@@ -408,7 +356,6 @@ class Scheduler:
         for key in list(self.active) if keys is None else keys:
             if (active := self.active.get(key)) is not None:
                 active.stop_reason = active.stop_reason or reason
-                self.breaker.discard(key)
                 active.scope.cancel()
 
     async def interrupt(self) -> None:
@@ -417,7 +364,6 @@ class Scheduler:
         waiting = list(self.active.values())
         for active in waiting:
             active.stop_reason = active.stop_reason or "interrupted"
-        self._release_held()
         async with anyio.create_task_group() as group:
             for active in waiting:
                 group.start_soon(self._interrupt_one, active)
@@ -451,15 +397,6 @@ class Scheduler:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
                 self.observers.notify_status(await self.journal.status())
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
-
-    async def _save_sessions(self) -> None:
-        while True:
-            await self._session_found.wait_until(lambda: bool(self._unsaved))
-            await anyio.sleep(SESSION_SECONDS)
-            unsaved, self._unsaved = self._unsaved, []
-            for run in unsaved:
-                if (active := self.active.get(run.key)) is not None and active.run.attempts == run.attempts:
-                    await self.journal.save_session_id(run)
 
     async def _watch_changes(self) -> None:
         while True:

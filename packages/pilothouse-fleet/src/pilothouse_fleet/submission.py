@@ -15,8 +15,7 @@ from pilothouse.client.agent import check_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Options
 from pilothouse.support import mask, to_json_values
-from pilothouse_fleet.journals.base import FleetJournalError, Journal, MemoryJournal
-from pilothouse_fleet.journals.sqlite import SqliteJournal
+from pilothouse_fleet.journals.sqlite import FleetJournalError, SqliteJournal
 from pilothouse_fleet.run import Run, digest_prompt
 
 MAX_KEY_CHARS = 512
@@ -159,18 +158,17 @@ def check_agent_or_runner(agent: Any, runner: Any) -> None:
         raise UsageError("runner: an object with the method of a Runner, instead of an agent")
 
 
-def make_journal(journal: Any) -> Journal:
-    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path."""
-    if journal is None:
-        return MemoryJournal()
+def make_journal(journal: Any) -> SqliteJournal:
+    """Make the journal for the `journal` argument of a fleet."""
     if isinstance(journal, str | os.PathLike):
         scheme, colon, _ = str(journal).partition("://")  # pyright: ignore[reportUnknownArgumentType]
         if colon:
-            raise UsageError(f"journal: the path of a file, or a Journal; there is none for {scheme:.20}://…")
-        return SqliteJournal(journal)  # pyright: ignore[reportUnknownArgumentType]
-    if not hasattr(journal, "lease"):
-        raise UsageError(f"journal: expected a path or a Journal, got {type(journal).__name__}")
-    return journal
+            raise UsageError(f"journal: the path of a file; there is none for {scheme:.20}://…")
+    elif isinstance(journal, SqliteJournal):
+        return journal
+    elif journal is not None:
+        raise UsageError(f"journal: expected a path, got {type(journal).__name__}")
+    return SqliteJournal(journal)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @asynccontextmanager
@@ -181,7 +179,7 @@ async def open_journal_for_reading(path: str) -> AsyncGenerator[SqliteJournal]:
         UsageError: the path is the address of a server.
         FleetJournalError: the journal does not exist or cannot be used.
     """
-    journal = cast("SqliteJournal", make_journal(path))  # no other journal has a path
+    journal = make_journal(path)
     await journal.open_for_reading()
     try:
         yield journal

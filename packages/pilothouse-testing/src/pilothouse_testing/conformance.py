@@ -2,8 +2,7 @@
 
 `TransportSuite`: the byte stream itself, with `MEMORY_PEERS`, `PEER_PROGRAMS`, or your own programs on the other
 side. `AgentSuite`: the layers above: queries, sessions, hooks, permissions, tools, interrupts, the blocking API.
-Those for session stores are in `pilothouse_transcripts.stores.store_suite`, that for runners of a fleet is in
-`pilothouse_fleet.runner_suite`.
+Those for session stores are in `pilothouse_transcripts.stores.store_suite`.
 
 They need pytest and its anyio plugin; `AgentSuite` needs the scripted model as well.
 """

@@ -1,1 +1,1 @@
-"""Journals of runs: the protocol, and implementations in memory and in a SQLite file."""
+"""The journal of runs, and runs as rows of a table."""

@@ -1,8 +1,10 @@
-"""`SqliteJournal`: runs in a SQLite file of one user.
+"""`SqliteJournal`: stores the runs of a fleet, in a SQLite file of one user or in memory.
 
 A lock beside the file says who executes: the operating system frees it when the process dies. Only the executor leases
 and releases runs, so a row in the state "running" belongs to it, or to one that has died. Other processes add, cancel
 and queue again in transactions of their own, which `PRAGMA data_version` shows to the executor.
+
+All times are Unix seconds. In memory ended runs are dropped, and options may be any objects.
 
 An era begins when an executor opens the file: it leases the runs that were requested in its era, so that what is left
 from earlier waits until somebody asks for it. `is_shared` marks the runs that other processes have requested: the
@@ -16,7 +18,8 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,15 +29,14 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.file_owners import explain_foreign_writer
 from pilothouse.support import SqliteFileError, create_private_file, lock_file, open_database, run_blocking
-from pilothouse_fleet.journals.base import FleetJournalError, FleetJournalInUseError, describe_key_conflict
 from pilothouse_fleet.journals.rows import OUTCOME_COLUMNS, RUN_COLUMNS, decode_run, encode_outcome
 from pilothouse_fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_death, apply_interruption
 from pilothouse_fleet.run import FleetStatus, Run, RunState, digest_prompt
 
-# ruff: noqa: D102, S608 - `Journal` says what each call does; every part of a statement is a constant of this file
+# ruff: noqa: S608 - every part of a statement is a constant of this file
 
 T = TypeVar("T")
 log = logging.getLogger("pilothouse.fleet")
@@ -45,6 +47,8 @@ FORMAT_VERSION = 4
 """The version of the tables."""
 BUSY_SECONDS = 30.0
 """Seconds that a transaction waits for other processes; one takes milliseconds."""
+LOCK_SECONDS = 1.0
+"""Seconds to wait for an executor that is just leaving."""
 LOOK_SECONDS = 0.1
 """How often a process looks whether others have changed the file."""
 PAGE_SIZE = 200
@@ -81,18 +85,51 @@ _SET_OUTCOME = ", ".join(f"{name} = ?" for name in OUTCOME_COLUMNS)
 _WRITE = f"UPDATE run SET {_SET_OUTCOME}, set_aside = 0, ended_by = ?, ended_as = ? WHERE number = ?"
 
 
+class FleetJournalError(PilothouseError):
+    """A journal cannot be used: it is none, of another version, not this user's alone, or its disk fails.
+
+    Attributes:
+        path: the journal.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class FleetJournalInUseError(FleetJournalError):
+    """Another fleet executes the runs of this journal.
+
+    Attributes:
+        path: the journal.
+        pid: process id of the executor.
+        host: name of its machine.
+        started: when it began, in Unix seconds.
+    """
+
+    def __init__(self, message: str, *, path: str, pid: int, host: str, started: float) -> None:
+        super().__init__(message, path=path)
+        self.pid = pid
+        self.host = host
+        self.started = started
+
+
 class SqliteJournal:
-    """A journal in a file, for the processes of one user on one machine.
+    """A journal in a file, for the processes of one user on one machine; or in memory, for one fleet.
 
     Args:
         path: the file; created if missing, readable by this user alone. Beside it, `<path>-executor` is the lock of
-            the process that executes the runs.
+            the process that executes the runs. None: in memory; ended runs are dropped.
+
+    Attributes:
+        is_persistent: whether ended runs are kept, and other processes can use it.
     """
 
-    is_persistent = True
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(":memory:" if path is None else path)
+        self.is_persistent = path is not None
+        self._settings: dict[str, Mapping[str, Any]] = {}  # in memory: by key; they may be no JSON
+        self._dropped: Counter[RunState] = Counter()  # in memory: the ended runs, by state
         self._id = uuid4().hex
         self._executes = False
         self._era = -1
@@ -105,10 +142,27 @@ class SqliteJournal:
     # Opening and closing.
 
     async def open(self, now: float, policy: OnInterrupted, *, executes: bool = True) -> int:
+        """Open the journal; as its executor, also end or queue what the last executor left, as `policy` says.
+
+        Runs that wait from earlier are not leased until `add` names them again or `requeue` requests them all.
+
+        Args:
+            now: the time.
+            policy: what happens to runs that were interrupted, or whose executor died.
+            executes: whether to become the executor, the only one that may `lease`.
+
+        Returns:
+            The position after which no run has ended yet, for `list_ended_since`.
+
+        Raises:
+            FleetJournalInUseError: another fleet executes its runs.
+            FleetJournalError: the journal cannot be used.
+        """
         try:
-            await self._run_in_thread(self._open_file)
+            await self._run(self._open_file)
             if executes:
-                await self._run_in_thread(self._take_lock)
+                if self.is_persistent:
+                    await self._run(self._take_lock)
                 self._executes = True
                 await self.transact(lambda db: self._begin_era(db, now, policy))
             [position] = await self._read_row("SELECT ended FROM totals")
@@ -125,9 +179,10 @@ class SqliteJournal:
         """
         if not self.path.exists():
             raise self._make_error(f"there is no journal {self.path}")
-        await self._run_in_thread(self._open_file)
+        await self._run(self._open_file)
 
     async def close(self) -> None:
+        """Close the journal. Leased runs that were not released count as interrupted. Idempotent."""
         with anyio.CancelScope(shield=True):
             try:
                 if self._executes:
@@ -138,10 +193,14 @@ class SqliteJournal:
             finally:
                 connection, self._connection = self._connection, None
                 if connection is not None:
-                    await self._run_in_thread(connection.close)
+                    await self._run(connection.close)
                 self._lock.close()
 
     def _open_file(self) -> None:
+        if not self.is_persistent:
+            self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._connection.executescript(TABLES)
+            return
         with self._translate_errors():
             create_private_file(self.path)  # prompts and answers are private to this user
             place = self.path.resolve()
@@ -174,24 +233,16 @@ class SqliteJournal:
         path = self.path.with_name(f"{self.path.name}-executor")
         with self._translate_errors():
             create_private_file(path)  # whoever can open it could take the lock
-        end = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                self._lock.enter_context(lock_file(path, wait=0.0, on_wait=lambda: None))
-            except TimeoutError:
-                self._check_executor(is_last_look=time.monotonic() >= end)
-                time.sleep(LOOK_SECONDS)  # it is just beginning or leaving
-            else:
-                return
+        try:
+            self._lock.enter_context(lock_file(path, wait=LOCK_SECONDS, on_wait=lambda: None))
+        except TimeoutError:
+            raise self._make_in_use_error() from None
 
-    def _check_executor(self, *, is_last_look: bool) -> None:
-        """Raise `FleetJournalInUseError` if the executor has said who it is."""
+    def _make_in_use_error(self) -> FleetJournalInUseError:
         assert self._connection is not None
         pid, host, started = self._connection.execute("SELECT pid, host, started FROM totals").fetchone()
-        if pid is None and not is_last_look:
-            return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
-        raise FleetJournalInUseError(
+        return FleetJournalInUseError(
             f"the runs of the journal {self.path} are executed by process {pid} on {host} since {since}; a journal has "
             "one executor. With concurrency=0 a fleet adds runs and reads results meanwhile",
             path=str(self.path), pid=pid or 0, host=host or "", started=started or 0.0,
@@ -241,9 +292,16 @@ class SqliteJournal:
         return (await self._read(statement, values))[0]
 
     async def _read_runs(self, where: str, values: Sequence[Any]) -> list[Run]:
-        return [decode_run(row) for row in await self._read(f"SELECT {_COLUMNS} FROM run WHERE {where}", values)]
+        return [self._decode(row) for row in await self._read(f"SELECT {_COLUMNS} FROM run WHERE {where}", values)]
 
-    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+    def _decode(self, row: Sequence[Any]) -> Run:
+        run = decode_run(row)
+        return run if self.is_persistent else replace(run, settings=self._settings[run.key])
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread; in memory, where nothing blocks, at once."""
+        if not self.is_persistent:
+            return work()
         async with self._turn:
             return await run_blocking(work)
 
@@ -256,7 +314,7 @@ class SqliteJournal:
             except sqlite3.Error as error:
                 raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
 
-        return await self._run_in_thread(use)
+        return await self._run(use)
 
     @contextmanager
     def _translate_errors(self) -> Generator[None]:
@@ -274,6 +332,14 @@ class SqliteJournal:
     # Adding and requesting.
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
+        """Add new runs; for existing keys update settings and priority, unless the run has started.
+
+        Returns:
+            Each run in its current state.
+
+        Raises:
+            UsageError: a key exists with another prompt; then nothing is added.
+        """
         return await self.transact(lambda db: self._add(db, runs))
 
     def _add(self, db: sqlite3.Connection, runs: Sequence[Run]) -> list[Run]:
@@ -282,12 +348,19 @@ class SqliteJournal:
         known = digests.copy()
         for run in runs:
             if known.setdefault(run.key, name := digest_prompt(run.prompt)) != name:
-                raise UsageError(describe_key_conflict(run.key))
+                raise UsageError(
+                    f"key {run.key!r} is there already, with another prompt; a key names one run: give each prompt a "
+                    "key of its own"
+                )
         number, era = db.execute("SELECT runs, era FROM totals").fetchone()
         rows: list[tuple[Any, ...]] = []
         found: dict[str, Run] = {}
         for key, run in last.items():
-            settings = msgspec.json.encode(run.settings)
+            settings = b"{}"
+            if self.is_persistent:
+                settings = msgspec.json.encode(run.settings)
+            else:
+                self._settings[key] = run.settings
             if key in digests:
                 db.execute(
                     "UPDATE run SET settings = ?, priority = ?, is_shared = is_shared OR ?, era = ? "
@@ -306,10 +379,11 @@ class SqliteJournal:
             rows,
         )
         db.execute("UPDATE totals SET runs = ?", (number,))
-        found |= {run.key: run for run in map(decode_run, _select_by_keys(db, _COLUMNS, digests))}
+        found |= {run.key: run for run in map(self._decode, _select_by_keys(db, _COLUMNS, digests))}
         return [found[run.key] for run in runs]
 
-    async def requeue(self, *, failed: bool = False) -> None:
+    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
+        """Request all unfinished runs, or queue the failed ones again: all, or those with these keys."""
         statement = "UPDATE run SET is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
         if failed:
             statement += (
@@ -318,10 +392,15 @@ class SqliteJournal:
             )
         else:
             statement += " WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
-        await self.transact(lambda db: db.execute(statement, (not self._executes,)))
+        rows = [(not self._executes, *key) for key in ([()] if keys is None else [(key,) for key in keys])]
+        statement += "" if keys is None else " AND key = ?"
+        await self.transact(lambda db: db.executemany(statement, rows))
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
-        """See `Journal`. Only the executor parks: what other processes have added is executed until it is cancelled."""
+        """Lease these waiting runs (None: all) no more, except `except_keys` and those that other processes want.
+
+        Only the executor parks: what other processes have added is executed until it is cancelled.
+        """
         if not self._executes:
             return
         statement = "UPDATE run SET era = -1 WHERE state = 'queued' AND era = ? AND NOT is_shared"
@@ -342,6 +421,10 @@ class SqliteJournal:
     # Leasing and releasing.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
+        """Lease at most `count` due runs, by priority: set the state "running" and count one more attempt.
+
+        `Run.limit_usd` is the maximum cost of each, so that all together keep to `limits`.
+        """
         leased = await self.transact(lambda db: self._lease(db, count, now, limits))
         self._leased |= {run.number: run for run in leased}
         return leased
@@ -376,9 +459,13 @@ class SqliteJournal:
         if not rows and not self._leased:
             suspect = f"SELECT {_COLUMNS} FROM {_SUSPECT} ORDER BY deaths, priority DESC, number LIMIT 1"
             rows = db.execute(suspect, (self._era,)).fetchall()
-        return [decode_run(row) for row in rows]
+        return [self._decode(row) for row in rows]
 
     async def next_due(self) -> float | None:
+        """Return when the next requested run is due, regardless of limits; None: there is none.
+
+        For others than the executor: 0 while a run that they have requested has not ended.
+        """
         if not self._executes:
             left = "SELECT 1 FROM run WHERE state IN ('queued', 'running', 'interrupted') AND is_shared LIMIT 1"
             return 0.0 if await self._read(left) else None
@@ -387,21 +474,33 @@ class SqliteJournal:
         return 0.0 if now else later
 
     async def save_session_id(self, run: Run) -> None:
+        """Save the session id of a leased run, so that the session can be resumed after a crash."""
         statement = "UPDATE run SET session_id = ? WHERE number = ?"
         await self.transact(lambda db: db.execute(statement, (run.session_id, run.number)))
 
-    async def release(self, run: Run, *, lost_usd: float = 0.0) -> Run:
+    async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
+        """Store a leased run in its new state, and end the lease.
+
+        Args:
+            run: the run after the attempt.
+            is_cost_known: whether `run` has the cost of the attempt; otherwise what was reserved for it counts.
+
+        Returns:
+            The run as it is stored: it has ended as cancelled if it was cancelled and did not end otherwise.
+        """
         before = self._leased[run.number]
 
         def release(db: sqlite3.Connection) -> Run:
-            [is_cancelled] = db.execute("SELECT cancelling FROM run WHERE number = ?", (run.number,)).fetchone()
+            state = "SELECT cancelling, set_aside FROM run WHERE number = ?"
+            is_cancelled, reserved = db.execute(state, (run.number,)).fetchone()
             end = replace(run, state="cancelled", ended=time.time()) if is_cancelled and not run.is_ended else run
             self._write(db, end)
             db.execute(
                 "UPDATE totals SET cost = cost + ?, lost = lost + ?, input_tokens = input_tokens + ?, "
                 "output_tokens = output_tokens + ?",
                 (
-                    run.cost_usd - before.cost_usd, lost_usd, run.input_tokens - before.input_tokens,
+                    run.cost_usd - before.cost_usd, 0.0 if is_cost_known else reserved,
+                    run.input_tokens - before.input_tokens,
                     run.output_tokens - before.output_tokens,
                 ),
             )  # fmt: skip
@@ -413,19 +512,26 @@ class SqliteJournal:
 
     def _write(self, db: sqlite3.Connection, run: Run) -> None:
         """Write a run that is not executed now."""
+        if run.is_ended and not self.is_persistent:
+            db.execute("DELETE FROM run WHERE number = ?", (run.number,))
+            del self._settings[run.key]
+            self._dropped[run.state] += 1
+            return
         ended_as = None
         if run.is_ended:
             [ended_as] = db.execute("UPDATE totals SET ended = ended + 1 RETURNING ended").fetchone()
         db.execute(_WRITE, (*encode_outcome(run), self._id if run.is_ended else None, ended_as, run.number))
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
+        """Cancel runs (None: all); return those that end now. `list_cancelled` names running ones to the executor."""
+
         def cancel(db: sqlite3.Connection) -> list[Run]:
             ended: list[Run] = []
             for where, values in [("1", ())] if keys is None else [("key = ?", (key,)) for key in keys]:
                 db.execute(f"UPDATE run SET cancelling = 1 WHERE state = 'running' AND {where}", values)
                 waiting = f"SELECT {_COLUMNS} FROM run WHERE state IN ('queued', 'interrupted') AND {where}"
                 for row in db.execute(f"{waiting} ORDER BY number", values).fetchall():
-                    ended.append(replace(decode_run(row), state="cancelled", ended=now))
+                    ended.append(replace(self._decode(row), state="cancelled", ended=now))
                     self._write(db, ended[-1])
             return ended
 
@@ -434,6 +540,7 @@ class SqliteJournal:
     # Reading.
 
     async def wait_for_change(self) -> None:
+        """Return when other processes may have changed the journal."""
         while True:
             await anyio.sleep(LOOK_SECONDS)
             [version] = await self._read_row("PRAGMA data_version")  # of commits of other connections
@@ -442,9 +549,11 @@ class SqliteJournal:
                 return
 
     async def list_cancelled(self) -> list[str]:
+        """Return the keys of leased runs that other processes have cancelled."""
         return [key for (key,) in await self._read("SELECT key FROM run WHERE state = 'running' AND cancelling = 1")]
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
+        """Return runs that other processes ended after `position`, a few hundred at most, and the next position."""
         [last] = await self._read_row("SELECT ended FROM totals")  # first: what ends in between comes next time
         rows = await self._read(
             f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? AND ended_by <> ? "
@@ -454,15 +563,19 @@ class SqliteJournal:
         return [decode_run(row[1:]) for row in rows], rows[-1][0] if len(rows) == PAGE_SIZE else last
 
     async def status(self) -> FleetStatus:
-        counts = dict(await self._read("SELECT state, count(*) FROM run GROUP BY state"))
+        """Return the number of runs by state, and their cost."""
+        counts: dict[str, Any] = dict(await self._read("SELECT state, count(*) FROM run GROUP BY state"))
+        counts |= self._dropped
         cost, lost, given, taken = await self._read_row("SELECT cost, lost, input_tokens, output_tokens FROM totals")
         return FleetStatus(**counts, cost_usd=cost, lost_usd=lost, input_tokens=given, output_tokens=taken)
 
     async def get(self, key: str) -> Run | None:
+        """Return one run, or None."""
         found = await self._read_runs("key = ?", (key,))
         return found[0] if found else None
 
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
+        """Return runs in the order they were added, with numbers greater than `after`."""
         where, values = ("", ()) if state is None else ("state = ? AND ", (state,))
         return await self._read_runs(f"{where}number > ? ORDER BY number LIMIT ?", (*values, after, limit))
 

@@ -61,7 +61,7 @@ class Artifacts:
         patterns: paths relative to the run's directory: `*` and `?` match characters of one name, `**` any
             directories: `"*.log"`, `"out/*.json"`, `"**/*.png"`.
         patch: whether to save all changes as `changes.patch` for `git apply`: commits, changes and new files, except
-            those that `.gitignore` names. Needs a `GitWorktree`, or a copy of a git bundle.
+            those that `.gitignore` names. Needs a `GitWorktree`.
         prefix: the prefix of object names.
         max_bytes: maximum total size of the files of one run; files that do not fit, or exceed 1,000 files, are
             skipped with a warning.

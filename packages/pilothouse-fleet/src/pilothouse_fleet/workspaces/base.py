@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,10 @@ from typing import Literal, Protocol
 
 import anyio
 import msgspec
-from msgspec import Struct
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.support import cache_root, lock_file, run_blocking, run_cancellable
-from pilothouse_fleet.run import Run, RunState
+from pilothouse_fleet.run import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,8 @@ class Workspace(Protocol):
 
     has_patches: bool
 
-    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
-        """Prepare, and remove directories that dead processes left for ended runs.
-
-        Args:
-            get_run: returns the run with a key, if the journal has it.
+    async def open(self) -> None:
+        """Prepare to make directories.
 
         Raises:
             UsageError: directories can never be created with these settings.
@@ -104,19 +100,9 @@ LOCK_RETRY_SECONDS = 0.02
 """Seconds between two attempts to get a lock."""
 UNDO_SECONDS = 5.0
 """Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
-MAX_CHECKED_DIRECTORIES = 1000
-"""Number of directories that are checked when a fleet starts, newest first."""
 
 _ADMIN_DIRECTORY = ".pilothouse"
 _MAX_SLUG_CHARS = 40
-
-
-class DirectoryRecord(Struct, kw_only=True):
-    """The stored data of a directory."""
-
-    key: str
-    is_ready: bool = False
-    facts: dict[str, str] = {}
 
 
 class LocalWorkspace(ABC):
@@ -142,6 +128,10 @@ class LocalWorkspace(ABC):
             raise UsageError(f"subdirectory: a path inside the directory of a run, not {str(subdirectory)!r}")
         self._locks: dict[Path, ExitStack] = {}
 
+    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
+        """See `Workspace`."""
+        raise NotImplementedError  # `has_patches` says whether there is one
+
     @property
     def root(self) -> Path:
         """The directory of all run directories."""
@@ -153,113 +143,64 @@ class LocalWorkspace(ABC):
 
     @abstractmethod
     async def _fill(self, path: Path, facts: dict[str, str]) -> None:
-        """Create the directory; add the facts to store, each before what it describes is made."""
+        """Create the directory; add the facts to store."""
 
-    async def _save(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
-        """Save what must outlive the directory: called when a run has ended, and before the directory is removed."""
-
-    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+    async def open(self) -> None:
         """See `Workspace`."""
         await self._check()
         with _translate_errors("the directories of runs cannot be made", self._root):
-            names = await run_blocking(self._prepare)
-        for name in names:
-            with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
-                await self._clean(name, get_run)
-
-    def _prepare(self) -> list[str]:
-        admin = self._root / _ADMIN_DIRECTORY
-        admin.mkdir(parents=True, exist_ok=True)
-        self._root = self._root.resolve()  # as the process sees its directory
-        if not self._removed_states:
-            return []
-        found = sorted(admin.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [path.stem for path in found[:MAX_CHECKED_DIRECTORIES]]
-
-    async def _clean(self, name: str, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
-        """Remove the directory of an ended run that a dead process has left."""
-        record = await run_blocking(self._read_record, name)
-        run = None if record is None else await get_run(record.key)
-        if record is not None and run is not None and run.state in self._removed_states:
-            with suppress(TimeoutError), await acquire_lock(self._get_admin_path(name, "lock"), 0):  # else in use
-                await self._remove_directory(name, record)
+            await run_blocking(lambda: (self._root / _ADMIN_DIRECTORY).mkdir(parents=True, exist_ok=True))
+            self._root = await run_blocking(self._root.resolve)  # as the process sees its directory
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
         """See `Workspace`."""
-        name = make_directory_name(key)
-        path = self._root / name
+        path = self._root / make_directory_name(key)
+        record = self._get_admin_path(path, "json")
         with _translate_errors("no directory could be made for the run", path):
             try:
-                lock = await acquire_lock(self._get_admin_path(name, "lock"), IN_USE_SECONDS)
+                lock = await acquire_lock(self._get_admin_path(path, "lock"), IN_USE_SECONDS)
             except TimeoutError:
                 text = f"another process is at work in {path}; give each fleet its own root"
                 raise WorkspaceError(text, path=str(path)) from None
             with lock:
-                record = await run_blocking(self._read_record, name)
-                is_kept = record is not None and is_resumed and record.is_ready and await run_blocking(path.is_dir)
-                if record is None or not is_kept:
-                    record = await self._create(key, name, record)
+                is_kept = is_resumed and await run_blocking(path.is_dir) and await run_blocking(record.exists)
+                if not is_kept:
+                    await self._create(path, record)
+                facts = msgspec.json.decode(await run_blocking(record.read_bytes), type=dict[str, str])
                 self._locks[path] = lock.pop_all()
-        return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, record.facts)
+        return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, facts)
 
-    async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
-        path = self._root / name
-        record = DirectoryRecord(key=key, facts={} if old_record is None else old_record.facts)
+    async def _create(self, path: Path, record: Path) -> None:
+        """Make a directory, and then its record: whatever has no record is not whole."""
         try:
-            await self._remove_directory(name, old_record)
-            record.facts = {}
-            await run_blocking(self._write_record, name, record)
-            await self._fill(path, record.facts)
-            record.is_ready = True
-            await run_blocking(self._write_record, name, record)
+            await run_blocking(self._remove, path)
+            facts: dict[str, str] = {}
+            await self._fill(path, facts)
+            fresh = record.with_suffix(".new")
+            await run_blocking(fresh.write_bytes, msgspec.json.encode(facts))
+            await run_blocking(fresh.replace, record)
         except BaseException:
-            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError, WorkspaceError):
-                await self._remove_directory(name, record)
+            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError):
+                await run_blocking(self._remove, path)
             raise
-        return record
 
     async def release(self, run_directory: RunDirectory, state: RunState) -> None:
         """See `Workspace`."""
+        path = run_directory.path
         try:
             if state in self._removed_states:
-                name = run_directory.path.name
-                await self._remove_directory(name, await run_blocking(self._read_record, name))
-            elif state in _REMOVED_STATES["never"]:
-                await self._save(run_directory.path, run_directory.facts)
-        except (OSError, WorkspaceError) as error:
-            log.warning("the directory %s stays: %s", run_directory.path, error)
+                await run_blocking(self._remove, path)
+        except OSError as error:
+            log.warning("the directory %s stays: %s", path, error)
         finally:
-            self._locks.pop(run_directory.path, ExitStack()).close()
+            self._locks.pop(path, ExitStack()).close()
 
-    async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
-        """Remove a directory, then its record, so that remains are found after a failure."""
-        path = self._root / name
-        if record is not None and record.is_ready:
-            if await run_blocking(path.is_dir):
-                await self._save(path, record.facts)
-            record.is_ready = False  # no session is resumed in what an interrupted removal leaves
-            with suppress(OSError):  # the disk is full
-                await run_blocking(self._write_record, name, record)
-        if record is not None or await run_blocking(os.path.lexists, path):
-            await run_cancellable(lambda check: remove_tree(path, check))
-        await run_blocking(self._get_admin_path(name, "json").unlink, True)
+    def _remove(self, path: Path) -> None:
+        self._get_admin_path(path, "json").unlink(missing_ok=True)  # first: what is left then is not resumed in
+        remove_tree(path)
 
-    # Records.
-
-    def _get_admin_path(self, name: str, kind: str) -> Path:
-        return self._root / _ADMIN_DIRECTORY / f"{name}.{kind}"
-
-    def _read_record(self, name: str) -> DirectoryRecord | None:
-        try:
-            return msgspec.json.decode(self._get_admin_path(name, "json").read_bytes(), type=DirectoryRecord)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
-
-    def _write_record(self, name: str, record: DirectoryRecord) -> None:
-        path, fresh = self._get_admin_path(name, "json"), self._get_admin_path(name, "new")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.encode(record))
-        fresh.replace(path)
+    def _get_admin_path(self, path: Path, kind: str) -> Path:
+        return self._root / _ADMIN_DIRECTORY / f"{path.name}.{kind}"
 
 
 def make_directory_name(key: str) -> str:
@@ -269,36 +210,21 @@ def make_directory_name(key: str) -> str:
     return f"{slug}-{digest}" if slug else digest
 
 
-def remove_tree(path: Path, check: CancelCheck) -> None:
-    """Remove a directory, even a write-protected one, or a link; a missing one is not an error."""
+def remove_tree(path: Path) -> None:
+    """Remove a directory, even a write-protected one, or a link; a missing one is not an error. Blocking."""
     if path.is_symlink() or path.is_file():
         path.unlink()
-    elif path.exists():
+        return
+    with suppress(FileNotFoundError):
         try:
-            _remove_entries(path, check)
+            shutil.rmtree(path)
         except PermissionError:
-            _restore_permissions(str(path))
-            _remove_entries(path, check)
-
-
-def _remove_entries(path: Path, check: CancelCheck) -> None:
-    for child in path.iterdir():  # one by one, so that cancellation takes effect soon
-        check()
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child)
-        else:
-            child.unlink()
-    path.rmdir()
-
-
-def _restore_permissions(directory: str) -> None:
-    """Restore the permissions to change a directory and its subdirectories, as far as this user owns them."""
-    with suppress(PermissionError):
-        os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | stat.S_IRWXU)  # noqa: PTH101 - by the thousand
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _restore_permissions(entry.path)
+            path.chmod(stat.S_IRWXU)
+            for directory, names, _ in os.walk(path):
+                for child in (Path(directory, name) for name in names):
+                    if not child.is_symlink():
+                        child.chmod(stat.S_IRWXU)
+            shutil.rmtree(path)
 
 
 async def acquire_lock(path: Path, timeout: float) -> ExitStack:

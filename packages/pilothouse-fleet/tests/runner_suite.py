@@ -6,8 +6,6 @@ The child processes are `FakeCLI`s, so the runner has to work on this machine. K
 implementations.
 """
 
-# ruff: noqa: ASYNC110, D102 - the exit of another process is not an event here; test names say what they do
-
 from __future__ import annotations
 
 import os
