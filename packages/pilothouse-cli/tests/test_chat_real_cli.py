@@ -395,19 +395,18 @@ def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat
 
 
 def test_what_was_not_read_when_the_answer_is_stopped_is_in_the_line(chat: Chat, model: ScriptedModel) -> None:
-    model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "Never."))
-    model.on("instead", reply="Of the second turn.")
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "Of the second turn."))
     with chat("--allowed-tools", "Bash") as screen:
         screen.say("go")
-        screen.shows("+ ")
-        screen.press("instead" + ENTER)
-        screen.shows("instead (sent)")
+        screen.shows("Bash: tail -f")
+        screen.press("turn to port" + ENTER)
+        screen.shows("turn to port (sent)")
         screen.press("half" + CTRL_C)
         screen.shows("stopped; the conversation goes on")
-        screen.until(lambda: screen.lines[-2:] == ["> instead", "… half"])
+        screen.until(lambda: screen.lines[-2:] == ["> turn to port", "… half"])
         screen.press(ENTER)
         screen.shows("Of the second turn.")
-    assert not any("instead" in asked_in(request) for request in model.requests[:-1])
+    assert ["turn to port" in asked_in(request) for request in model.requests] == [False, True]
 
 
 def test_a_letter_typed_for_claude_is_no_answer_to_a_question(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
@@ -420,12 +419,12 @@ def test_a_letter_typed_for_claude_is_no_answer_to_a_question(chat: Chat, model:
         screen.press("y")  # of "yes, only the docs", perhaps
         screen.shows("first send your line")
         assert ASKED not in screen.text
-        screen.press("es" + ENTER)
+        screen.press("es to port" + ENTER)
         screen.shows(ASKED)
         assert not (tmp_path / "made").exists()
         screen.press("d" + ENTER)
         screen.shows("Finished.")
-        screen.shows("+ yes (read by Claude)")
+        screen.shows("+ yes to port (read by Claude)")
         screen.until(lambda: screen.at_prompt)
     assert not (tmp_path / "made").exists()
-    assert "yes" in asked_in(model.requests[-1])
+    assert "yes to port" in asked_in(model.requests[-1])
