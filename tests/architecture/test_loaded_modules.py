@@ -24,9 +24,9 @@ PACKAGES: dict[str, str] = {
         "similar_names tracebacks"
     ),
     "client": (
-        "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers middleware "
-        "observation prompt queries query_plan rate_limits result resume_state retry sessions settings_check "
-        "steering structured_output tool_bridge"
+        "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers logins "
+        "middleware observation prompt queries query_plan rate_limits result resume_state retry sessions "
+        "settings_check steering structured_output tool_bridge"
     ),
     "engine": (
         "activity buffer channel child deadline diagnostics extensions failures incoming_requests init_first "
