@@ -18,6 +18,8 @@ CORE = Path(__file__).parent.parent / "packages" / "pilothouse" / "src" / "pilot
 GENERATED = CORE / "sync" / "generated.py"
 
 CLASSES = {
+    "McpLogin": ("client/logins.py", "GroupWrapper[logins.McpLogin]"),
+    "ClaudeLogin": ("client/logins.py", "GroupWrapper[logins.ClaudeLogin]"),
     "McpControls": ("client/controls.py", "GroupWrapper[controls.McpControls]"),
     "TaskControls": ("client/controls.py", "GroupWrapper[controls.TaskControls]"),
     "SettingsControls": ("client/controls.py", "GroupWrapper[controls.SettingsControls]"),
@@ -43,7 +45,9 @@ ARGUMENTS = {"prompt": "iterate_in_thread(prompt)", "on_message": "hand_to_calle
 
 RESULTS = {
     "Agent": "return self.wrap({value})",
+    "ClaudeLogin": "return ClaudeLogin(self._call({work}), self._call)",
     "Health": "return self._call(partial(call_on_loop, {work}))",
+    "McpLogin": "return McpLogin(self._call({work}), self._call)",
     "MessageIterator": "return MessageIterator({value}, self._call)",
     "MessageSubscription": "return MessageSubscription(self._call(partial(call_on_loop, {work})), self._portal)",
     "Query": "return Query({value}, on_message)",
@@ -133,7 +137,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pilothouse import client
-from pilothouse.client import controls
+from pilothouse.client import controls, logins
 from pilothouse.sync.wrappers import (
     AgentWrapper,
     GroupWrapper,

@@ -24,7 +24,7 @@ PACKAGES: dict[str, str] = {
         "similar_names tracebacks"
     ),
     "client": (
-        "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers launch "
+        "agent budgets child_supervisor config_file controls costs custom_tools event_reader handlers launch logins "
         "message_iterator middleware observation prompt queries rate_limits result resume_state retry sessions "
         "settings_check steering structured_output tool_bridge"
     ),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oauth_mcp_server import open_page, serve_oauth_mcp
 from places import PROGRAMS
 from store_servers import started
 
@@ -693,6 +694,25 @@ def test_background_work(model: ScriptedModel, program_env: dict[str, str], tmp_
             host.send_signal(signal.SIGTERM)
             host.communicate(timeout=LIMIT_S)
     until_gone(root)
+
+
+def test_log_in(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    plan = Steps([ToolUse("mcp__theirs__balance", {"account": "Ann"})], lambda asked: asked.tool_results[-1].text)
+    model.on("How much", reply=plan)
+    with serve_oauth_mcp() as server:
+        command = [sys.executable, "-u", str(PROGRAMS / "log_in.py"), server.url, "How much has Ann?"]
+        settings: dict[str, Any] = {"cwd": tmp_path, "env": program_env, "text": True, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **settings) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "Open this page and log in:\n"
+            back = open_page(program.stdout.readline().strip())
+            told, problems = program.communicate(f"what?\n{back}\n", timeout=LIMIT_S)
+            assert program.returncode == 0, problems
+        assert "the address has no code" in told
+        assert "Ann: 7" in told
+        again = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S, **settings)
+        assert "Ann: 7" in again.stdout, again.stderr
+        assert "Open" not in again.stdout
 
 
 def test_every_program_is_tested_and_says_how_to_run_it() -> None:

@@ -18,6 +18,7 @@ import pilothouse_fleet.sync
 import pilothouse_models.sync
 from pilothouse import sync as ph
 from pilothouse.client import Agent as AsyncAgent
+from pilothouse.client import ClaudeLogin, McpLogin
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client import Session as AsyncSession
 from pilothouse.client import controls as async_controls
@@ -42,7 +43,7 @@ SHARED = {
     for reason, names in {
         "driven by a fleet, on the event loop of that": "AgentRunner Runner WorkspaceRunner",
         "settled and waited for in tasks and in threads": "Ask",
-        "made by a query; a blocking query makes a blocking one": "Steering",
+        "made by a query or a session; a blocking one makes a blocking one": "ClaudeLogin McpLogin Steering",
         "a loop over its stream blocks a thread": "AskView Asks",
         "asked by a fleet, on the event loop of that": (
             "Artifacts CopiedDirectory GitWorktree SqliteJournal Workspace"
@@ -128,6 +129,8 @@ CLASSES: dict[str, tuple[type, type]] = {
     "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
     "StoredSessions": (AsyncStoredSessions, sync_stores.StoredSessions),
+    "ClaudeLogin": (ClaudeLogin, generated.ClaudeLogin),
+    "McpLogin": (McpLogin, generated.McpLogin),
     **{name: (getattr(async_controls, name), getattr(generated, name)) for name in GROUPS},
 }
 FUNCTIONS = {

@@ -80,7 +80,7 @@ def test_a_person_without_a_key_is_told_three_ways_on(
     place = ("--cli", real_cli, "--cwd", str(tmp_path))
     with chatting(pilothouse.argv("chat", *place), {**pilothouse.env, **env, **home}) as screen:
         screen.shows("Claude Code has neither a key nor a login. Three ways on:")
-        for way in ("export ANTHROPIC_API_KEY=", "log in once", "chat --local"):
+        for way in ("export ANTHROPIC_API_KEY=", "/login", "log in once", "chat --local"):
             screen.shows(way)
         screen.until(lambda: screen.at_prompt)
         screen.say("Hello")
@@ -88,7 +88,7 @@ def test_a_person_without_a_key_is_told_three_ways_on(
         screen.until(lambda: screen.at_prompt)
         assert "$0" not in screen.text
         assert "ask --local" not in screen.text
-        assert "/login" not in screen.text
+        assert "Please run /login" not in screen.text
         screen.say(CTRL_D)
         assert screen.ends() == 0
     assert not model.requests

@@ -158,5 +158,12 @@ def test_secrets_go_and_json_stays_json(line: bytes, secret: str) -> None:
     assert redact_line(b"nothing here", Redactor([secret])) == b"nothing here"
 
 
+def test_the_code_of_a_login_goes_though_nobody_knows_it_before() -> None:
+    sent = {"subtype": "claude_oauth_callback", "authorizationCode": "abc-123_x", "state": "s"}
+    assert json.loads(redact_line(json.dumps(sent).encode(), Redactor([]))) == {**sent, "authorizationCode": MASK}
+    back = {"subtype": "mcp_oauth_callback_url", "callbackUrl": "http://localhost:1/back?code=abc-123_x&state=s"}
+    assert b"abc-123_x" not in redact_line(json.dumps(back).encode(), Redactor([]))
+
+
 def test_damaged_base64_is_an_empty_line() -> None:
     assert decode_wire_line(b'{"_base64": "!"}') == b"\n"

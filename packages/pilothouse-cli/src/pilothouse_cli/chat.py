@@ -18,13 +18,21 @@ import anyio
 from pilothouse.client import ModelInfo, Query, QueryResult, Session, default_agent
 from pilothouse.client.controls import to_results
 from pilothouse.errors import AuthenticationError, CLIExitedError, Interrupted, PilothouseError, UsageError
-from pilothouse.messages import ResultMessage
+from pilothouse.messages import InitMessage, ResultMessage
 from pilothouse.options import Options, Settings
 from pilothouse.permissions import Allow, Deny, PermissionMode, PermissionRequest
 from pilothouse.support import Redactor, find_similar_name, secret_values
 from pilothouse_cli.ask import make_run_options
 from pilothouse_cli.chat_editor import STEERING_PROMPT, EditorInput
 from pilothouse_cli.chat_input import PROMPT, ChatInput, CtrlC, PipeInput, Terminal, TerminalPrompter
+from pilothouse_cli.chat_logins import (
+    ACCOUNTS,
+    LOGIN_COMMAND,
+    MCP_ACTIONS,
+    handle_mcp,
+    list_needed_logins,
+    log_in_to_claude,
+)
 from pilothouse_cli.failures import (
     describe_failure,
     explain_failure,
@@ -203,6 +211,14 @@ async def _queue(chat: Chat, rest: str) -> None:
     chat.queue(rest)
 
 
+async def _login(chat: Chat, rest: str) -> None:
+    await log_in_to_claude(chat, rest)
+
+
+async def _mcp(chat: Chat, rest: str) -> None:
+    await handle_mcp(chat, rest)
+
+
 async def _exit(chat: Chat, rest: str) -> None:
     chat.leave()
 
@@ -221,6 +237,10 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
     "clear": ChatCommand("", "forget the conversation", _clear),
     "resume": ChatCommand("ID", "go on with another conversation", _resume),
     "queue": ChatCommand("TEXT", "while Claude works: a prompt for afterwards", _queue),
+    "login": ChatCommand("[console]", "log in at Claude, in a browser", _login, lambda _: ACCOUNTS),
+    "mcp": ChatCommand(
+        "[login|logout NAME]", "list MCP servers, or change the login at one", _mcp, lambda _: MCP_ACTIONS
+    ),
     "exit": ChatCommand("", "leave; so does Ctrl-D", _exit),
     "quit": ChatCommand("", "", _exit),
 }
@@ -269,6 +289,7 @@ class Chat:
         self._is_started = False
         self._answered_session_id: str | None = None  # the session of the last answer, which can be resumed
         self._is_leaving = False
+        self._needed_logins: set[str] = set()  # those of the last turn, which were printed
         self.costs = ChatCosts(is_free=request.local)
         self.model: str | None = None
         self.mode: str | None = None
@@ -306,7 +327,7 @@ class Chat:
         ways = "; /help lists the commands, Ctrl-D leaves" if self._interactive else ""
         self.print_line(f"{self.model_name()} in {self.directory()}{ways}", "quiet")
         if self._interactive and self._request.prompt is None and _has_no_key(self.session):
-            report_failure(self._screen, explain_missing_key(LOCAL_CHAT, self._options.cli))
+            report_failure(self._screen, explain_missing_key(LOCAL_CHAT, self._options.cli, LOGIN_COMMAND))
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -505,6 +526,7 @@ class Chat:
     def _finish_turn(self, result: QueryResult, printer: ChatProgressPrinter, *, was_truncated: bool) -> None:
         if printer.init is not None:
             self.model, self.mode = printer.init.model, printer.init.permission_mode
+            self._print_needed_logins(printer.init)
         if isinstance(result.error, Interrupted):
             self.print_line(TRUNCATED_NOTE if was_truncated else "stopped; the conversation goes on", "warning")
         elif result.error is not None:
@@ -519,6 +541,12 @@ class Chat:
         self.costs.add(result)
         if not self._request.quiet and not isinstance(result.error, AuthenticationError):
             self.print_line(self.costs.format_last(), "quiet")
+
+    def _print_needed_logins(self, init: InitMessage) -> None:
+        lines = list_needed_logins(init) if self._interactive else []
+        for line in sorted({*lines} - self._needed_logins):
+            self.print_line(line, "warning")
+        self._needed_logins = {*lines}
 
     # Permissions.
 
@@ -560,7 +588,8 @@ class Chat:
     def _print_failure(self, error: Exception) -> None:
         """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
-        failure = explain_failure(error, LOCAL_CHAT, default_agent().options.merge(self._options))
+        login = LOGIN_COMMAND if self._interactive and self._is_started else None
+        failure = explain_failure(error, LOCAL_CHAT, default_agent().options.merge(self._options), login)
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
             failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
         report_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))
@@ -589,6 +618,20 @@ class Chat:
     def queue(self, line: str) -> None:
         """Handle a line after the answer that is being written."""
         self._queued.append(line)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can answer."""
+        return self._interactive
+
+    async def ask(self, question: str) -> str | None:
+        """Return what a person types; None at the end of input."""
+        self._screen.idle()
+        async with self._prompter.lock, self._input.pause_prompt():
+            try:
+                return await self._input.ask(question)
+            except CtrlC:
+                return None
 
     def leave(self) -> None:
         """End after this command."""

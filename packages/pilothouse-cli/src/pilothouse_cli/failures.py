@@ -157,18 +157,19 @@ def get_claude_directory(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
 
 
-def explain_failure(error: Exception, local: str, options: Options) -> FailureReport:
+def explain_failure(error: Exception, local: str, options: Options, login: str | None = None) -> FailureReport:
     """Describe the error of a run, and tell a missing key or login from one that was refused.
 
     Args:
         error: the error.
         local: as for `explain_missing_key`.
         options: those of the query.
+        login: as for `explain_missing_key`.
     """
     if not isinstance(error, AuthenticationError) or error.api_error_status:  # the API's own words about a key
         return describe_failure(error)
     if (found := find_key(os.environ, options)) is None:
-        return explain_missing_key(local, options.cli)
+        return explain_missing_key(local, options.cli, login)
     advice = "check that it is complete, still valid and meant for this API"
     return FailureReport(FAILED, f"Claude Code is not logged in, although {found}: {advice}")
 
@@ -179,17 +180,19 @@ def quote_question(prompt: str) -> str:
     return shlex.quote(prompt) if short else '"…"'
 
 
-def explain_missing_key(local: str, cli: str) -> FailureReport:
+def explain_missing_key(local: str, cli: str, login: str | None = None) -> FailureReport:
     """Say that there is neither a key nor a login, and how to go on.
 
     Args:
         local: the arguments of this command with which a local model answers, such as "chat --local".
         cli: the option `cli`.
+        login: the command of this program that logs in; None: it has none, and `claude` does.
     """
-    login = "claude"
-    if not shutil.which(login):
-        with suppress(CLINotFoundError):
-            login = shlex.quote(find_cli(cli, os.environ))
+    if login is None:
+        login = "claude"
+        if not shutil.which(login):
+            with suppress(CLINotFoundError):
+                login = shlex.quote(find_cli(cli, os.environ))
     extra = "" if find_spec("xllamacpp") else "; it needs: pip install 'pilothouse[local]'"
     rows = (
         ("export ANTHROPIC_API_KEY=…", "use an API key"),

@@ -14,6 +14,7 @@ Three roots of blame, and the answer itself::
     │   │   ├── LineDecodeError        a line that is not JSON
     │   │   ├── OversizeLineError      a line over `max_line_bytes`
     │   │   ├── ControlError           the CLI refused a control request (`.code`)
+    │   │   │   ├── LoginError         a login could not begin or end (`.code`)
     │   │   │   └── McpToolError       an MCP tool that was called directly failed (`.result`)
     │   │   └── ControlTimeout (TimeoutError)   no response to a control request in time
     │   ├── MessageParseError          JSON that is not a message (`.data`)
@@ -199,6 +200,14 @@ class McpToolError(ControlError):
     def __init__(self, message: str, *, subtype: str = "", code: str | None = None, result: Any = None) -> None:
         super().__init__(message, subtype=subtype, code=code)
         self.result = result
+
+
+class LoginError(ControlError):
+    """A login at an MCP server or at Claude could not begin or end. `.code` says why, `.subtype` at which request.
+
+    `.code` is "unknown_server", "no_login" (the server needs none), "wrong_callback" (this is not what the page of the
+    login gave; the login still waits), "refused", or a code of Claude Code.
+    """
 
 
 class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the public contract

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import signal as signals
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -344,6 +345,10 @@ def _as_mapping(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+# Of a login at Claude: nobody knows it before. Codes in addresses are recognised by themselves.
+_LOGIN_CODE = re.compile(rb'("authorizationCode"\s*:\s*")[^"\\]+')
+
+
 def redact_line(line: bytes, redactor: Redactor) -> bytes:
     """Return `line` without the secrets. JSON stays JSON, even where a secret is a number.
 
@@ -351,6 +356,7 @@ def redact_line(line: bytes, redactor: Redactor) -> bytes:
         line: one protocol line.
         redactor: knows the secrets.
     """
+    line = _LOGIN_CODE.sub(rb"\1" + MASK.encode(), line)
     text = line.decode("utf-8", "surrogateescape")
     hidden = redactor.redact(text)
     if hidden == text:

@@ -17,6 +17,8 @@ from pilothouse.client.costs import TurnCost as TurnCost
 from pilothouse.client.event_reader import EventReader as EventReader
 from pilothouse.client.event_reader import TextReader as TextReader
 from pilothouse.client.launch import make_transport as make_transport
+from pilothouse.client.logins import ClaudeLogin as ClaudeLogin
+from pilothouse.client.logins import McpLogin as McpLogin
 from pilothouse.client.middleware import Middleware as Middleware
 from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import OutputT as OutputT

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from pilothouse.client.logins import McpLogin, begin_mcp_login, clear_mcp_login
 from pilothouse.client.settings_check import (
     CHECKED_KEYS,
     SentSettings,
@@ -95,6 +96,33 @@ class McpControls(_ControlGroup):
     async def reconnect(self, server: str) -> None:
         """Connect a server again."""
         await self._control("mcp_reconnect", serverName=server)
+
+    async def authenticate(self, server: str, *, redirect_uri: str | None = None) -> McpLogin:
+        """Begin a login at a server whose `status` is "needs-auth": show the user its `url`, then `wait` or `complete`.
+
+        Claude Code keeps the login in its configuration directory, for other sessions too.
+
+        Args:
+            server: its name. While it is still connecting, this waits for it.
+            redirect_uri: where the browser is sent on to with the code: a page of your program, which calls `complete`
+                with the whole address. Default: a port of the machine of Claude Code, where Claude Code listens.
+
+        Raises:
+            LoginError: `.code` is "unknown_server"; "no_login": the server is connected, or is a program; "refused":
+                it offers no login, a policy forbids it; or a code of Claude Code, such as "mcp_redirect_uri_unusable".
+        """
+        return await begin_mcp_login(server, self._control, self._find, redirect_uri)
+
+    async def clear_auth(self, server: str) -> None:
+        """Forget the login at a server, and revoke it there if the server can; its status is "needs-auth" then.
+
+        Raises:
+            LoginError: `.code` is "unknown_server"; "no_login": the server is a program; or "refused".
+        """
+        await clear_mcp_login(server, self._control, self._find)
+
+    async def _find(self, server: str) -> McpServerStatus | None:
+        return _by_name(await self.status()).get(server)
 
     async def toggle(self, server: str, on: bool) -> None:
         """Switch a server on or off."""

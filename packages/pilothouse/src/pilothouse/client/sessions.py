@@ -17,6 +17,7 @@ import anyio.lowlevel
 from pilothouse.client.child_supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
 from pilothouse.client.controls import (
     MCP_CALL,
+    AccountInfo,
     InfoControls,
     InterruptResult,
     McpControls,
@@ -30,6 +31,7 @@ from pilothouse.client.costs import SessionCost
 from pilothouse.client.custom_tools import make_custom_tools
 from pilothouse.client.handlers import REPLACEABLE_OPTIONS, make_handlers
 from pilothouse.client.launch import make_launch, make_limits
+from pilothouse.client.logins import ClaudeLogin, LoginAccount, begin_claude_login
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query, SessionPart
 from pilothouse.client.result import OutputT
@@ -458,8 +460,27 @@ class Session:
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no response within `control_timeout`.
         """
+        return await self._request(subtype, body)
+
+    async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
         child = self._supervisor.ready_child() or await self._ensure_running()
-        return await child.request(subtype, body)
+        return await child.request(subtype, body, timeout=timeout)
+
+    async def login(self, account: LoginAccount = "claude") -> ClaudeLogin:
+        """Begin a login at Claude: show the user its `url`, and hand over the code that the page shows.
+
+        Claude Code keeps the login in its configuration directory, for other sessions too. A key that it was given,
+        such as `ANTHROPIC_API_KEY`, goes before the login.
+
+        Args:
+            account: "claude": a subscription, Pro, Max, Team or Enterprise. "console": an account of the Console,
+                which pays by use. Default "claude".
+
+        Raises:
+            LoginError: a policy of this machine forbids it; `.code` is "refused".
+            UsageError: another `account`.
+        """
+        return await begin_claude_login(self._request, partial(to_result, AccountInfo), account)
 
     async def _call_mcp_tool(self, body: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
         child = self._supervisor.ready_child() or await self._ensure_running()

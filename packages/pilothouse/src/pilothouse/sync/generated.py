@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from pilothouse import client
-from pilothouse.client import controls
+from pilothouse.client import controls, logins
 from pilothouse.client.controls import (
     AccountInfo,
     AgentInfo,
@@ -34,6 +34,7 @@ from pilothouse.client.controls import (
     TaskOutput,
 )
 from pilothouse.client.costs import SessionCost
+from pilothouse.client.logins import LoginAccount
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, QueryState
 from pilothouse.client.result import OutputT, QueryResult
@@ -62,6 +63,107 @@ from pilothouse.transports import Health
 if TYPE_CHECKING:
     from pilothouse.events import QueryEvent
     from pilothouse.options import CliSettings, IsolationReport, OptionsBuilder
+
+
+class McpLogin(GroupWrapper[logins.McpLogin]):
+    """A login at an MCP server that has begun. Made by `session.mcp.authenticate`.
+
+    It ends with `complete` or in the browser; a newer one for the same server replaces it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def server(self) -> str:
+        """The name of the server."""
+        return self._inner.server
+
+    @property
+    def url(self) -> str | None:
+        """The page where the user agrees; None: nobody has to, and `wait` returns at once."""
+        return self._inner.url
+
+    @hide_arguments
+    def complete(self, callback_url: str) -> McpServerStatus:
+        """End the login with the address that the browser was sent on to, and connect the server.
+
+        Needed where that browser cannot reach this machine: its page does not load then, and its address bar has the
+        address. Also needed with a `redirect_uri`.
+
+        Args:
+            callback_url: the whole address, with its `code` and `state`. It is neither logged nor kept.
+
+        Raises:
+            LoginError: `.code` is "wrong_callback" if this is not an address for this login, which then still waits;
+                "refused" if the user or the server refused, the login has ended, or the server does not connect.
+            ControlTimeout: no answer within `control_timeout`.
+        """
+        return self._call(partial(self._inner.complete, callback_url))
+
+    def wait(self, timeout: float = 300.0) -> McpServerStatus:
+        """Wait until the user has logged in, in a browser on the machine of Claude Code, and the server is connected.
+
+        Args:
+            timeout: seconds. Default 300.
+
+        Raises:
+            LoginError: `.code` is "refused": the user or the server refused, or another login has replaced this one.
+            ControlTimeout: not in time; the login still waits.
+        """
+        return self._call(partial(self._inner.wait, timeout))
+
+
+class ClaudeLogin(GroupWrapper[logins.ClaudeLogin]):
+    """A login at Claude that has begun. Made by `session.login`.
+
+    It ends with `complete` or in the browser; a newer one of the session replaces it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def url(self) -> str:
+        """The page where the user agrees, on any machine. It shows a code for `complete`."""
+        return self._inner.url
+
+    @property
+    def local_url(self) -> str | None:
+        """The same page for a browser on the machine of Claude Code, which needs no code: call `wait`."""
+        return self._inner.local_url
+
+    @hide_arguments
+    def complete(self, code: str) -> AccountInfo:
+        """End the login with the code that the page of `url` shows.
+
+        Args:
+            code: all of it, as in "…#…". It is neither logged nor kept.
+
+        Returns:
+            The account that Claude Code uses now: a key that it was given goes before the login.
+
+        Raises:
+            LoginError: `.code` is "wrong_callback" if this is not a code of this login, which then still waits; or
+                "refused": begin another login.
+            ControlTimeout: no answer within `control_timeout`.
+        """
+        return self._call(partial(self._inner.complete, code))
+
+    def wait(self, timeout: float = 300.0) -> AccountInfo:
+        """Wait until the user has logged in, in a browser on the machine of Claude Code (`local_url`).
+
+        Call it when you show the address: the CLI (2.1.332) does not say how an earlier login ended.
+
+        Args:
+            timeout: seconds. Default 300.
+
+        Returns:
+            The account that Claude Code uses now: a key that it was given goes before the login.
+
+        Raises:
+            LoginError: `.code` is "refused".
+            ControlTimeout: not in time; the login still waits.
+        """
+        return self._call(partial(self._inner.wait, timeout))
 
 
 class McpControls(GroupWrapper[controls.McpControls]):
@@ -97,6 +199,30 @@ class McpControls(GroupWrapper[controls.McpControls]):
     def reconnect(self, server: str) -> None:
         """Connect a server again."""
         self._call(partial(self._inner.reconnect, server))
+
+    def authenticate(self, server: str, *, redirect_uri: str | None = None) -> McpLogin:
+        """Begin a login at a server whose `status` is "needs-auth": show the user its `url`, then `wait` or `complete`.
+
+        Claude Code keeps the login in its configuration directory, for other sessions too.
+
+        Args:
+            server: its name. While it is still connecting, this waits for it.
+            redirect_uri: where the browser is sent on to with the code: a page of your program, which calls `complete`
+                with the whole address. Default: a port of the machine of Claude Code, where Claude Code listens.
+
+        Raises:
+            LoginError: `.code` is "unknown_server"; "no_login": the server is connected, or is a program; "refused":
+                it offers no login, a policy forbids it; or a code of Claude Code, such as "mcp_redirect_uri_unusable".
+        """
+        return McpLogin(self._call(partial(self._inner.authenticate, server, redirect_uri=redirect_uri)), self._call)
+
+    def clear_auth(self, server: str) -> None:
+        """Forget the login at a server, and revoke it there if the server can; its status is "needs-auth" then.
+
+        Raises:
+            LoginError: `.code` is "unknown_server"; "no_login": the server is a program; or "refused".
+        """
+        self._call(partial(self._inner.clear_auth, server))
 
     def toggle(self, server: str, on: bool) -> None:
         """Switch a server on or off."""
@@ -320,6 +446,11 @@ class Steering(SteeringWrapper):
     def query(self) -> Query[Any] | None:
         """The query that the words were given to, or that was made of them; None: neither."""
         return self._found_query
+
+    @property
+    def uuid(self) -> str:
+        """The id under which Claude Code knows the words; empty if they were not sent."""
+        return self._inner.uuid
 
     @property
     def was_sent(self) -> bool:
@@ -702,6 +833,22 @@ class Session(SessionWrapper):
             ControlTimeout: no response within `control_timeout`.
         """
         return self._call(partial(self._inner.control, subtype, **body))
+
+    def login(self, account: LoginAccount = "claude") -> ClaudeLogin:
+        """Begin a login at Claude: show the user its `url`, and hand over the code that the page shows.
+
+        Claude Code keeps the login in its configuration directory, for other sessions too. A key that it was given,
+        such as `ANTHROPIC_API_KEY`, goes before the login.
+
+        Args:
+            account: "claude": a subscription, Pro, Max, Team or Enterprise. "console": an account of the Console,
+                which pays by use. Default "claude".
+
+        Raises:
+            LoginError: a policy of this machine forbids it; `.code` is "refused".
+            UsageError: another `account`.
+        """
+        return ClaudeLogin(self._call(partial(self._inner.login, account)), self._call)
 
     @property
     def mcp(self) -> McpControls:

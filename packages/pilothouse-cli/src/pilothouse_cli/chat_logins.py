@@ -1,0 +1,139 @@
+"""Logins in `pilothouse chat`: `/login` at Claude, `/mcp` at MCP servers. It shows a link, and takes what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import anyio
+
+from pilothouse.client import Session
+from pilothouse.errors import LoginError, PilothouseError, UsageError
+from pilothouse.messages import InitMessage
+from pilothouse_cli.screen import Style
+
+LOGIN_COMMAND = "/login"
+NEEDS_LOGIN = "needs-auth"
+ACCOUNTS = ("claude", "console")
+MCP_ACTIONS = ("login", "logout")
+
+
+class ChatView(Protocol):
+    """What a login needs of a chat."""
+
+    session: Session
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can answer."""
+        ...
+
+    def print_line(self, line: str, style: Style = "") -> None:
+        """Print one line."""
+        ...
+
+    async def ask(self, question: str) -> str | None:
+        """Return what a person types; None at the end of input."""
+        ...
+
+
+async def log_in_to_claude(chat: ChatView, account: str) -> None:
+    """Run `/login`."""
+    if account not in ("", *ACCOUNTS):
+        raise UsageError(f"/login takes {' or '.join(ACCOUNTS)}")
+    _check_can_ask(chat)
+    login = await chat.session.login("console" if account == "console" else "claude")
+    chat.print_line("open this page and log in; it shows a code:")
+    chat.print_line(login.url)
+    found = await _paste(chat, "code: ", login.complete)
+    if found is not None:
+        plan = f" ({found.subscription_type})" if found.subscription_type else ""
+        chat.print_line(f"logged in at Claude as {found.email or 'an account without an address'}{plan}")
+        if found.api_key_source:
+            chat.print_line("the key that Claude Code was given still goes before this login", "warning")
+
+
+async def handle_mcp(chat: ChatView, rest: str) -> None:
+    """Run `/mcp`."""
+    action, _, server = rest.partition(" ")
+    if not rest:
+        await _list_servers(chat)
+    elif action not in MCP_ACTIONS or not server.strip():
+        raise UsageError("/mcp lists the servers; /mcp login NAME and /mcp logout NAME change the login at one")
+    elif action == "logout":
+        await chat.session.mcp.clear_auth(server.strip())
+        chat.print_line(f"the login at {server.strip()} is gone")
+    else:
+        await _log_in_to_server(chat, server.strip())
+
+
+async def _list_servers(chat: ChatView) -> None:
+    servers = await chat.session.mcp.status()
+    for server in servers:
+        way = f"; /mcp login {server.name}" if server.status == NEEDS_LOGIN else ""
+        reason = f": {server.error}" if server.error else ""
+        chat.print_line(f"  {server.name}  {server.status}{reason}{way}")
+    if not servers:
+        chat.print_line("no MCP servers")
+
+
+async def _log_in_to_server(chat: ChatView, server: str) -> None:
+    _check_can_ask(chat)
+    login = await chat.session.mcp.authenticate(server)
+    if login.url is not None:
+        chat.print_line("open this page and log in; elsewhere than on this machine, its end does not load:")
+        chat.print_line(login.url)
+        question = "the address where it ends, or wait for your browser: "
+        connected = await _paste_or_wait(chat, question, login.complete, login.wait)
+    else:
+        connected = await login.wait()
+    if connected is not None:
+        chat.print_line(f"logged in at {server}; it has {len(connected.tools)} tools")
+
+
+def _check_can_ask(chat: ChatView) -> None:
+    if not chat.can_ask:
+        raise UsageError("a login needs a terminal, where what the page shows can be pasted")
+
+
+async def _paste(chat: ChatView, question: str, complete: Callable[[str], Awaitable[Any]]) -> Any:
+    """Ask until what is pasted belongs to the login; return its outcome, None if nothing was pasted."""
+    while pasted := (await chat.ask(question) or "").strip():
+        try:
+            return await complete(pasted)
+        except LoginError as error:
+            if error.code != "wrong_callback":
+                raise
+            chat.print_line(str(error), "warning")
+    chat.print_line("not logged in", "warning")
+    return None
+
+
+async def _paste_or_wait(
+    chat: ChatView, question: str, complete: Callable[[str], Awaitable[Any]], wait: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Return the outcome of a login that ends here or in a browser on this machine, whichever comes first."""
+    outcome: list[Any] = []
+
+    async def follow(work: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            outcome.append(await work())
+        except PilothouseError as error:
+            outcome.append(error)
+        racing.cancel_scope.cancel()
+
+    async def paste() -> Any:
+        return await _paste(chat, question, complete)
+
+    async with anyio.create_task_group() as racing:
+        racing.start_soon(follow, wait)
+        racing.start_soon(follow, paste)
+    if isinstance(outcome[0], PilothouseError):
+        raise outcome[0]
+    return outcome[0]
+
+
+def list_needed_logins(init: InitMessage) -> list[str]:
+    """Return a line for each MCP server of a turn that waits for a login."""
+    names = [server.name for server in init.mcp_servers if server.status == NEEDS_LOGIN]
+    return [f"MCP server {name} needs a login, so its tools are missing: /mcp login {name}" for name in names]

@@ -1,0 +1,128 @@
+"""Logins in `pilothouse chat` over the real CLI: the link on the screen, and what a person pastes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from claude_login_server import EMAIL, ClaudeLogins, serve_claude_logins
+from command_process import Command
+from oauth_mcp_server import OAuthServer, follow, open_page, serve_oauth_mcp
+from terminal_screen import CTRL_C, CTRL_D, ENTER, ChatScreen, chatting
+
+from pilothouse_testing import ScriptedModel
+
+pytestmark = pytest.mark.real_cli
+
+Chat = Callable[..., AbstractContextManager[ChatScreen]]
+ASKED_ADDRESS = "the address where it ends, or wait for your browser:"
+
+
+@pytest.fixture
+def server() -> Iterator[OAuthServer]:
+    with serve_oauth_mcp() as server:
+        yield server
+
+
+@pytest.fixture
+def chat(pilothouse: Command, real_cli: str, tmp_path: Path, scripted_model: ScriptedModel) -> Chat:
+    @contextmanager
+    def start(*args: str, **env: str) -> Generator[ChatScreen]:
+        given = {k: v for k, v in scripted_model.env().items() if k not in ("HOME", "TMPDIR", "CLAUDE_CONFIG_DIR")}
+        argv = pilothouse.argv("chat", "--cli", real_cli, "--cwd", str(tmp_path), *args)
+        with chatting(argv, {**pilothouse.env, **given, **env}, columns=1000) as screen:
+            yield screen
+
+    return start
+
+
+def with_ledger(server: OAuthServer, directory: Path) -> str:
+    file = directory / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"ledger": {"type": "http", "url": server.url}}}))
+    return f"mcp_servers={file}"
+
+
+def read_link(screen: ChatScreen, number: int = -1) -> str:
+    return re.findall(r"^https?://\S+authorize\?\S+", screen.text, re.MULTILINE)[number]
+
+
+def test_a_server_that_needs_a_login_gets_one(
+    chat: Chat, server: OAuthServer, tmp_path: Path, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.default = "Hello."
+    with chat("--set", with_ledger(server, tmp_path)) as screen:
+        screen.until(lambda: screen.at_prompt)
+        screen.say("/mcp login ledger")
+        screen.shows(ASKED_ADDRESS)
+        screen.press("no address" + ENTER)
+        screen.shows("the address has no code. The login still waits")
+        screen.shows(ASKED_ADDRESS, 2)
+        screen.press(open_page(read_link(screen)) + ENTER)
+        screen.shows("logged in at ledger; it has 1 tools")
+        screen.say("/mcp")
+        screen.shows("ledger  connected")
+        screen.say("/mcp logout ledger")
+        screen.shows("the login at ledger is gone")
+        screen.say("hi")
+        screen.shows("MCP server ledger needs a login, so its tools are missing: /mcp login ledger")
+        screen.say("/mcp login ledger")  # and in a browser on the same machine
+        screen.shows(ASKED_ADDRESS, 3)
+        follow(open_page(read_link(screen)))
+        screen.shows("logged in at ledger", 2)
+        screen.say("/mcp login ledger")
+        screen.shows("is connected and needs no login")
+        screen.say("/mcp nonsense")
+        screen.shows("/mcp login NAME and /mcp logout NAME change the login at one")
+        screen.say(CTRL_D)
+        assert screen.ends() == 0
+        assert screen.echoes
+
+
+def test_a_login_can_be_given_up(chat: Chat, server: OAuthServer, tmp_path: Path) -> None:
+    with chat("--set", with_ledger(server, tmp_path)) as screen:
+        for leave in (ENTER, CTRL_C, CTRL_D):
+            screen.say("/mcp login ledger")
+            screen.until(lambda: screen.lines[-1].startswith(ASKED_ADDRESS))
+            before = screen.text.count("not logged in")
+            screen.press(leave)
+            screen.shows("not logged in", before + 1)
+        screen.say("/exit")
+        assert screen.ends() == 0
+
+
+def test_a_person_without_a_login_at_claude_gets_one(
+    chat: Chat, scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    scripted_model.default = "Hello Ann."
+    with serve_claude_logins(tmp_path_factory.mktemp("logins")) as logins:
+        with chat(**logins.env(), ANTHROPIC_API_KEY="") as screen:
+            screen.shows("neither a key nor a login")
+            screen.shows("/login")
+            log_in(screen, logins)
+            screen.shows(f"logged in at Claude as {EMAIL} (Claude Pro)")
+            screen.say("hi")
+            screen.shows("Hello Ann.")
+            screen.say("/login nonsense")
+            screen.shows("/login takes claude or console")
+            screen.say(CTRL_D)
+            assert screen.ends() == 0
+        with chat(**logins.env()) as screen:
+            log_in(screen, logins)
+            screen.shows("the key that Claude Code was given still goes before this login")
+
+
+def log_in(screen: ChatScreen, logins: ClaudeLogins) -> None:
+    screen.say("/login")
+    screen.shows("code:")
+    screen.press(logins.show_code(read_link(screen)) + ENTER)
+
+
+def test_a_pipe_cannot_log_in(pilothouse: Command, real_cli: str, scripted_model: ScriptedModel) -> None:
+    given = {k: v for k, v in scripted_model.env().items() if k not in ("HOME", "TMPDIR", "CLAUDE_CONFIG_DIR")}
+    ran = pilothouse.run("chat", "--cli", real_cli, stdin=b"/login\n", env=given)
+    assert ran.code != 0
+    assert "a login needs a terminal" in ran.err
