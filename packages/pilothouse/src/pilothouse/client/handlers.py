@@ -48,9 +48,9 @@ SETTINGS_OPTIONS = frozenset({"settings", "managed_settings", "sandbox", "extra_
 """Options with which settings may reach the CLI."""
 TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
 ALREADY_CONNECTED = "already_connected"
-"""State that the CLI (2.1.330) reports for a server of an earlier handshake: it then ignores the new manifest."""
+"""State that the CLI reports for a server of an earlier handshake: it then ignores the new manifest."""
 SIMPLE_MODE_VARIABLE = "CLAUDE_CODE_SIMPLE"
-"""The environment variable for `bare`. The CLI (2.1.330) then accepts hooks, confirms them, and never calls them."""
+"""The environment variable for `bare`. The CLI then accepts hooks, confirms them, and never calls them."""
 
 
 _log = logging.getLogger("pilothouse.permissions")
