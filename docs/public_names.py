@@ -7,34 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-PUBLIC_MODULES = (
-    "pilothouse.client",
-    "pilothouse.events",
-    "pilothouse.messages",
-    "pilothouse.options",
-    "pilothouse.protocol",
-    "pilothouse.hooks",
-    "pilothouse.permissions",
-    "pilothouse.tools",
-    "pilothouse.errors",
-    "pilothouse.transports",
-    "pilothouse.instrumentation",
-    "pilothouse.provision",
-    "pilothouse_access",
-    "pilothouse_remote",
-    "pilothouse_transcripts",
-    "pilothouse_transcripts.stores",
-    "pilothouse_fleet",
-    "pilothouse_models",
-    "pilothouse_models.local",
-    "pilothouse_native",
-    "pilothouse_host",
-    "pilothouse_otel",
-    "pilothouse_policy",
-    "pilothouse_pool",
-    "pilothouse_testing",
-)
-"""Where the public names are that the root does not have, of all packages."""
+from pilothouse.hints import CORE_MODULES, EXTRAS
 
 
 def list_names(module: str) -> list[str]:
@@ -58,3 +31,7 @@ def find_names(node: ast.stmt) -> Iterator[str]:
         yield node.name
     elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
         yield ast.unparse(node.target)
+
+
+PUBLIC_MODULES = (*CORE_MODULES, *(module for module in EXTRAS if list_names(module)))
+"""Where the public names are that the root does not have, of all packages."""

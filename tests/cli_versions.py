@@ -1,6 +1,7 @@
 """Keep up with releases of the CLI: pin one, compare two, and run the tests on others.
 
-    python -m tests.cli_versions bump 2.1.332      write pins.json for this version; `latest` is the newest one
+    python -m tests.cli_versions bump 2.1.332      write pins.json for this version, and list what
+                                                   to check by hand; `latest` is the newest one
     python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse;
                                                    ends with 1 if pilothouse lacks a setting, hook event, field of a
                                                    message or reason of a refused start
@@ -32,6 +33,7 @@ from xml.etree import ElementTree
 
 import msgspec
 from tests.builtin_tools import GENERATED, write_module
+from tests.cli_facts import list_checks
 
 from pilothouse.errors import PilothouseError, ProvisionError, StartupRefusal
 from pilothouse.hooks import HOOK_EVENTS
@@ -438,6 +440,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(
             f"pip can fetch none of them: pin the {WHEEL} that bundles {cli.version} in pyproject.toml, and bump again"
         )
+    for line in list_checks(cli.version):
+        print(line)
     return 0
 
 

@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import tomllib
-import venv
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
+
+from tests.tree_copies import copy_tree
 
 from pilothouse.provision.artifacts import cache_root
 
@@ -45,6 +44,7 @@ COPIED = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "Makefile",
+    ".ci",
 )
 SECONDS = 120  # for the tests of one mutation
 UNCHANGED_SECONDS = 400  # for the unchanged tests of several
@@ -85,16 +85,8 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.root = directory
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, directory / name)
-        shutil.copytree(ROOT / ".ci", directory / ".ci")
-        bin_ = directory / ".venv" / "bin"
-        venv.create(directory / ".venv", symlinks=True)
-        self.python = bin_ / "python"
-        site = Path(sysconfig.get_path("purelib", vars={"base": str(directory / ".venv")}))
-        sources = sorted(directory.glob("packages/*/src"))
-        (site / "copy.pth").write_text("".join(f"{path}\n" for path in (*sources, sysconfig.get_path("purelib"))))
+        self.python = copy_tree(directory, COPIED, [path.name for path in (ROOT / "packages").iterdir()])
+        bin_ = self.python.parent
         for script in Path(sys.executable).parent.iterdir():
             if script.name.startswith("pilothouse"):
                 (bin_ / script.name).write_text(script.read_text().replace(sys.executable, str(self.python)))

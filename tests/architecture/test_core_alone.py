@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 from places import ROOT
+from tree_copies import copy_tree
 
 KEPT = ("pilothouse", "pilothouse-testing")
 FOLDERS = sorted(path.name for path in (ROOT / "packages/pilothouse/tests").iterdir() if any(path.glob("test_*.py")))
@@ -20,16 +18,7 @@ FOLDERS = sorted(path.name for path in (ROOT / "packages/pilothouse/tests").iter
 def core_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree without products, and an environment that knows none."""
     root = tmp_path_factory.mktemp("core_alone")
-    for name in ("conftest.py", "pyproject.toml", "tests", *(f"packages/{each}" for each in KEPT)):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, root / name)
-    venv.create(root / ".venv", symlinks=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(root / ".venv")}))
-    kept = tuple(each.replace("-", "_") + "-" for each in KEPT)
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not (site / path.name).exists() and ("pilothouse" not in path.name or path.name.startswith(kept)):
-            (site / path.name).symlink_to(path)
-    (site / "core_alone.pth").write_text("".join(f"{root / 'packages' / each / 'src'}\n" for each in KEPT))
+    copy_tree(root, ("conftest.py", "pyproject.toml", "tests", *(f"packages/{each}" for each in KEPT)), KEPT)
     return root
 
 

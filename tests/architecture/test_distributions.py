@@ -90,5 +90,5 @@ def test_the_list_of_packages_is_whole() -> None:
 
 def test_extras_that_hints_name_install_what_they_say() -> None:
     extras = read_project(CORE.parents[1])["optional-dependencies"]
-    for home, extra in (*hints.MOVED.values(), *hints.MOVED_MODULES.values(), *hints.MOVED_METHODS.values()):
+    for home, extra in hints.EXTRAS.items():
         assert home.partition(".")[0] in {name_of(each) for each in extras[extra]}, (home, extra)

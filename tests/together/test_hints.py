@@ -133,7 +133,8 @@ def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", [*hints.MOVED, *hints.MOVED_MODULES])
 def test_a_name_of_another_package_has_its_place_and_what_to_install(name: str) -> None:
-    home, extra = (hints.MOVED | hints.MOVED_MODULES)[name]
+    home = (hints.MOVED | hints.MOVED_MODULES)[name]
+    extra = hints.EXTRAS.get(home) or hints.EXTRAS[home.partition(".")[0]]
     with pytest.raises(AttributeError, match=rf"here it is `.*{home}.*: pip install 'pilothouse\[{extra}\]'"):
         getattr(ph, name)
 
@@ -157,9 +158,9 @@ def test_hints_name_what_is_there() -> None:
             assert eval(first, {"pilothouse": ph}) is not None, first
     for home in PUBLIC_MODULES:
         assert [name for name in list_names(home) if not hasattr(import_module(home), name)] == []
-    for name, (home, _) in (*hints.MOVED.items(), *hints.SYNC_MOVED.items()):
+    for name, home in (*hints.MOVED.items(), *hints.SYNC_MOVED.items()):
         assert hasattr(import_module(home), name), name
-    for (_, name), (call, _) in hints.MOVED_METHODS.items():
+    for (_, name), call in hints.MOVED_METHODS.items():
         home, _, function = call.partition("(")[0].rpartition(".")
         assert name == function
         assert hasattr(import_module(home), function)

@@ -52,7 +52,7 @@ class StartRules(Struct, frozen=True, kw_only=True):
         allowed_sources: what its options may say. None (default): anything.
         managed_settings: settings with the rank of an administrator's. They are an argument, so no keys.
         memory: whether the child keeps the CLI's memory of its directory. Default: not, unless a variable says so;
-            else a session could instruct all later ones there, whoever they belong to. Seen on 2.1.332.
+            else a session could instruct all later ones there, whoever they belong to.
     """
 
     permission_mode: str = MODES_BY_PERMISSIVENESS[-1]

@@ -675,7 +675,7 @@ class Chat:
 
 
 def _has_no_key(session: Session) -> bool:
-    """Whether Claude Code (2.1.332) says in its handshake that it has neither a key nor a login."""
+    """Whether Claude Code says in its handshake that it has neither a key nor a login."""
     account = session.server_info.get("account")
     if not isinstance(account, Mapping):
         return False

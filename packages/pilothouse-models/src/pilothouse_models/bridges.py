@@ -154,7 +154,7 @@ class ToolExecutor:
         reason = str(own.get("permissionDecisionReason") or opinion.get("reason") or opinion.get("stopReason") or "")
         ends = opinion.get("continue") is False
         if ends or decision == "deny" or opinion.get("decision") == "block":
-            text = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI (2.1.330)
+            text = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI
             return call, _refuse(call, text, stops_query=ends)
         if isinstance(own.get("updatedInput"), Mapping):
             call = structs.replace(call, arguments=own["updatedInput"])
@@ -358,7 +358,7 @@ def make_results_message(ran: Sequence[InvocationResult], session_id: str | None
     return made
 
 
-# How the CLI (2.1.330) ends a query whose last reply has calls. `num_turns` counts messages: the results are one
+# How the CLI ends a query whose last reply has calls. `num_turns` counts messages: the results are one
 # turn, and the note of an interruption is another.
 _STOPPED_BY_HOOK: Final[dict[str, Any]] = {
     "subtype": "success", "terminal_reason": "hook_stopped", "is_error": False, "num_turns": 1, "result": "",
@@ -381,7 +381,7 @@ def _make_final_result(result: ResultMessage, how: Mapping[str, Any]) -> ResultM
 
 
 # The bridge `deferred`: MCP declares the tools, and a hook defers each call of them to this process. The CLI's turn
-# then ends, all its calls run here, and their results go back together in one user message (CLI 2.1.330).
+# then ends, all its calls run here, and their results go back together in one user message.
 
 
 TOOL_DEFERRED: Final = "tool_deferred"

@@ -223,7 +223,7 @@ def _plan_caching(options: Options) -> tuple[dict[str, Any] | None, dict[str, st
     """Return the cache mark for the conversation of a request, and the variables that the CLI gets for it.
 
     The CLI sets its last mark behind a message about the environment, which follows the conversation and is never the
-    beginning of another request (2.1.332). Its marks and ours must have the same lifetime, or the API refuses the
+    beginning of another request. Its marks and ours must have the same lifetime, or the API refuses the
     request; so the lifetime is set, and not left to the CLI.
     """
     env = {name for name, value in render_child_env(options, os.environ).items() if value not in ("", "0", "false")}

@@ -481,7 +481,7 @@ class ModelRun(ToolLoop, LoopBridge):
 def _finish_reason(result: ResultMessage, stop_reason: str | None, calls: Sequence[ToolCall]) -> FinishReason | None:
     """Return why an answer ended; None if it failed.
 
-    CLI 2.1.330 continues a truncated answer by itself, three times; after that, and when the model refused, its
+    The CLI continues a truncated answer by itself, three times; after that, and when the model refused, its
     result is an error, although there is an answer, or a retry would not help.
     """
     if result.is_error and result.api_error == "max_output_tokens":

@@ -1,4 +1,4 @@
-"""The frames that the engine sends, in the format of CLI 2.1.330. Pure.
+"""The frames that the engine sends, in the format of the CLI. Pure.
 
 Owns their fields. Omits fields without a meaning here (remote control, plugins, fast mode); unknown values are null.
 """

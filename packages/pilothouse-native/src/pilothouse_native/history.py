@@ -1,6 +1,6 @@
 """The conversation of a session: the messages for the model, and the rows of its transcript.
 
-Owns the order of messages, the rows in the CLI's own format (2.1.330), and when they are written. The engine reads
+Owns the order of messages, the rows in the CLI's own format, and when they are written. The engine reads
 sessions that the CLI wrote, and the CLI reads those of the engine. Knows no turn and no frames.
 """
 

@@ -1,6 +1,6 @@
 """Hooks of the host: which of them match an event, how they are called, and how their outputs are merged.
 
-Owns matching, the requests and the precedence of outputs (2.1.330). The caller applies the merged output.
+Owns matching, the requests and the precedence of outputs. The caller applies the merged output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Facts about models (aliases, prices, context windows), and the totals of a session (tokens, dollars, time).
 
-Pure. Prices and windows are those of CLI 2.1.330; a model that is not in the table has no price.
+Pure. Prices and windows are those of the CLI; a model that is not in the table has no price.
 """
 
 from __future__ import annotations

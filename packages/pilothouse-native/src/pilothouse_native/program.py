@@ -28,7 +28,7 @@ ATOMIC_WRITE_BYTES: Final = 4096
 """Bytes that a writable pipe accepts without blocking (PIPE_BUF)."""
 GRACE_SECONDS: Final = 3.0
 """Seconds for a clean exit after a signal."""
-# Exit codes of CLI 2.1.330; Ctrl-C is a clean exit.
+# Exit codes of the CLI; Ctrl-C is a clean exit.
 SIGNAL_EXIT_CODES: Final = {"SIGHUP": 129, "SIGINT": 0, "SIGTERM": 143}
 
 

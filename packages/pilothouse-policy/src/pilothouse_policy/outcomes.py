@@ -1,6 +1,6 @@
 """What becomes of each call of a tool: how Claude Code treats it, by its permission mode and the rules.
 
-Pure. Owns the tables of the permission modes (measured on CLI 2.1.330; tests compare every cell that a scripted model
+Pure. Owns the tables of the permission modes (measured; tests compare every cell that a scripted model
 can reach with the real CLI), and the precedence of rules, mode and callbacks.
 """
 

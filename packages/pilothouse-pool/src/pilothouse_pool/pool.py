@@ -130,8 +130,8 @@ class Pool(TransportFactory):
         booted: whether children wait without the handshake. They fit more queries, and answer a little later than
             those that have it behind them. Default False.
         any_directory: whether children wait in an empty directory and take `cwd` and `add_dirs` of the query. Default
-            False. Needs CLI 2.1.330 and local processes; where the CLI refuses a directory (its settings name a model
-            or variables), the query starts a child of its own.
+            False. Needs Claude Code 2.1.330 and local processes; where the CLI refuses a directory (its settings name a
+            model or variables), the query starts a child of its own.
 
     Raises:
         OptionsError: numbers that cannot work, or both `booted` and `any_directory`.

@@ -30,7 +30,7 @@ log = logging.getLogger("pilothouse.pool")
 
 SESSION_ID_FLAG: Final = "--session-id="
 CLAIM_FLAG: Final = "--await-claim"
-"""Lets a child wait for the request `claim_session`, which gives it its directory (2.1.330)."""
+"""Lets a child wait for the request `claim_session`, which gives it its directory."""
 CLAIM: Final = "claim_session"
 DIRECTORY_FLAG: Final = "--add-dir="
 # Flags that continue a conversation, or do something at the start of the child.
@@ -46,7 +46,7 @@ UNPOOLABLE_FLAGS: Final = (
 TRACE_VARIABLES: Final = frozenset({"TRACEPARENT", "TRACESTATE", "BAGGAGE"})
 """The trace of the caller. It matters only to a child that reports traces itself."""
 TELEMETRY_VARIABLE: Final = "CLAUDE_CODE_ENABLE_TELEMETRY"
-# What a child takes with the initialize request as well (2.1.330): the flag, the field, and how the field has the text.
+# What a child takes with the initialize request as well: the flag, the field, and how the field has the text.
 INITIALIZE_FIELDS: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (
     ("system-prompt", "systemPrompt", lambda text: [text]),
     ("append-system-prompt", "appendSystemPrompt", str),
@@ -61,7 +61,7 @@ WARM_UP_ID: Final = "ph_warm_up"
 WARM_UP_LINE: Final = request_line(WARM_UP_ID, "get_context_usage", {"detail": "summary"})
 """Lets the CLI build its system prompt and the schemas of its tools, which would delay the first answer by 50 ms.
 
-The CLI sends nothing to the API for it (2.1.330). Older versions may not know `detail`, and then they would.
+The CLI sends nothing to the API for it. Older versions may not know `detail`, and then they would.
 """
 WARM_UP_VERSION: Final = (2, 1, 330)
 WARM_UP_SECONDS = 2.0

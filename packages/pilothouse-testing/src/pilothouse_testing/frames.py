@@ -1,6 +1,6 @@
 """Frames as the CLI writes them: realistic dictionaries for fake children, mock transports and unit tests.
 
-Owns the format (of CLI 2.1.330, reduced to what matters). Pure: reads no recording, starts nothing. Every builder
+Owns the format (of the CLI, reduced to what matters). Pure: reads no recording, starts nothing. Every builder
 accepts further fields by name; they override the defaults.
 """
 

@@ -270,7 +270,7 @@ class SideKind:
     text: str
 
 
-# Recognised by texts of CLI 2.1.330.
+# Recognised by texts of the CLI.
 SIDE_KINDS: tuple[SideKind, ...] = (
     SideKind("quota", lambda asked: asked.body.get("max_tokens") == 1 and asked.last_user_text == "quota", "ok"),
     SideKind("title", _match_system("You are naming a coding session"), '{"title": "Scripted session"}'),
@@ -444,7 +444,7 @@ class BrokenSse:
     Args:
         kind: "bad_json": half of the deltas, then an event whose data is not valid JSON;
             "no_stop": half of the deltas, then a clean end; "no_message_stop": all blocks, then a clean end without
-            `message_delta` and `message_stop` (CLI 2.1.330 keeps the blocks and asks three times to go on);
+            `message_delta` and `message_stop` (the CLI keeps the blocks and asks three times to go on);
             "empty": status 200 and not one event; "cut": half of the deltas, then the socket is closed;
             "html": an HTML page with status 200; "no_response": the socket is closed before any byte.
         parts: the answer that would have come.
@@ -533,7 +533,7 @@ def as_answer(value: Answer | Parts) -> Answer:
     return Reply(as_parts(value))
 
 
-# After these the CLI (2.1.330) repeats the request, with fewer features or without streaming. The real API would
+# After these the CLI repeats the request, with fewer features or without streaming. The real API would
 # refuse that, too; so does the script, without using up the answer for the next request.
 REPEATED_STATUSES = frozenset({400, 404})
 

@@ -271,7 +271,7 @@ class CLIExitedError(ProcessError):
 
 
 class SessionExistsError(CLIExitedError):
-    """The CLI refused to begin a conversation under an existing id (2.1.330)."""
+    """The CLI refused to begin a conversation under an existing id."""
 
 
 class WorkerLostError(ProcessError):
@@ -380,7 +380,7 @@ StartupRefusal: TypeAlias = Literal[
     "sandbox_required_unavailable", "session_held_by_background", "shell_tool_missing",
     "sideload_flags_disabled", "temp_dir_unusable", "worktree_resume_refused", "worktree_unverified",
 ]  # fmt: skip
-"""Why Claude Code (2.1.332) does not start."""
+"""Why Claude Code does not start."""
 
 
 class StartupRefusedError(ExecutionError):

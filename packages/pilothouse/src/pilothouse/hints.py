@@ -44,75 +44,94 @@ ROOT_NAMES: dict[str, str] = {
 }
 """Names of other libraries and guesses, and what to use here."""
 
-_CORE_MODULES = (
+CORE_MODULES = (
     "pilothouse.client",
     "pilothouse.events",
     "pilothouse.messages",
     "pilothouse.options",
+    "pilothouse.protocol",
     "pilothouse.hooks",
     "pilothouse.permissions",
     "pilothouse.tools",
     "pilothouse.errors",
     "pilothouse.transports",
-    "pilothouse.protocol",
     "pilothouse.instrumentation",
     "pilothouse.provision",
 )
 """Where the public names of this package are that the root does not have."""
 
-MOVED: dict[str, tuple[str, str]] = {
-    "Fleet": ("pilothouse_fleet", "fleet"),
-    "LanguageModel": ("pilothouse_models", "models"),
-    "LocalModel": ("pilothouse_models.local", "local"),
-    "NativeTransport": ("pilothouse_native", "native"),
-    "OpenTelemetry": ("pilothouse_otel", "otel"),
-    "Pool": ("pilothouse_pool", "pool"),
-    "ReplayTransport": ("pilothouse_testing", "testing"),
-    "ScriptedModel": ("pilothouse_testing", "testing"),
-    "StoredSessions": ("pilothouse_transcripts.stores", "transcripts"),
-    "SessionStore": ("pilothouse_transcripts.stores", "transcripts"),
-    "WebSocketTransport": ("pilothouse_remote", "remote"),
-    "effective_policy": ("pilothouse_policy", "policy"),
-    "get_session_messages": ("pilothouse_transcripts", "transcripts"),
-    "in_container": ("pilothouse_remote", "remote"),
-    "in_pod": ("pilothouse_remote", "remote"),
-    "list_sessions": ("pilothouse_transcripts", "transcripts"),
-    "match_denied_models": ("pilothouse_policy", "policy"),
-    "ntfy": ("pilothouse_doors.notify", "doors"),
-    "on_host": ("pilothouse_remote", "remote"),
-    "over_ssh": ("pilothouse_remote", "remote"),
-    "webhook": ("pilothouse_doors.notify", "doors"),
+EXTRAS = {
+    "pilothouse_access": "access",
+    "pilothouse_remote": "remote",
+    "pilothouse_transcripts": "transcripts",
+    "pilothouse_transcripts.stores": "transcripts",
+    "pilothouse_fleet": "fleet",
+    "pilothouse_models": "models",
+    "pilothouse_models.local": "local",
+    "pilothouse_native": "native",
+    "pilothouse_host": "host",
+    "pilothouse_otel": "otel",
+    "pilothouse_policy": "policy",
+    "pilothouse_pool": "pool",
+    "pilothouse_testing": "testing",
+    "pilothouse_doors": "doors",
+    "pilothouse_compat": "compat",
 }
-"""Names that people look for here: the package that has each, and the extra that installs it."""
+"""The other packages: the modules that have their public names, and the extra that installs each."""
 
-SYNC_MOVED: dict[str, tuple[str, str]] = {
-    "Fleet": ("pilothouse_fleet.sync", "fleet"),
-    "LanguageModel": ("pilothouse_models.sync", "models"),
-    "StoredSessions": ("pilothouse_transcripts.sync", "transcripts"),
-    "import_session_to_store": ("pilothouse_transcripts.sync", "transcripts"),
+MOVED = {
+    "Fleet": "pilothouse_fleet",
+    "LanguageModel": "pilothouse_models",
+    "LocalModel": "pilothouse_models.local",
+    "NativeTransport": "pilothouse_native",
+    "OpenTelemetry": "pilothouse_otel",
+    "Pool": "pilothouse_pool",
+    "ReplayTransport": "pilothouse_testing",
+    "ScriptedModel": "pilothouse_testing",
+    "StoredSessions": "pilothouse_transcripts.stores",
+    "SessionStore": "pilothouse_transcripts.stores",
+    "WebSocketTransport": "pilothouse_remote",
+    "effective_policy": "pilothouse_policy",
+    "get_session_messages": "pilothouse_transcripts",
+    "in_container": "pilothouse_remote",
+    "in_pod": "pilothouse_remote",
+    "list_sessions": "pilothouse_transcripts",
+    "match_denied_models": "pilothouse_policy",
+    "ntfy": "pilothouse_doors.notify",
+    "on_host": "pilothouse_remote",
+    "over_ssh": "pilothouse_remote",
+    "webhook": "pilothouse_doors.notify",
+}
+"""Names that people look for here, and the module that has each."""
+
+SYNC_MOVED = {
+    "Fleet": "pilothouse_fleet.sync",
+    "LanguageModel": "pilothouse_models.sync",
+    "StoredSessions": "pilothouse_transcripts.sync",
+    "import_session_to_store": "pilothouse_transcripts.sync",
 }
 """The same for `pilothouse.sync`, where they differ."""
 
-MOVED_MODULES: dict[str, tuple[str, str]] = {
-    "access": ("pilothouse_access", "access"),
-    "compat": ("pilothouse_compat", "compat"),
-    "fleet": ("pilothouse_fleet", "fleet"),
-    "language_model": ("pilothouse_models", "models"),
-    "local": ("pilothouse_models.local", "local"),
-    "native": ("pilothouse_native", "native"),
-    "remote": ("pilothouse_remote", "remote"),
-    "server": ("pilothouse_host", "host"),
-    "stores": ("pilothouse_transcripts.stores", "transcripts"),
-    "testing": ("pilothouse_testing", "testing"),
-    "transcripts": ("pilothouse_transcripts", "transcripts"),
+MOVED_MODULES = {
+    "access": "pilothouse_access",
+    "compat": "pilothouse_compat",
+    "fleet": "pilothouse_fleet",
+    "language_model": "pilothouse_models",
+    "local": "pilothouse_models.local",
+    "native": "pilothouse_native",
+    "remote": "pilothouse_remote",
+    "server": "pilothouse_host",
+    "stores": "pilothouse_transcripts.stores",
+    "testing": "pilothouse_testing",
+    "transcripts": "pilothouse_transcripts",
 }
-"""Modules of version 0.1 that are packages of their own: the same."""
+"""Modules of version 0.1 that are packages of their own."""
 
-MOVED_METHODS: dict[tuple[str, str], tuple[str, str]] = {
-    ("Agent", "effective_policy"): ("pilothouse_policy.effective_policy(agent)", "policy"),
-    ("Options", "effective_policy"): ("pilothouse_policy.effective_policy(options)", "policy"),
+MOVED_METHODS = {
+    ("Agent", "effective_policy"): "pilothouse_policy.effective_policy(agent)",
+    ("Options", "effective_policy"): "pilothouse_policy.effective_policy(options)",
 }
-"""Methods of version 0.1 that are functions of other packages: the call, and the extra that installs it."""
+"""Methods of version 0.1 that are functions of other packages: the call."""
 
 RESULT_NAMES = frozenset(
     {
@@ -197,7 +216,7 @@ def make_name_error(module: str, name: str, known: Collection[str]) -> Attribute
     if place:
         text = f"{text}: here it is {place}"
         return ImportError(text, name=module) if is_import else AttributeError(text)
-    homes = {each: home for home in _CORE_MODULES for each in dir(import_module(home)) if not each.startswith("_")}
+    homes = {each: home for home in CORE_MODULES for each in dir(import_module(home)) if not each.startswith("_")}
     near = find_similar_name(name, [*known, *homes], 0.75)
     if near is None:
         is_package = find_spec(f"{module}.{name}") is not None
@@ -211,16 +230,20 @@ def _find_place(module: str, name: str) -> str:
         return ROOT_NAMES[name]
     moved = MOVED | SYNC_MOVED if module == "pilothouse.sync" else MOVED
     if name in moved:
-        home, extra = moved[name]
-        return f"`from {home} import {name}`, with: pip install 'pilothouse[{extra}]'"
+        return f"`from {moved[name]} import {name}`, {_explain_install(moved[name])}"
     if name in MOVED_MODULES:
-        home, extra = MOVED_MODULES[name]
-        return f"`{home}`, with: pip install 'pilothouse[{extra}]'"
-    for home in _CORE_MODULES:
+        return f"`{MOVED_MODULES[name]}`, {_explain_install(MOVED_MODULES[name])}"
+    for home in CORE_MODULES:
         value = getattr(import_module(home), name, None)
         if str(getattr(value, "__module__", home if value is not None else "")).startswith("pilothouse"):
             return f"`from {home} import {name}`"
     return ""
+
+
+def _explain_install(path: str) -> str:
+    """Say how to install a module, or what it has: the longest module of `EXTRAS` that `path` begins with decides."""
+    home = max((each for each in EXTRAS if path.startswith(each)), key=len)
+    return f"with: pip install 'pilothouse[{EXTRAS[home]}]'"
 
 
 def make_attribute_error(owner: object, name: str) -> AttributeError:
@@ -235,8 +258,8 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
             f"without an event loop, use pilothouse.sync and query.result().{name}"
         )
     if (cls.__name__, name) in MOVED_METHODS:
-        call, extra = MOVED_METHODS[cls.__name__, name]
-        return AttributeError(f"{text}: here it is {call}, with: pip install 'pilothouse[{extra}]'")
+        call = MOVED_METHODS[cls.__name__, name]
+        return AttributeError(f"{text}: here it is {call}, {_explain_install(call)}")
     use = ATTRIBUTES.get(cls.__name__, {}).get(name)
     if use is not None:
         return AttributeError(f"{text}: here it is {use}")

@@ -22,7 +22,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 TOOL_USE_ID = "claudecode/toolUseId"
-"""Key under which the CLI (2.1.330) names the tool call that a tool of this process runs for."""
+"""Key under which the CLI names the tool call that a tool of this process runs for."""
 
 CallKind = Literal["hook", "permission", "tool", "dialog"]
 

@@ -175,7 +175,9 @@ def test_a_version_is_pinned_without_a_download_of_a_binary(
     monkeypatch.setattr(cli_versions, "find_wheel_digest", lambda *what: asked.append(what) or "ab" * 32)
     model = load_pins().model
     assert cli_versions.main(["bump", "2.1.400"]) == 0
-    assert capsys.readouterr().out == "pins.json: Claude Code 2.1.400, built on 2026-12-01, 4 platforms\n"
+    first, *checks = capsys.readouterr().out.splitlines()
+    assert first == "pins.json: Claude Code 2.1.400, built on 2026-12-01, 4 platforms"
+    assert checks[0].startswith("Look at these on Claude Code 2.1.400; no test does.")
     assert "class BashInput(TypedDict):\n    command: str" in pins.with_name("tool_types.py").read_text()
     written = msgspec.json.decode(pins.read_bytes(), type=Pins)
     assert (written.cli.version, written.cli.built, written.model) == ("2.1.400", "2026-12-01", model)

@@ -2,7 +2,7 @@
 
 Owns which messages are the model's own output, and what a reader of the stream sees in place of markup. Deltas are
 emitted as they arrive and may be retracted; whole messages are authoritative, and only the result settles which
-calls count. (CLI 2.1.330)
+calls count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text of one turn, assembled from streamed deltas and whole messages. Pure.
 
 Owns which blocks count, how they are parsed, and what to retract when a part no longer counts. A whole message
-replaces its stream (CLI 2.1.330). Must not know messages, only their text.
+replaces its stream. Must not know messages, only their text.
 """
 
 from __future__ import annotations

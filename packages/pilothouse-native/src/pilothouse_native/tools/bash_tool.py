@@ -167,7 +167,7 @@ def read_output(path: Path, max_bytes: int) -> tuple[str, int]:
         return "", 0
 
 
-# Milliseconds, as in 2.1.330.
+# Milliseconds, as in the CLI.
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 600_000
 DEFAULT_BACKGROUND_MS = 1_800_000

@@ -214,7 +214,7 @@ def _copy_permissions(descriptor: int, old: os.stat_result) -> None:
 
 DEFAULT_LINES = 2000
 MAX_TEXT_BYTES = 256 * 1024
-"""Limit of text in one output, in bytes, as in 2.1.330."""
+"""Limit of text in one output, in bytes, as in the CLI."""
 MAX_LARGE_BYTES = 10 * 1024 * 1024
 """The same with `allow_large`."""
 MAX_IMAGE_BYTES = 3_750_000

@@ -266,7 +266,7 @@ PROMPT_KIND: Final[FrameKind] = ("user", "")
 LINE_KIND: Final[FrameKind] = ("line", "")
 END_OF_INPUT_KIND: Final[FrameKind] = ("end of input", "")
 SETTINGS_KIND: Final[FrameKind] = (REQUEST_TYPE, "get_settings")
-"""What a client asks before its first prompt if it sends settings; recordings up to 2.1.330 are without it."""
+"""What a client asks before its first prompt if it sends settings; older recordings are without it."""
 # Sent or not, and when, depending on timing: on how soon a response came.
 OPTIONAL_TYPES: Final = frozenset({"control_cancel_request"})
 # pilothouse sends these by itself: older recordings may lack them, and how often they are sent depends on timing.

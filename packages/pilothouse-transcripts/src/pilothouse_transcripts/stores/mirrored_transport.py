@@ -39,7 +39,7 @@ log = logging.getLogger("pilothouse.stores")
 DRAIN_SECONDS = 0.5
 """Seconds to read the last mirror frames of a process that is closed in the middle of a turn."""
 SILENCE_SECONDS = 0.15
-"""Seconds of silence after which no more frames follow: CLI 2.1.330 sends what it writes every 0.1 s."""
+"""Seconds of silence after which no more frames follow: the CLI sends what it writes every 0.1 s."""
 CLOSE_SECONDS = 20.0
 """Seconds for the store to accept the rest at the end."""
 RESULT_MARK = b'"type":"result"'

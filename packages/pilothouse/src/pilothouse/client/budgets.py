@@ -1,6 +1,6 @@
 """Stops a query that uses too much: the options `max_budget_tokens`, enforced here, and `max_budget_usd`.
 
-Owns when a limit is exceeded and what happens then. The CLI (2.1.332) enforces the limit in dollars, but counts only
+Owns when a limit is exceeded and what happens then. The CLI enforces the limit in dollars, but counts only
 its own process: neither a resumed conversation nor earlier children of a session. Loaded only where an option is set.
 
 Tokens are counted from the messages at once, and by the totals of the CLI, which are asked for after every reply: only
@@ -40,7 +40,7 @@ log = logging.getLogger("pilothouse")
 _REPLY_SIGNS: Final = frozenset({AssistantMessage, UserMessage, TaskNotificationMessage})
 """Messages after which the CLI may have counted another reply: a part of it, its tool results, the end of a task."""
 _NO_SIDE_EFFECTS: Final[Mapping[str, Any]] = {"skip_behaviors": True, "detached": True}
-"""The CLI searches no transcripts for this answer, and lets no other request wait for it (2.1.332)."""
+"""The CLI searches no transcripts for this answer, and lets no other request wait for it."""
 
 
 class TokenWatch:

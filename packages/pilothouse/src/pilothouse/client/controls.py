@@ -47,7 +47,7 @@ McpCaller: TypeAlias = Callable[[Mapping[str, Any], float], Awaitable[Mapping[st
 
 MCP_CALL = "mcp_call"
 CHECKS_PERMISSIONS = "mcp_call_check_permissions_v1"
-CONNECT_SECONDS = 35.0  # the CLI (2.1.332) gives a server 30 s to connect before the call
+CONNECT_SECONDS = 35.0  # the CLI gives a server 30 s to connect before the call
 
 
 class _ControlGroup:
@@ -190,7 +190,7 @@ class McpControls(_ControlGroup):
         return _read_call(await self._call_tool(body, seconds), is_soft=soft_error_result)
 
     async def read_resource(self, server: str, uri: str) -> McpResourceContents:
-        """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""
+        """Read a resource of a server. The CLI returns only those whose address begins with `ui://`."""
         return to_result(McpResourceContents, await self._control("mcp_read_resource", serverName=server, uri=uri))
 
 
@@ -238,7 +238,7 @@ class SettingsControls(_ControlGroup):
         """Merge settings into those of the command line, for this session.
 
         A key replaces what an earlier call said of it: a second call with `permissions` drops the rules of the first
-        one. Rules that the session was started with stay (CLI 2.1.332).
+        one. Rules that the session was started with stay.
 
         Raises:
             ControlError: the CLI cannot read them, and has applied nothing.
@@ -259,7 +259,7 @@ class SettingsControls(_ControlGroup):
         await self._control("register_repo_root", directory=directory, **body)
 
     async def update(self, settings: Mapping[str, Any], source: Literal["localSettings", "userSettings"]) -> None:
-        """Write settings into a settings file. The CLI takes a few harmless keys only (2.1.332).
+        """Write settings into a settings file. The CLI takes a few harmless keys only.
 
         Raises:
             ControlError: it does not take one of the keys, and has written nothing.
@@ -322,7 +322,7 @@ class InfoControls(_ControlGroup):
         """Report what the child had loaded at the beginning of its last turn, and what of it was not requested.
 
         None before the first turn, also after a new child has taken over. MCP servers that were set later, with
-        `session.mcp.set_servers`, do not count as requested by the settings. (CLI 2.1.330)
+        `session.mcp.set_servers`, do not count as requested by the settings.
         """
         return self._isolation()
 
@@ -404,7 +404,7 @@ class McpCallResult(CamelControlResult, frozen=True, kw_only=True):
     """What an MCP tool returned.
 
     Args:
-        content: the content blocks. If the tool also gave structured content, the CLI (2.1.332) sends that as JSON text
+        content: the content blocks. If the tool also gave structured content, the CLI sends that as JSON text
             in place of the tool's blocks: one text block here.
         structured_content: the structured content; None if there is none.
         is_error: whether the tool has failed; only with `soft_error_result`.
@@ -696,8 +696,8 @@ def to_results(kind: type[ResultT], payloads: object) -> list[ResultT]:
 log = logging.getLogger("pilothouse")
 
 POLL_SECONDS = 0.1  # between two polls of connecting servers; the CLI sends no event
-DEFAULT_WAIT_SECONDS = 60.0  # above the 30 s of the CLI (2.1.330), whose error says more
-UNLISTED_SECONDS = 2.0  # until an unlisted server counts as missing; 2.1.330 lists all right after the handshake
+DEFAULT_WAIT_SECONDS = 60.0  # above the 30 s of the CLI, whose error says more
+UNLISTED_SECONDS = 2.0  # until an unlisted server counts as missing; the CLI lists all right after the handshake
 FINAL_FAILURES = frozenset({"failed", "needs-auth", "disabled"})
 
 GetMcpStatus: TypeAlias = Callable[[], Awaitable[list[McpServerStatus]]]

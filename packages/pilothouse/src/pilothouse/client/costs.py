@@ -1,6 +1,6 @@
 """What a conversation costs, turn by turn and model by model, read off its messages. Pure.
 
-The only place that knows how the CLI counts (2.1.332): totals in a result include the history that was resumed,
+The only place that knows how the CLI counts: totals in a result include the history that was resumed,
 `model_usage_since_last_result` does not; every block of an API message repeats its usage; a killed child reports
 nothing about its last turn. Knows no prices: what the CLI has not priced stays unpriced.
 
@@ -234,7 +234,7 @@ class CostTracker:
             self._latest[message.tool_use_id] = message.task_id
 
     def _on_task_end(self, message: TaskNotificationMessage) -> None:
-        """Count the last reply of a sub-agent: `total_tokens` is the whole usage of that one message (2.1.332)."""
+        """Count the last reply of a sub-agent: `total_tokens` is the whole usage of that one message."""
         key = self._latest.pop(message.tool_use_id, None) if message.tool_use_id is not None else None
         if key is None or message.usage is None or message.status != "completed":
             return

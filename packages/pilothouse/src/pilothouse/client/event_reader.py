@@ -349,4 +349,4 @@ def _str_or_none(value: object) -> str | None:
 
 
 _DECIDED_BY = {None: "nobody", "asyncAgent": "nobody"}
-"""What denied a call, by the reason that the CLI (2.1.330) reports: without a permission callback there is none."""
+"""What denied a call, by the reason that the CLI reports: without a permission callback there is none."""

@@ -42,9 +42,9 @@ REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user
 """Options that may change while a child runs."""
 TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
 ALREADY_CONNECTED = "already_connected"
-"""State that the CLI (2.1.330) reports for a server of an earlier handshake: it then ignores the new manifest."""
+"""State that the CLI reports for a server of an earlier handshake: it then ignores the new manifest."""
 SIMPLE_MODE_VARIABLE = "CLAUDE_CODE_SIMPLE"
-"""The environment variable for `bare`. The CLI (2.1.330) then accepts hooks, confirms them, and never calls them."""
+"""The environment variable for `bare`. The CLI then accepts hooks, confirms them, and never calls them."""
 
 
 _log = logging.getLogger("pilothouse.permissions")

@@ -373,7 +373,7 @@ class Query(Generic[OutputT]):
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
-        this query. Seen on Claude Code 2.1.332.
+        this query.
 
         Args:
             content: text, or content blocks.

@@ -1,6 +1,6 @@
 """`QueryResult`: the whole answer, read from its messages, and the typed error of a failed result.
 
-Pure; built the same way from a stream or from a list. The rules for errors are tables: the CLI (2.1.330) reports a
+Pure; built the same way from a stream or from a list. The rules for errors are tables: the CLI reports a
 failure in the HTTP status of the API, the `error` of the last assistant message, `terminal_reason`, or the subtype of
 the result.
 """
@@ -102,7 +102,7 @@ _BY_MESSAGE_ERROR: dict[str, type[ResultError]] = {
 _TERMINAL_HINT = " · Please run /login"
 """What the CLI adds for people at a terminal."""
 _NOT_LOGGED_IN = "not logged in"
-"""How the CLI (2.1.332) also begins when the API has refused a token."""
+"""How the CLI also begins when the API has refused a token."""
 
 # What to do next, appended to the CLI's text.
 _ADVICE: dict[type[ResultError], str] = {
@@ -553,7 +553,7 @@ def _main_text(message: Message) -> str:
 
 
 def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
-    """The result of the run: the last one that answers a prompt, else the last one. (CLI 2.1.330).
+    """The result of the run: the last one that answers a prompt, else the last one.
 
     A background task that ends after the answer wakes the model, which sends a further result.
     """
@@ -563,8 +563,7 @@ def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
 def _prompt_results(messages: Iterable[Message]) -> list[ResultMessage]:
     """The results that answer prompts, including repairs of the output; else the last result.
 
-    Cost and usage by model in a result count from the start of the process, everything else from its own prompt
-    (CLI 2.1.330).
+    Cost and usage by model in a result count from the start of the process, everything else from its own prompt.
     """
     results = [m for m in messages if isinstance(m, ResultMessage)]
     return [m for m in results if not m.is_woken] or results[-1:]

@@ -12,7 +12,7 @@ from pilothouse.errors import UsageError
 from pilothouse.options import Options, Settings
 
 NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
-"""Without this the CLI (2.1.330) gives a resumed conversation the system prompt that it began with."""
+"""Without this the CLI gives a resumed conversation the system prompt that it began with."""
 # Resets everything that chose the conversation of the first child.
 _NO_CONVERSATION = Options.layer(
     resume=None,

@@ -56,7 +56,7 @@ MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just
 ERROR_CHARS = 500  # of an error in a system message
 
 RATE_LIMITED_STATUS = 429
-NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result (2.1.330)
+NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result
 # Limits of one model; all others are limits of the account.
 ONE_MODEL_LIMITS = ("seven_day_opus", "seven_day_sonnet")
 

@@ -203,7 +203,7 @@ def _portable_pattern(pattern: str) -> str | None:
     return usable if fits else None
 
 
-OUTPUT_TOOL = "StructuredOutput"  # the CLI's (2.1.330) name of the tool that takes the output
+OUTPUT_TOOL = "StructuredOutput"  # the CLI's name of the tool that takes the output
 
 # Keys under which models like to put the whole value, although not asked to.
 WRAPPERS = frozenset({"output", "result", "input", "parameters", "value", "data"})
@@ -471,7 +471,7 @@ def make_repair_text(schema: OutputSchema, error: StructuredOutputError) -> str:
 class OutputValidator(Middleware):
     """Validates the output of one query, and asks again for output that does not fit.
 
-    Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
+    Without a call of its output tool the CLI still reports success, so the check is ours.
 
     Args:
         expected: the schema of the answer.

@@ -17,7 +17,7 @@ from pilothouse.transports.concurrency import LoopCondition
 WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
 # From an unreadable line until a tool whose result may have been in it counts as ended: no command runs longer.
 LOST_RESULT_SECONDS = 600.0
-WORKING_STATES = ("running", "requires_action")  # `session_state` of a CLI that was already running (2.1.330)
+WORKING_STATES = ("running", "requires_action")  # `session_state` of a CLI that was already running
 
 
 class ChildActivity:

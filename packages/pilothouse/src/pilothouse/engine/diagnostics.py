@@ -58,7 +58,7 @@ _NOT_FOUND: Final = "Executable not found"
 _SERVER_ADVICE: Final = (
     "the model does not have its tools. Correct its entry in `mcp_servers`; wait_for_mcp=True makes this an error"
 )
-# What the CLI (2.1.332) puts in the place of a result of an MCP tool that is too large.
+# What the CLI puts in the place of a result of an MCP tool that is too large.
 _REPLACED_RESULT: Final = re.compile(
     r"<persisted-output>\n"
     r"|Error: result \([\d,]+ characters[^\n]*\) exceeds maximum allowed tokens\. Output has been saved"
@@ -296,7 +296,7 @@ def _describe_server_failure(server: Mapping[str, Any]) -> str:
 
 
 def name_missing_program(error: str, command: object) -> str:
-    """Return the error of a server; if its program is missing, with the name that the CLI (2.1.332) gets wrong."""
+    """Return the error of a server; if its program is missing, with the name that the CLI gets wrong."""
     return f"the program {command!r} was not found" if error.startswith(_NOT_FOUND) and command else error
 
 

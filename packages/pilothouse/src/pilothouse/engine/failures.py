@@ -25,7 +25,7 @@ from pilothouse.protocol import encode_line
 from pilothouse.transports import ExitInfo
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the error has the whole tail
-# The CLI repeats the value after the name, whatever it is (2.0.0 to 2.1.330): only the name is matched.
+# The CLI repeats the value after the name, whatever it is: only the name is matched.
 _UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
 # What getopt, argparse and shells print about our flags; the CLI words it differently, see above.
 _NOT_THE_CLI = r"(unrecognized|unknown|illegal|invalid) (option|argument)s?\b.*-(input|output)-format"

@@ -8,7 +8,7 @@ HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held ba
 
 
 class InitFirst:
-    """Holds back what comes before the init message: session hooks, and a cleared conversation (2.1.330).
+    """Holds back what comes before the init message: session hooks, and a cleared conversation.
 
     Attributes:
         is_over: whether the init message has come, or will not come first; then call it no more.

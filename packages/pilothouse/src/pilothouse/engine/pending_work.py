@@ -1,6 +1,6 @@
 """What the CLI has to do: tools and background tasks that run, requests that wait.
 
-A result is not always the end: the CLI waits for its background tasks and then starts another turn (2.1.330). Pure.
+A result is not always the end: the CLI waits for its background tasks and then starts another turn. Pure.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BackgroundAttribution(Struct, eq=False):
     """Tells messages of background tasks of earlier queries from those of the current query.
 
     The CLI continues background commands and sub-agents after the result. Their later messages carry the id of the
-    task, or of the tool call that started it (2.1.330).
+    task, or of the tool call that started it.
     """
 
     _earlier: set[str] = field(default_factory=set[str])
@@ -145,7 +145,7 @@ _PLAN_TOOL: Final = "ExitPlanMode"
 _TOOL_USE_ID_PATTERN: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
 """Where a result names its tool use; `parent_tool_use_id` does not match."""
 _NO_MODEL: Final = "<synthetic>"
-"""The model name in messages that the CLI itself has written (2.1.330)."""
+"""The model name in messages that the CLI itself has written."""
 
 
 class _Origin(Struct, frozen=True):

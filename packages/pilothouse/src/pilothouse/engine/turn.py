@@ -287,7 +287,7 @@ class QueryTurn:
             names_prompts: whether the CLI names the prompts that it begins with.
         """
         if self.is_alone:
-            # After resuming an interrupted tool call, the CLI first sends a result of its own (2.1.330).
+            # After resuming an interrupted tool call, the CLI first sends a result of its own.
             has_begun = PromptState.ACCEPTED in self.prompts.values() or self.ended_turns > 0
             return has_begun or not names_prompts or self.is_interrupted or not set(names).isdisjoint(self.open)
         if not self.at_cli:

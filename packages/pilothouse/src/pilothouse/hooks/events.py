@@ -1,4 +1,4 @@
-"""Every hook event of CLI 2.1.332.
+"""Every hook event of the CLI.
 
 Its typed class, which field a matcher is compared with, what a hook may return, and how the event is refused. A field
 of an unexpected type and an unknown field are never fatal and never lost.
@@ -597,7 +597,7 @@ _SPECS: Final = (
 )
 
 HOOK_EVENTS: Final = MappingProxyType({rule.name: rule for rule in _SPECS})
-"""Every event of CLI 2.1.332, by its name on the wire."""
+"""Every event of the CLI, by its name on the wire."""
 
 
 # How events are named that precede a step.
@@ -615,5 +615,5 @@ def find_refusal_format(event_name: str) -> RefusalFormat:
     spec = HOOK_EVENTS.get(event_name)
     if spec is not None:
         return spec.refusal_format
-    # With a `hookSpecificOutput` that the event does not have, the CLI (2.1.332) discards the whole output.
+    # With a `hookSpecificOutput` that the event does not have, the CLI discards the whole output.
     return RefusalFormat.BLOCK if is_gate(event_name) else RefusalFormat.NONE

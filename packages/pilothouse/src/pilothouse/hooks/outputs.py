@@ -33,7 +33,7 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         reason: why; after a block, the model reads it.
         async_: True: the CLI does not wait for this hook and assumes no opinion. Cannot be combined with other
             fields.
-        async_timeout: milliseconds, with `async_`. CLI 2.1.330 ignores it for hooks of a program.
+        async_timeout: milliseconds, with `async_`. The CLI ignores it for hooks of a program.
         permission_decision: "allow", "deny", "ask" or "defer" the tool call; PreToolUse, PreSkillShellCommand (all but
             "allow" deny), PermissionRequest (allow, deny) and PreModelSwitch (allow, deny, ask). Deferring ends the
             turn, and leaves the call to your program.

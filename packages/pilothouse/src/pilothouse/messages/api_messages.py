@@ -1,4 +1,4 @@
-"""The parts of the CLI's messages that come from the Messages API (CLI 2.1.330).
+"""The parts of the CLI's messages that come from the Messages API.
 
 Content blocks, token usage, message bodies, and the streaming events of a `stream_event`. Plain data. Fields without a
 default are required; a block that lacks one is kept as `UnknownBlock`.
@@ -83,7 +83,7 @@ class ServerToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="
 
 
 class ServerToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True):
-    """The result of a tool of the API: every wire type `*_tool_result` of 2.1.330; `.type` names it.
+    """The result of a tool of the API: every wire type `*_tool_result` of the CLI; `.type` names it.
 
     `content` is an object or a list, as the tool defines it.
     """
@@ -299,7 +299,7 @@ class ModelUsage(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
-    """An API message. In `assistant` lines of CLI 2.1.330 it holds one block, and `stop_reason` is null."""
+    """An API message. In `assistant` lines of the CLI it holds one block, and `stop_reason` is null."""
 
     id: str | None = None
     type: Literal["message"] = "message"  # a literal, so that no message creates a new string

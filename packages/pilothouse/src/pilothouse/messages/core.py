@@ -1,4 +1,4 @@
-"""The messages of ordinary runs, and those that pilothouse itself reads (CLI 2.1.330).
+"""The messages of ordinary runs, and those that pilothouse itself reads.
 
 Assistant, user, stream event, result, limits, progress, lifecycle, and `system` messages; `system_subtypes` has the
 other system messages. A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it. Must not know

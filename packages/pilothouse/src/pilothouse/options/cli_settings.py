@@ -1,6 +1,6 @@
 """The settings of Claude Code, as `settings` and `managed_settings` take them and as its settings files hold them.
 
-Owns their names and types, for type checkers and editors. The keys are those of CLI 2.1.332; a newer one may have
+Owns their names and types, for type checkers and editors. The keys are those of the pinned CLI; a newer one may have
 others, which are passed on. `lost_settings` compares what was sent with what the CLI has taken.
 """
 

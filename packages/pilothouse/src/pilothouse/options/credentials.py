@@ -1,4 +1,4 @@
-"""What the CLI (2.1.332) authenticates with: names for texts, never a value. Pure."""
+"""What the CLI authenticates with: names for texts, never a value. Pure."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pilothouse.messages import PermissionDeniedMessage
 
-# Reason types of denials by a rule, mode, hook or classifier: no approver was missing (CLI 2.1.330).
+# Reason types of denials by a rule, mode, hook or classifier: no approver was missing.
 _DECIDED_TYPES: Final = frozenset({"classifier", "hook", "mode", "rule"})
 _RULE_DENIAL_TEXT: Final = "has been denied"  # in the message, where the reason belongs to a part of a command
 _OPTION_HINTS: Final = {"AskUserQuestion": "on_question=…", "ExitPlanMode": "on_plan=…"}

@@ -34,7 +34,7 @@ _PERMISSIVE_SANDBOX_KEYS = frozenset(
     | {"allowRead", "allowUnixSockets", "allowWrite", "allowedDomains", "autoAllowBashIfSandboxed", "excludedCommands"}
     | {"enableWeakerNestedSandbox", "enableWeakerNetworkIsolation", "ignoreViolations"}
 )
-# What the CLI takes under another name from managed settings (2.1.332).
+# What the CLI takes under another name from managed settings.
 _OTHER_NAMES = {"disableAllHooks": "allowManagedHooksOnly", "includeCoAuthoredBy": "attribution"}
 
 
@@ -119,7 +119,7 @@ def _find_lost_items(sent: list[Any], taken: Any, path: SettingPath) -> Iterator
 
 
 def find_dead_rules(settings: Any) -> Iterator[LostSetting]:
-    """Find deny and ask rules that the CLI takes and never applies: with a blank in the name of the tool (2.1.332)."""
+    """Find deny and ask rules that the CLI takes and never applies: with a blank in the name of the tool."""
     permissions = as_mapping(as_mapping(settings).get("permissions"))
     for behavior in ("deny", "ask"):
         rules = permissions.get(behavior)
@@ -129,7 +129,7 @@ def find_dead_rules(settings: Any) -> Iterator[LostSetting]:
 
 
 def find_unknown_keys(settings: Mapping[str, Any]) -> Iterator[SettingPath]:
-    """Find the keys that no setting of the CLI (2.1.332) has, where the CLI ignores them without a word."""
+    """Find the keys that no setting of the CLI has, where the CLI ignores them without a word."""
     for place, known in _KEYS_BY_PLACE.items():
         found: Any = settings
         for name in place:

@@ -301,7 +301,7 @@ def get_agent_value(agent: Any, name: str, wire_name: str) -> Any:
 
 
 def find_reason_to_ignore(rule: OptionRule) -> str | None:
-    """Return why the CLI (2.1.332) ignores a rule in every configuration, and what to write; None if it does not."""
+    """Return why the CLI ignores a rule in every configuration, and what to write; None if it does not."""
     name, pattern, text = rule.tool, rule.pattern, rule.text
     is_mcp, (_, found, content) = name.startswith(MCP_PREFIX), text.partition("(")
     meant = None

@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"[^()\\\s]+")
 _ESCAPED: Final = re.compile(r"\\([()\\])")
 _TO_ESCAPE: Final = re.compile(r"[()\\]")
 _SERVER_PATTERN: Final = re.compile(r"mcp__[^*]+__")
-# A rule for Edit or Read also holds for these tools, but a path in a rule for them allows nothing, as in CLI 2.1.330.
+# A rule for Edit or Read also holds for these tools, but a path in a rule for them allows nothing, as in the CLI.
 _FAMILIES: Final = {"Edit": FILE_TOOLS, "Read": READ_TOOLS}
 PATHLESS_TOOLS: Final = {
     **dict.fromkeys(sorted(FILE_TOOLS - {"Edit"}), "Edit"),
@@ -59,7 +59,7 @@ def split_rule(text: str) -> tuple[str, str | None] | None:
 
 
 def has_blank_in_name(text: str) -> bool:
-    """Whether a rule is written as "Bash (git:*)". In settings, such a rule never applies (CLI 2.1.332)."""
+    """Whether a rule is written as "Bash (git:*)". In settings, such a rule never applies."""
     return re.search(r"\s", text.strip().partition("(")[0]) is not None
 
 
@@ -182,7 +182,7 @@ def matches_tool(rule: PermissionRule, tool: str, behavior: PermissionBehavior) 
     (`mcp__server__get_*`). A rule that denies or asks may have wildcards anywhere in the name.
 
     `mcp__a__b__c` may be a tool of the server `a` or of the server `a__b`, and `mcp__a___b` of `a` or `a_`. A rule for
-    `mcp__a` allows neither: CLI 2.1.332 does not let it allow the tools of those other servers.
+    `mcp__a` allows neither: the CLI does not let it allow the tools of those other servers.
     """
     name, tool = rule.tool_name, TOOL_ALIASES.get(tool, tool)
     if behavior == "allow" and rule.content and name in PATHLESS_TOOLS:
@@ -203,7 +203,7 @@ def matches_tool(rule: PermissionRule, tool: str, behavior: PermissionBehavior) 
 def normalize_mcp_name(name: str) -> str:
     """Return the name of an MCP server, or of its tool, as it stands in the names that the model and rules use.
 
-    Every character but ASCII letters, digits, `_` and `-` becomes `_`, as in CLI 2.1.332.
+    Every character but ASCII letters, digits, `_` and `-` becomes `_`, as in the CLI.
 
     Example:
         >>> normalize_mcp_name("io.github.acme/shop")
@@ -222,7 +222,7 @@ def normalize_mcp_rule(name: str) -> str:
 
 
 def matches_mcp_tool(rule_name: str, behavior: PermissionBehavior, server: str, tool: str | None = None) -> bool:
-    """Whether a rule without content applies to a tool of an MCP server, as CLI 2.1.332 decides it.
+    """Whether a rule without content applies to a tool of an MCP server, as the CLI decides it.
 
     The CLI reads a name up to the first `__` as the server. So ``mcp__a__b`` is the tool `b` of the server `a`; a rule
     that denies or asks also applies to the server `a__b`, a rule that allows does not.

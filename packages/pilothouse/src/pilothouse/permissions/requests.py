@@ -363,7 +363,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan: the plan, as Markdown: that of the file, which the model reads again after the approval; else the one that
-            the model wrote in its call, which the CLI (2.1.332) passes to nobody; "" if it wrote none.
+            the model wrote in its call, which the CLI passes to nobody; "" if it wrote none.
         path: the file that holds it; None: there is none.
         request: the permission request that holds it.
     """

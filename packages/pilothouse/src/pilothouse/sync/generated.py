@@ -290,7 +290,7 @@ class McpControls(GroupWrapper[controls.McpControls]):
         )
 
     def read_resource(self, server: str, uri: str) -> McpResourceContents:
-        """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""
+        """Read a resource of a server. The CLI returns only those whose address begins with `ui://`."""
         return self._call(partial(self._inner.read_resource, server, uri))
 
 
@@ -333,7 +333,7 @@ class SettingsControls(GroupWrapper[controls.SettingsControls]):
         """Merge settings into those of the command line, for this session.
 
         A key replaces what an earlier call said of it: a second call with `permissions` drops the rules of the first
-        one. Rules that the session was started with stay (CLI 2.1.332).
+        one. Rules that the session was started with stay.
 
         Raises:
             ControlError: the CLI cannot read them, and has applied nothing.
@@ -346,7 +346,7 @@ class SettingsControls(GroupWrapper[controls.SettingsControls]):
         self._call(partial(self._inner.add_repository, directory))
 
     def update(self, settings: Mapping[str, Any], source: Literal["localSettings", "userSettings"]) -> None:
-        """Write settings into a settings file. The CLI takes a few harmless keys only (2.1.332).
+        """Write settings into a settings file. The CLI takes a few harmless keys only.
 
         Raises:
             ControlError: it does not take one of the keys, and has written nothing.
@@ -399,7 +399,7 @@ class InfoControls(GroupWrapper[controls.InfoControls]):
         """Report what the child had loaded at the beginning of its last turn, and what of it was not requested.
 
         None before the first turn, also after a new child has taken over. MCP servers that were set later, with
-        `session.mcp.set_servers`, do not count as requested by the settings. (CLI 2.1.330)
+        `session.mcp.set_servers`, do not count as requested by the settings.
         """
         return self._inner.isolation_report()
 
@@ -563,7 +563,7 @@ class Query(QueryWrapper[OutputT]):
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
-        this query. Seen on Claude Code 2.1.332.
+        this query.
 
         Args:
             content: text, or content blocks.

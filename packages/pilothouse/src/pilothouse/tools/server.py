@@ -252,7 +252,7 @@ def prompt(name: str | None = None, *, description: str | None = None) -> Callab
     """Return a decorator that makes a prompt of a server.
 
     The function returns a text (a user message), or a list of texts, blocks or `{"role": …, "content": …}`. The CLI
-    (2.1.330) does not request prompts from in-process servers; other clients do.
+    does not request prompts from in-process servers; other clients do.
 
     Args:
         name: the name by which clients request it; by default the name of the function.

@@ -278,7 +278,7 @@ def tool(function: Callable[..., Any] | None = None, /, *_other: Any, **settings
         max_concurrency: how many calls run at once in one event loop; any number by default.
         max_result_bytes: size limit of a result, in bytes; 10 MiB by default. A larger one is an error for the model.
         max_result_chars: how long a result may be to reach the model whole, in characters. Of a longer one the CLI
-            (2.1.332) gives the model the first 2 kB and the path of a file, and a warning is logged. By default
+            gives the model the first 2 kB and the path of a file, and a warning is logged. By default
             50,000, at most 500,000.
         always_load: whether the prompt always holds its schema; True by default.
         error_text: the text for the model when the function raises: a text, or a function of the exception. By
@@ -380,7 +380,7 @@ def _check_type(name: str, setting: str, value: object, kind: type) -> None:
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_FULL_NAME: Final = 128  # characters of `mcp__server__tool`, by the API
-# The CLI (2.1.330) keeps servers in plain JavaScript objects, and refuses the names of their built-in properties.
+# The CLI keeps servers in plain JavaScript objects, and refuses the names of their built-in properties.
 _RESERVED_SERVER_NAMES: Final = frozenset(
     {
         "constructor", "prototype", "__proto__", "__defineGetter__", "__defineSetter__", "__lookupGetter__",

@@ -63,7 +63,7 @@ def make_files_error(error: OSError) -> ProcessError:
 def find_home_error(user_id: int) -> CLIStartError | None:
     """Build the error for a child without HOME if the system does not know its user, else None.
 
-    The CLI (2.1.332) asks for the home directory first of all and ends with a stack trace, also if CLAUDE_CONFIG_DIR is
+    The CLI asks for the home directory first of all and ends with a stack trace, also if CLAUDE_CONFIG_DIR is
     set.
     """
     try:
