@@ -34,7 +34,6 @@ from pilothouse.messages import (
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.engine.extensions import HandlerSet
@@ -492,7 +491,7 @@ class ChildRun(OwnedTask):
                 await self.activity.changes.wait()
             elif self.channel.incoming:
                 await anyio.sleep(OPEN_REQUEST_SECONDS)
-            elif (moment := self.activity.may_be_woken_at) is not None:
+            elif (moment := self.activity.may_be_woken_until) is not None:
                 await anyio.sleep_until(moment)
             else:
                 self.activity.may_be_woken = False
@@ -549,7 +548,6 @@ class ChildRun(OwnedTask):
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
-        warn_if_old(message.claude_code_version, self.transport.facts.executable)
 
     def _note_status(self, message: StatusMessage) -> None:
         self.permission_mode = message.permission_mode or self.permission_mode

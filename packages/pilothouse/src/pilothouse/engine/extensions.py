@@ -151,14 +151,14 @@ class MiddlewareRunner:
             waits: Any = middleware.after_result(result)
             if not isawaitable(waits):
                 raise _wrong_answer(middleware, "after_result", waits, "a NextPrompt, or None, from `async def`")
-            following: Any = await waits
-            if isinstance(following, NextPrompt):
-                if not following.messages:
-                    return following
-                messages = self.on_messages(list(following.messages), at)
-                return NextPrompt(following.prompt, messages)
-            if following is not None:
-                raise _wrong_answer(middleware, "after_result", following, "a NextPrompt, or None")
+            answer: Any = await waits
+            if isinstance(answer, NextPrompt):
+                if not answer.messages:
+                    return answer
+                messages = self.on_messages(list(answer.messages), at)
+                return NextPrompt(answer.prompt, messages)
+            if answer is not None:
+                raise _wrong_answer(middleware, "after_result", answer, "a NextPrompt, or None")
         return NextPrompt()
 
     def start(self, result: ResultMessage) -> None:
@@ -193,11 +193,11 @@ class MiddlewareRunner:
 
     async def _decide(self, on_next: Callable[[NextPrompt | None], object]) -> None:
         assert self._result is not None
-        following = None
+        decision = None
         if not self._is_cancelled:
             try:
                 with anyio.CancelScope() as self._scope:
-                    following = await self._after_result(self._result)
+                    decision = await self._after_result(self._result)
             except Exception:
                 if not self._is_cancelled:
                     raise
@@ -205,9 +205,9 @@ class MiddlewareRunner:
         if self._is_cancelled:
             on_next(None)
             return
-        assert following is not None
+        assert decision is not None
         self.is_undecided = False
-        on_next(following)
+        on_next(decision)
 
     def cancel(self) -> None:
         """Cancel the decision, and all later ones."""

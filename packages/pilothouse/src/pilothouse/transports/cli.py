@@ -159,7 +159,6 @@ class CliTransport(Transport):
             await self._wait_for_watchdog()
         try:
             self._child = await self._launch(invocation)
-            self.facts = replace(self.facts, pid=self._child.pid)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else reason
         finally:
@@ -202,8 +201,11 @@ class CliTransport(Transport):
         if not os.path.isabs(executable):  # noqa: PTH117
             executable = await find_or_install_cli(executable, invocation.env)
         argv = [executable, *arguments]
+        ends_detached = not invocation.keep_detached
         try:
-            return self._spawn(argv, invocation, env, account)
+            child = spawn(argv, env=env, cwd=invocation.cwd, account=account, ends_detached=ends_detached)
+            self.facts = replace(self.facts, pid=child.pid, executable=executable)
+            return child
         except (OSError, ValueError) as error:
             from pilothouse.transports.start_errors import make_start_error
 
@@ -215,14 +217,6 @@ class CliTransport(Transport):
                 typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
-
-    def _spawn(
-        self, argv: list[str], invocation: Invocation, env: Mapping[str, str], account: UserAccount | None
-    ) -> ChildProcess:
-        ends_detached = not invocation.keep_detached
-        child = spawn(argv, env=env, cwd=invocation.cwd, account=account, ends_detached=ends_detached)
-        self.facts = replace(self.facts, executable=argv[0])
-        return child
 
     async def _write_files(self, invocation: Invocation, owner: tuple[int, int] | None) -> list[str]:
         from pilothouse.transports.isolation import PrivateFiles  # slow to import; most queries have none
