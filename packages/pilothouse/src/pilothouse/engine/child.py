@@ -184,8 +184,7 @@ class ChildRun(OwnedTask):
                     self.channel.start_handlers()
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
-                    pending, line = self.channel.start_request("initialize", self.invocation.initialize)
-                    self._opening = pending, InitializeLine(line)  # error reporters print the variables of every frame
+                    self._opening = self._make_opening(self.invocation.initialize)
                 if self._own_query is None or self._handlers is not None:
                     self._start_initialize()
                 if self._own_query is None and self._limits.startup_timeout is not None:
@@ -203,6 +202,10 @@ class ChildRun(OwnedTask):
                     raise
         if self.failure is not None:
             raise self.failure
+
+    def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
+        pending, line = self.channel.start_request("initialize", body)
+        return pending, InitializeLine(line)  # error reporters print the variables of every frame that lives on
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
