@@ -159,6 +159,7 @@ class CliTransport(Transport):
             await self._wait_for_watchdog()
         try:
             self._child = await self._launch(invocation)
+            self.facts = replace(self.facts, pid=self._child.pid)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else reason
         finally:
@@ -182,6 +183,7 @@ class CliTransport(Transport):
                 await anyio.sleep(START_POLL_SECONDS)
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
+        """Start the process. A transport that starts it elsewhere, by a command, overrides this."""
         named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS + _DIRECTORY_FLAGS)]
         if named and invocation.user is None:  # another user may see other files
             await run_blocking(_check_files, named, invocation.cwd)
@@ -204,7 +206,7 @@ class CliTransport(Transport):
         ends_detached = not invocation.keep_detached
         try:
             child = spawn(argv, env=env, cwd=invocation.cwd, account=account, ends_detached=ends_detached)
-            self.facts = replace(self.facts, pid=child.pid, executable=executable)
+            self.facts = replace(self.facts, executable=executable)
             return child
         except (OSError, ValueError) as error:
             from pilothouse.transports.start_errors import make_start_error
