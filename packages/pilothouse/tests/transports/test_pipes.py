@@ -60,7 +60,7 @@ async def test_bytes_taken_while_a_read_pauses_are_not_returned_twice(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = PipeReader(pipe[0])
-    pause, taken = anyio.lowlevel.cancel_shielded_checkpoint, list[bytes | None]()
+    pause, taken = anyio.lowlevel.checkpoint, list[bytes | None]()
 
     async def take_meanwhile() -> None:
         if not taken:
@@ -68,7 +68,7 @@ async def test_bytes_taken_while_a_read_pauses_are_not_returned_twice(
             os.write(pipe[1], b"then")
         await pause()
 
-    monkeypatch.setattr("pilothouse.transports.pipes.cancel_shielded_checkpoint", take_meanwhile)
+    monkeypatch.setattr("pilothouse.transports.pipes.checkpoint", take_meanwhile)
     os.write(pipe[1], b"once")
     assert await reader.read() == b"then"
     assert taken == [b"once"]

@@ -63,7 +63,7 @@ class ChildActivity:
         return self.is_in_turn or bool(self.background)
 
     @property
-    def may_be_woken_at(self) -> float | None:
+    def may_be_woken_until(self) -> float | None:
         """Until when a background task that has ended may start a turn; None: it will not."""
         is_soon = self.may_be_woken and self._woken_until > anyio.current_time()
         return self._woken_until if is_soon else None

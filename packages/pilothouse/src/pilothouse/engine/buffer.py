@@ -60,11 +60,6 @@ class MessageBuffer:
             self._close_file()
 
     @property
-    def unread_bytes(self) -> int:
-        """How much waits in memory."""
-        return self._next_bytes + self._newest_bytes
-
-    @property
     def is_behind(self) -> bool:
         """Whether messages wait outside of the memory."""
         return self._stored_batches > 0

@@ -36,7 +36,6 @@ from pilothouse.options import Invocation
 from pilothouse.options.invocation import InitializeLine
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports import Health, Transport
-from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.engine.run import QueryRun
@@ -183,8 +182,7 @@ class ChildRun(OwnedTask):
                     self.channel.start_handlers()
                 # Registered before the reader starts, as a short child may have sent everything before a task runs.
                 if self.invocation.initialize is not None:
-                    pending, line = self.channel.start_request("initialize", self.invocation.initialize)
-                    self._opening = pending, InitializeLine(line)  # error reporters print the variables of every frame
+                    self._opening = self._make_opening(self.invocation.initialize)
                 if self._own_query is None or self._handlers is not None:
                     self._start_initialize()
                 if self._own_query is None and self._limits.startup_timeout is not None:
@@ -202,6 +200,10 @@ class ChildRun(OwnedTask):
                     raise
         if self.failure is not None:
             raise self.failure
+
+    def _make_opening(self, body: Mapping[str, Any]) -> tuple[PendingRequest, bytes]:
+        pending, line = self.channel.start_request("initialize", body)
+        return pending, InitializeLine(line)  # error reporters print the variables of every frame that lives on
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
@@ -490,7 +492,7 @@ class ChildRun(OwnedTask):
                 await self.activity.changes.wait()
             elif self.channel.incoming:
                 await anyio.sleep(OPEN_REQUEST_SECONDS)
-            elif (moment := self.activity.may_be_woken_at) is not None:
+            elif (moment := self.activity.may_be_woken_until) is not None:
                 await anyio.sleep_until(moment)
             else:
                 self.activity.may_be_woken = False
@@ -547,7 +549,6 @@ class ChildRun(OwnedTask):
         self.last_init = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
-        warn_if_old(message.claude_code_version, self.transport.facts.executable)
 
     def _note_status(self, message: StatusMessage) -> None:
         self.permission_mode = message.permission_mode or self.permission_mode

@@ -35,6 +35,7 @@ from pilothouse.options.denials import describe_denial, was_denied_without_askin
 from pilothouse.options.secrets import mask, mask_text
 from pilothouse.transports import Transport
 from pilothouse.transports.concurrency import run_blocking
+from pilothouse.transports.discovery import warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.engine.extensions import RequestControl
@@ -142,6 +143,7 @@ class Diagnostics:
         return error
 
     def _on_init(self, message: InitMessage) -> None:
+        warn_if_old(message.claude_code_version, self._transport.facts.executable)
         self._is_served_by_anthropic = message.served_by_anthropic
         self._cwd = message.cwd
         self._can_read_files = not _READERS.isdisjoint(message.tools)

@@ -151,14 +151,14 @@ class MiddlewareRunner:
             waits: Any = middleware.after_result(result)
             if not isawaitable(waits):
                 raise _wrong_answer(middleware, "after_result", waits, "a NextPrompt, or None, from `async def`")
-            next_prompt: Any = await waits
-            if isinstance(next_prompt, NextPrompt):
-                if not next_prompt.messages:
-                    return next_prompt
-                messages = self.on_messages(list(next_prompt.messages), at)
-                return NextPrompt(next_prompt.prompt, messages)
-            if next_prompt is not None:
-                raise _wrong_answer(middleware, "after_result", next_prompt, "a NextPrompt, or None")
+            answer: Any = await waits
+            if isinstance(answer, NextPrompt):
+                if not answer.messages:
+                    return answer
+                messages = self.on_messages(list(answer.messages), at)
+                return NextPrompt(answer.prompt, messages)
+            if answer is not None:
+                raise _wrong_answer(middleware, "after_result", answer, "a NextPrompt, or None")
         return NextPrompt()
 
     def start(self, result: ResultMessage) -> None:
@@ -193,11 +193,11 @@ class MiddlewareRunner:
 
     async def _decide(self, on_next: Callable[[NextPrompt | None], object]) -> None:
         assert self._result is not None
-        next_prompt = None
+        decision = None
         if not self._is_cancelled:
             try:
                 with anyio.CancelScope() as self._scope:
-                    next_prompt = await self._after_result(self._result)
+                    decision = await self._after_result(self._result)
             except Exception:
                 if not self._is_cancelled:
                     raise
@@ -205,9 +205,9 @@ class MiddlewareRunner:
         if self._is_cancelled:
             on_next(None)
             return
-        assert next_prompt is not None
+        assert decision is not None
         self.is_undecided = False
-        on_next(next_prompt)
+        on_next(decision)
 
     def cancel(self) -> None:
         """Cancel the decision, and all later ones."""

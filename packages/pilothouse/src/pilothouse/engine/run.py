@@ -475,9 +475,13 @@ class QueryRun(OwnedTask):
             self.turn.enter()
             self.follow()
             try:
-                await self._run_with_timeout(self._run_turns)
+                with self._time_limits.open_scope() as scope:
+                    await self._run_turns()
+                if scope.cancelled_caught and not self.turn.is_complete:
+                    raise self._explain_timeout(self._time_limits.make_error())
             finally:
-                await self._cancel_middleware()
+                if self._middleware is not None:
+                    await self._middleware.wait_cancelled()
             if self.failure is not None:
                 raise self.failure
 
@@ -488,12 +492,6 @@ class QueryRun(OwnedTask):
             await self.admission()
         if scope.cancelled_caught:
             raise self._time_limits.make_error("nothing was sent")
-
-    async def _run_with_timeout(self, work: Callable[[], Awaitable[None]]) -> None:
-        with self._time_limits.open_scope() as scope:
-            await work()
-        if scope.cancelled_caught and not self.turn.is_complete:
-            raise self._explain_timeout(self._time_limits.make_error())
 
     def _explain_timeout(self, error: QueryTimeout) -> QueryTimeout:
         assert self._child is not None
@@ -534,10 +532,6 @@ class QueryRun(OwnedTask):
         """A limit has passed: that is the reason why the turn stops, whatever comes of stopping it."""
         if self.turn.phase is not Phase.ENDED:
             self.turn.abandon(StopReason.TIMED_OUT)
-
-    async def _cancel_middleware(self) -> None:
-        if self._middleware is not None:
-            await self._middleware.wait_cancelled()
 
     def _is_undelivered(self) -> bool:
         """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""

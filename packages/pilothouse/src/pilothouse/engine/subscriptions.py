@@ -24,25 +24,23 @@ class MessageSubscription:
     Args:
         wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
         check: called before each wait; raises if this task cannot wait for messages.
+
+    Attributes:
+        buffer: messages that have arrived and were not read.
     """
 
     def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
         self._wants_partial = wants_partial
         self._check = check
-        self._buffer = MessageBuffer()
+        self.buffer = MessageBuffer()
         self._batch: list[Message] = []
         self._is_closed = False
-
-    @property
-    def buffer(self) -> MessageBuffer:
-        """Messages that have arrived and were not read."""
-        return self._buffer
 
     def put(self, batch: list[Message], size: int) -> None:
         """Take a batch from the child."""
         kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
         if kept:
-            self._buffer.put(kept, size)
+            self.buffer.put(kept, size)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -53,7 +51,7 @@ class MessageSubscription:
                 raise StopAsyncIteration
             if self._check is not None:
                 self._check()
-            batch, _ = await self._buffer.get()
+            batch, _ = await self.buffer.get()
             if not batch:
                 raise StopAsyncIteration
             self._batch = batch[::-1]
@@ -63,11 +61,11 @@ class MessageSubscription:
         """End the subscription."""
         self._is_closed = True
         self._batch.clear()
-        self._buffer.end()
+        self.buffer.end()
 
     def __del__(self) -> None:
-        if (inbox := getattr(self, "_buffer", None)) is not None:  # missing if `__init__` failed
-            inbox.end()
+        if (buffer := getattr(self, "buffer", None)) is not None:  # missing if `__init__` failed
+            buffer.end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,11 +89,11 @@ class Subscriptions:
 
     def add(self, *, wants_partial: bool = True) -> MessageSubscription:
         """Add a subscription to the messages from now on."""
-        listener = MessageSubscription(wants_partial=wants_partial, check=self._check_loop)
+        subscription = MessageSubscription(wants_partial=wants_partial, check=self._check_loop)
         if self._is_ended:
-            listener.buffer.end()
-        self._all.add(weakref.ref(listener, self._all.discard))
-        return listener
+            subscription.buffer.end()
+        self._all.add(weakref.ref(subscription, self._all.discard))
+        return subscription
 
     def _check_loop(self) -> None:
         if not self._is_ended and self.loop is not None and self.loop != running_loop():  # it would wait for ever
@@ -106,8 +104,8 @@ class Subscriptions:
 
     def put(self, batch: list[Message], size: int) -> None:
         """Give a batch to each."""
-        for listener in self._alive():
-            listener.put(batch, size)
+        for subscription in self._alive():
+            subscription.put(batch, size)
 
     # Hooks for subclasses.
 
@@ -147,9 +145,9 @@ class Subscriptions:
             buffer.end()
 
     def _buffers(self) -> list[MessageBuffer]:
-        return [listener.buffer for listener in self._alive()]
+        return [subscription.buffer for subscription in self._alive()]
 
     def _alive(self) -> list[MessageSubscription]:
         if not self._all:  # as in most sessions
             return []
-        return [listener for each in list(self._all) if (listener := each()) is not None]
+        return [subscription for each in list(self._all) if (subscription := each()) is not None]

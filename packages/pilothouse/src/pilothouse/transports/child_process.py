@@ -193,6 +193,8 @@ class _LoopEndNotice:
         on_closed: the function.
     """
 
+    _on_closed: Callable[[], object] | None = None
+
     def __init__(self, fd: int, on_closed: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
@@ -205,7 +207,7 @@ class _LoopEndNotice:
             self._loop.remove_reader(self._fd)
 
     def __del__(self) -> None:
-        if self._loop.is_closed():
+        if self._on_closed is not None and self._loop.is_closed():
             self._on_closed()
 
 
@@ -364,7 +366,7 @@ def end_child_in_thread(pid: int, watcher: ExitWatcher, mark: Mark | None) -> No
 
     if not sys.is_finalizing():  # at that time, a new thread would never run, and starting it would block for ever
         with contextlib.suppress(RuntimeError):
-            threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
+            threading.Thread(target=end, name=f"pilothouse-end-{pid}", daemon=True).start()
             return
     signal_group(pid, KILL)
 

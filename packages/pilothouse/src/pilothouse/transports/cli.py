@@ -187,6 +187,7 @@ class CliTransport(Transport):
                 await anyio.sleep(START_POLL_SECONDS)
 
     async def _launch(self, invocation: Invocation) -> ChildProcess:
+        """Start the process. A transport that starts it elsewhere, by a command, overrides this."""
         named = [argument for argument in invocation.argv if argument.startswith(_FILE_FLAGS + _DIRECTORY_FLAGS)]
         if named and invocation.user is None:  # another user may see other files
             await run_blocking(_check_files, named, invocation.cwd)
@@ -204,8 +205,11 @@ class CliTransport(Transport):
         if not os.path.isabs(executable):  # noqa: PTH117
             executable = await find_or_install_cli(executable, invocation.env)
         argv = [executable, *arguments]
+        ends_detached = not invocation.keep_detached
         try:
-            return self._spawn(argv, invocation, env, account)
+            child = spawn(argv, env=env, cwd=invocation.cwd, account=account, ends_detached=ends_detached)
+            self.facts = replace(self.facts, executable=executable)
+            return child
         except (OSError, ValueError) as error:
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
             typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
@@ -213,14 +217,6 @@ class CliTransport(Transport):
                 typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
-
-    def _spawn(
-        self, argv: list[str], invocation: Invocation, env: Mapping[str, str], account: UserAccount | None
-    ) -> ChildProcess:
-        ends_detached = not invocation.keep_detached
-        child = spawn(argv, env=env, cwd=invocation.cwd, account=account, ends_detached=ends_detached)
-        self.facts = replace(self.facts, executable=argv[0])
-        return child
 
     async def _write_files(self, invocation: Invocation, owner: tuple[int, int] | None) -> list[str]:
         self._files = PrivateFiles()

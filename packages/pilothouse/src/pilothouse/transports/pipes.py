@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable
 
 import anyio
-from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 SMALL_READ_BYTES = 64 * 1024
 """Bytes per read while the pipe is quiet. Above 128 KiB, malloc maps fresh pages, which costs 20 µs per read."""
@@ -80,7 +80,6 @@ class PipeReader(PipeEnd):
     is_ended = False
     _is_stopped = False
     _size = SMALL_READ_BYTES
-    _held: bytes | None = None
     _is_empty = False  # according to the last read
     _remaining: int | None = None
 
@@ -90,39 +89,26 @@ class PipeReader(PipeEnd):
         Raises:
             anyio.ClosedResourceError: after `close` or `stop`.
         """
-        if not self._is_empty or self._held is not None:  # else the pipe was empty a moment ago: that saves a call
-            await checkpoint_if_cancelled()
-            data = self._read_open()
-            if data is not None:
-                return data and await self._pause(data)
+        self._require_open()
         data = None
+        if not self._is_empty:  # else the pipe was empty a moment ago: that saves a call
+            await checkpoint()  # a stream that never pauses must let other tasks run
+            data = self._read_open()
         while data is None:
-            if self._is_stopped or self.is_closed:
-                raise anyio.ClosedResourceError
             await self._wait(anyio.wait_readable(self._fd))
             data = self._read_open()
-        return data
-
-    async def _pause(self, data: bytes) -> bytes:
-        # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
-        # interrupt even a shielded pause.
-        self._held = data
-        await cancel_shielded_checkpoint()
-        return self._take_held() or await self.read()  # read again if `read_available` was faster
-
-    def _take_held(self) -> bytes | None:
-        data, self._held = self._held, None
-        return data
+        return data  # nothing was awaited since it was read, so no cancellation loses it
 
     def _read_open(self) -> bytes | None:
+        self._require_open()
+        return self.read_available()
+
+    def _require_open(self) -> None:
         if self._is_stopped or self.is_closed:
             raise anyio.ClosedResourceError
-        return self.read_available()
 
     def read_available(self) -> bytes | None:
         """Return what can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
-        if self._held is not None:
-            return self._take_held()
         if self.is_closed:
             raise anyio.ClosedResourceError
         return b"" if self.is_ended else self._read_pipe()

@@ -267,9 +267,9 @@ class Watchdog:
         self.is_starting = False
         self._entries.clear()
         self._shell_pid = 0
-        ledger, self._file = self._file, None
-        if ledger is not None:
-            os.close(ledger.fd)
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file.fd)
         self._release_shell()
 
 
