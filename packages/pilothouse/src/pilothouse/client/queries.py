@@ -338,7 +338,7 @@ class Query(Generic[OutputT]):
         observation = None
         if options.instrumentation:
             how = {"in_session": self._session is not None, "one_of_many": self._is_continuation}
-            observation = make_observation(options, self._prompts, middlewares, **how)
+            observation = make_observation(options, self._prompt, middlewares, **how)
         if observation is not None:
             middlewares, start = [observation, *middlewares], observation.spawn
         prompts = self._prompts
