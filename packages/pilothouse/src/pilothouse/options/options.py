@@ -17,6 +17,7 @@ from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.settings import OptionAttributes, OptionSetters, Settings
 from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE, Option
+from pilothouse.options.unknown_options import make_unknown_option_error
 from pilothouse.options.value_types import copy_value
 from pilothouse.options.values import (
     DEFAULT_ORIGIN,
@@ -262,8 +263,6 @@ class OptionsBuilder(OptionSetters):
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are not options: those are methods of the class.
-        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
-
         raise AttributeError(str(make_unknown_option_error(name)), name=name, obj=self)
 
 

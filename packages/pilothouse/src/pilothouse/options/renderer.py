@@ -14,6 +14,7 @@ import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.invocation import ChildEnvironment, ExplicitEnvironment, InitializeBody, Invocation, PrivateFile
+from pilothouse.options.isolation import inherit_variables
 from pilothouse.options.table import (
     TABLE,
     ConfigFlag,
@@ -249,8 +250,6 @@ def _make_child_env(
     for name in _NOT_INHERITED:
         env.pop(name, None)
     if options.isolation is not None:
-        from pilothouse.options.isolation import inherit_variables  # few children are isolated
-
         env = ChildEnvironment(inherit_variables(env))
     env.update(OWN_VARIABLES)
     for name, value in changes.items():

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.table import TABLE
+from pilothouse.options.unknown_options import make_unknown_option_error
 from pilothouse.options.value_types import InvalidValueError
 
 
@@ -20,8 +21,6 @@ def validate_value(name: str, value: Any) -> Any:
     """Return the stored form of the value of an option; None stays None. Raises OptionsError."""
     option = TABLE.get(name)
     if option is None:
-        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
-
         raise make_unknown_option_error(name)
     if value is None:
         return None
