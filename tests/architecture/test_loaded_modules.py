@@ -35,9 +35,9 @@ PACKAGES: dict[str, str] = {
     "hooks": "events matchers outputs",
     "messages": "api_messages base core decoder json_lines",
     "options": (
-        "cli_settings conflicts credentials denials invocation lost_settings options permission_facts "
-        "permission_rules presets renderer secrets settings signatures table unknown_options "
-        "value_structs value_types values"
+        "cli_settings conflicts credentials denials invocation isolation lost_settings options permission_facts "
+        "permission_rules presets renderer secrets settings signatures table unknown_options value_structs "
+        "value_types values"
     ),
     "permissions": "approvals dispatcher requests",
     "protocol": "connection control_frames frame_reader",

@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +70,9 @@ def test_every_row_is_documented_and_its_default_is_valid() -> None:
         ({"sandbox": {"enabled": True}, "settings": "s.json"}, "pass the settings as a mapping"),
         ({"append_system_prompt": "x", "system_prompt": {"type": "preset", "append": "y"}}, "use one of the two"),
         ({"permission_prompts": "none", "permission_prompt_tool_name": "x"}, "exclude each other"),
+        ({"permission_prompts": "none", "on_plan": print}, "'none' denies without a request"),
+        ({"permission_prompt_tool_name": "x", "confirm": print}, "only one of them can decide"),
+        ({"asks": SimpleNamespace(park=print), "confirm": print}, "both ask a person"),
     ],
 )
 @pytest.mark.requirement("E9", "E12", "E24", "E45")
@@ -163,6 +166,7 @@ def test_a_layer_may_need_what_is_beneath_it() -> None:
     assert resumed.with_(fork_session=True).fork_session
     layer = Options.layer(fork_session=True)
     assert resumed.merge(layer) == resumed.merge(layer.with_origin("call")) == Options(resume="x", fork_session=True)
+    assert pickle.loads(pickle.dumps(layer)) == layer
     with pytest.raises(OptionsError, match="needs 'resume'"):
         Options().with_(fork_session=True)
     with pytest.raises(OptionsError, match="needs 'resume'"):

@@ -266,7 +266,7 @@ class Agent:
 def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Merge options and single settings, which win, into one layer."""
     made = make_layer(settings, origin, options)
-    return make_custom_tools(made).with_origin(origin)
+    return make_custom_tools(made).with_origin(origin) if made.custom_tools else made
 
 
 def _report_misspelt_variables(names: Iterable[str]) -> None:

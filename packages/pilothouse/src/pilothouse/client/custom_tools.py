@@ -25,9 +25,7 @@ def make_custom_tools(options: Options) -> Options:
     Raises:
         ToolDefinitionError: a function that cannot be a tool.
     """
-    given = options.custom_tools if "custom_tools" in options else None
-    if not given:
-        return options
+    given = options.custom_tools or ()
     if all(isinstance(each, Tool) and each.is_bound for each in given):
         return options
     return Options.stack(options, Options.layer(custom_tools=[as_tool(each) for each in given]), is_complete=False)

@@ -187,7 +187,7 @@ class Query(Generic[OutputT]):
         self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
-        self._given_up = None  # who did so before the start, or closed it later
+        self._given_up = None  # what ended it before its start, or that it was closed
 
     def _make_middlewares(self, rate_limits: SharedRateLimits | None) -> list[Middleware]:
         options, session = self._options, self._session
@@ -338,7 +338,7 @@ class Query(Generic[OutputT]):
         observation = None
         if options.instrumentation:
             how = {"in_session": self._session is not None, "one_of_many": self._is_continuation}
-            observation = make_observation(options, self._prompts, middlewares, **how)
+            observation = make_observation(options, self._prompt, middlewares, **how)
         if observation is not None:
             middlewares, start = [observation, *middlewares], observation.spawn
         prompts = self._prompts

@@ -45,6 +45,7 @@ from pilothouse.engine.subscriptions import MessageSubscription
 from pilothouse.engine.turn import Phase
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.options import Invocation, Options, Settings
+from pilothouse.options.isolation import IsolationReport, isolation_report
 from pilothouse.options.options import make_layer
 from pilothouse.options.signatures import show_options
 from pilothouse.permissions.approvals import AskView
@@ -54,7 +55,7 @@ from pilothouse.transports import Health
 if TYPE_CHECKING:
     from pilothouse.client.middleware import Middleware
     from pilothouse.client.rate_limits import SharedRateLimits
-    from pilothouse.options import IsolationReport, OptionsBuilder
+    from pilothouse.options import OptionsBuilder
 
 
 SessionState = Literal["new", "starting", "idle", "running", "broken", "closed"]
@@ -510,8 +511,6 @@ class Session:
         return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
 
     def _isolation_report(self) -> IsolationReport | None:
-        from pilothouse.options.isolation import isolation_report  # rarely used
-
         init = None if self._child is None else self._child.last_init
         return None if init is None else isolation_report([init], self.options)
 

@@ -5,9 +5,6 @@ Owns `Options`. Must not know I/O or processes. Start with `table`, then `option
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.options.cli_settings import CliHook as CliHook
 from pilothouse.options.cli_settings import CliHookMatcher as CliHookMatcher
 from pilothouse.options.cli_settings import CliPermissions as CliPermissions
@@ -19,6 +16,8 @@ from pilothouse.options.conflicts import PolicyWarning as PolicyWarning
 from pilothouse.options.credentials import CREDENTIAL_VARIABLES as CREDENTIAL_VARIABLES
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
+from pilothouse.options.isolation import IsolationReport as IsolationReport
+from pilothouse.options.isolation import isolation_report as isolation_report
 from pilothouse.options.options import Options as Options
 from pilothouse.options.options import OptionsBuilder as OptionsBuilder
 from pilothouse.options.permission_rules import normalize_mcp_name as normalize_mcp_name
@@ -48,15 +47,3 @@ from pilothouse.options.value_structs import ToolConfig as ToolConfig
 from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
 from pilothouse.options.value_types import InvalidValueError as InvalidValueError
 from pilothouse.options.values import OptionExplanation as OptionExplanation
-
-if TYPE_CHECKING:
-    from pilothouse.options.isolation import IsolationReport as IsolationReport
-    from pilothouse.options.isolation import isolation_report as isolation_report
-
-# Few programs need these.
-__getattr__, __dir__ = make_lazy_exports(
-    __name__,
-    {
-        "isolation": "IsolationReport isolation_report",
-    },
-)

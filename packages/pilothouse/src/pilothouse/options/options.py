@@ -69,7 +69,7 @@ class Options(OptionAttributes):
         return format_options(self._values)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self._values), dict(self._origins))
+        return _make_unchecked, (dict(self._values), dict(self._origins))
 
     @hide_arguments
     def with_(self, **changes: Unpack[Settings]) -> Options:
@@ -144,7 +144,11 @@ class Options(OptionAttributes):
         return render_cli_args(self)
 
     def to_env(self) -> dict[str, str]:
-        """Return the environment variables of the child that the options set, `env` included; keys are not masked."""
+        """Return the environment variables of the child that the options set, `env` included; keys are not masked.
+
+        Raises:
+            OptionsError: a value is too long to be an argument.
+        """
         return render_env(self)
 
     @staticmethod
@@ -185,12 +189,6 @@ class Options(OptionAttributes):
         if self._values.keys() <= self._origins.keys():
             return self
         return _make_unchecked(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
-
-
-def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
-    """Make options of values that are valid one by one."""
-    check_combination(values, origins)
-    return _make_unchecked(values, origins)
 
 
 def make_layer(settings: Mapping[str, Any], origin: str = "", base: Any = None) -> Options:

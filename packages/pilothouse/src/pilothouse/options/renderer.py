@@ -7,13 +7,14 @@ flag; long values and possible secrets never reach the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.invocation import ChildEnvironment, ExplicitEnvironment, InitializeBody, Invocation, PrivateFile
+from pilothouse.options.isolation import inherit_variables
 from pilothouse.options.table import (
     TABLE,
     ConfigFlag,
@@ -21,7 +22,6 @@ from pilothouse.options.table import (
     EnvVar,
     Flag,
     InitializeField,
-    Internal,
     JsonFlag,
     ListFlag,
     PathFlag,
@@ -91,19 +91,16 @@ def derive_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-Part: TypeAlias = tuple[str, Target, Any]
-"""An option, where a part of its value goes, and that part."""
-
-
 class _InvocationBuilder:
-    def __init__(self, given: Mapping[str, Any], parts: Iterable[Part], *, has_initialize: bool) -> None:
+    def __init__(self, given: Mapping[str, Any], *, has_initialize: bool) -> None:
         self.argv: list[str] = []
+        self.env: dict[str, str | None] = {}  # a None value: not to be inherited
         self.files: list[PrivateFile] = []
         self.initialize: dict[str, Any] = {}
         self.has_initialize = has_initialize
-        for name, target, value in parts:
-            if value is not None:
-                self._add(name, target, value)
+        for name, target, value in _split_values(derive_values(given)):
+            self._add(name, target, value)
+        self.env.update(given.get("env") or {})
         for flag, value in cast("dict[str, Any]", given.get("extra_args") or {}).items():
             if value is None:
                 self.argv.append(f"--{flag}")
@@ -111,13 +108,13 @@ class _InvocationBuilder:
                 self._add_flag("extra_args", flag, value)
 
     def _add(self, option: str, target: Target, value: Any) -> None:
-        """Put a value where it goes; environment variables and pilothouse's own options go elsewhere."""
-        if type(target) is Flag:  # most are
-            text = ",".join(cast("list[str]", value)) if isinstance(value, list) else _format_number(value)
-            self._add_flag(option, target.name, text)
-            return
+        """Put a value where it goes; pilothouse's own options go nowhere."""
         match target:
-            case Internal() | EnvVar():
+            case EnvVar(name, is_path):
+                self.env[name] = None if value is None else _expand_home(value) if is_path else _format_number(value)
+            case EnvSwitch(name, text, on):
+                self.env[name] = text if value == on else None
+            case _ if value is None:
                 pass
             case Switch(name, on):
                 if value == on:
@@ -143,7 +140,8 @@ class _InvocationBuilder:
             case JsonFlag():
                 self._add_json(option, target, value)
             case Flag(name):
-                self._add_flag(option, name, value)
+                text = ",".join(cast("list[str]", value)) if isinstance(value, list) else _format_number(value)
+                self._add_flag(option, name, text)
             case InitializeField(key) if value is not False:  # False is the default of the CLI
                 self._add_initialize_field(option, key, value)
             case _:
@@ -201,15 +199,13 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         OptionsError: a value does not fit the form of the invocation.
     """
     given = options._values  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - not copied, because it is only read
-    parts = _split_values(derive_values(given))
-    builder = _InvocationBuilder(given, parts, has_initialize=prompt is None)
-    changes = _env_changes(given, parts)
+    builder = _InvocationBuilder(given, has_initialize=prompt is None)
     head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
     return Invocation(
         cli=options.cli,
         argv=(*head, *builder.argv),
         trailing_args=() if prompt is None else _make_prompt_args(prompt),
-        env=_make_child_env(options, environ, changes),
+        env=_make_child_env(options, environ, builder.env),
         cwd=None if options.cwd is None else _expand_home(options.cwd),
         initialize=InitializeBody(builder.initialize) if builder.has_initialize else None,
         files=tuple(builder.files),
@@ -217,28 +213,25 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         user=options.user,
         is_isolated=options.isolation is not None,
         keep_detached=options.keep_detached,
-        explicit_env=ExplicitEnvironment(changes),
+        explicit_env=ExplicitEnvironment(builder.env),
     )
 
 
 def render_cli_args(options: Options) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
-    given = options.as_dict()
-    builder = _InvocationBuilder(given, _split_values(derive_values(given)), has_initialize=True)
-    return [*builder.argv, *(f"--{file.flag}=<private file>" for file in builder.files)]
+    rendered = render(options, {})
+    own = rendered.argv[len(COMMON_ARGS) + len(STDIN_ARGS) :]
+    return [*own, *(f"--{file.flag}=<private file>" for file in rendered.files)]
 
 
 def render_env(options: Options) -> dict[str, str]:
     """Return the environment variables that options set."""
-    given = options.as_dict()
-    changes = _env_changes(given, _split_values(given))
-    return {name: value for name, value in changes.items() if value is not None}
+    return {name: value for name, value in render(options, {}).explicit_env.items() if value is not None}
 
 
-def render_child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
-    """Return the complete environment of the child."""
-    given = options.as_dict()
-    return _make_child_env(options, environ, _env_changes(given, _split_values(given)))
+def render_child_env(options: Options, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the complete environment of the child. Raises OptionsError as `render` does."""
+    return render(options, environ).env
 
 
 def inherit(environ: Mapping[str, str], which: bool | Sequence[str]) -> Mapping[str, str]:
@@ -257,8 +250,6 @@ def _make_child_env(
     for name in _NOT_INHERITED:
         env.pop(name, None)
     if options.isolation is not None:
-        from pilothouse.options.isolation import inherit_variables  # few children are isolated
-
         env = ChildEnvironment(inherit_variables(env))
     env.update(OWN_VARIABLES)
     for name, value in changes.items():
@@ -269,34 +260,12 @@ def _make_child_env(
     return env
 
 
-def _env_changes(given: Mapping[str, Any], parts: Iterable[Part]) -> dict[str, str | None]:
-    changes: dict[str, str | None] = {}
-    for _, target, value in parts:
-        if isinstance(target, EnvVar):
-            changes[target.name] = _format_variable(target, value)
-        elif isinstance(target, EnvSwitch):
-            changes[target.name] = target.value if value == target.on else None
-    return {**changes, **(given.get("env") or {})}
-
-
-def _format_variable(target: EnvVar, value: Any) -> str | None:
-    if value is None:
-        return None
-    return _expand_home(value) if target.path else _format_number(value)
-
-
-def _split_values(values: Mapping[str, Any]) -> list[Part]:
-    """Return the parts of all values, in the order of the table."""
-    parts: list[Part] = []
+def _split_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Target, Any]]:
+    """Yield each option, where a part of its value goes, and that part, in the order of the table."""
     for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # sorted, because few options are set
-        value, target = values[name], TABLE[name].target
-        if value is None:
-            continue
-        if isinstance(target, SplitTarget):
-            parts += [(name, part, piece) for part, piece in target.split(value)]
-        else:
-            parts.append((name, target, value))
-    return parts
+        target = TABLE[name].target
+        pieces = target.split(values[name]) if isinstance(target, SplitTarget) else [(target, values[name])]
+        yield from ((name, part, piece) for part, piece in pieces)
 
 
 def _make_prompt_args(prompt: str) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""The error for a name that is not an option: its name in pilothouse, or what to use instead.
-
-Loaded only for such a name.
-"""
+"""The error for a name that is not an option: its name in pilothouse, or what to use instead."""
 
 from __future__ import annotations
 
