@@ -304,11 +304,9 @@ async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> Non
     ("settings", "words"),
     [
         ({"agent": "me"}, "expected an Agent or a Runner, got str"),
-        ({"address": 1}, "address: expected host:port, got int"),
         ({"address": "ray://host:10001"}, "not of a Ray client"),
         ({"actors": 0}, "actors is a whole number of at least 1"),
         ({"concurrency_per_actor": True}, "concurrency_per_actor is a whole number"),
-        ({"actor_options": ["num_cpus"]}, "actor_options: expected a mapping"),
         ({"actor_options": {"max_restarts": 3}}, "'max_restarts' is set by the runner itself"),
         ({"actor_options": {"cpus": 3}}, "actor_options: .*cpus"),
     ],
