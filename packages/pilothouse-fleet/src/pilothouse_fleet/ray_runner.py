@@ -341,7 +341,7 @@ class RayRunner:
         try:
             limit = (
                 3 * self._attempts_per_actor + 8
-            )  # beside the attempts, interrupts and questions whether it is there
+            )  # attempts, their interrupts, and `ready`
             self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit)
         except (TypeError, ValueError) as error:
             raise UsageError(f"actor_options: {shorten_error(error)}") from error
