@@ -339,9 +339,7 @@ class RayRunner:
         self._payload = _pickle_runner(self._ray, agent)
         self._start_timeout = start_timeout
         try:
-            limit = (
-                3 * self._attempts_per_actor + 8
-            )  # attempts, their interrupts, and `ready`
+            limit = 3 * self._attempts_per_actor + 8  # attempts, their interrupts, and `ready`
             self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit)
         except (TypeError, ValueError) as error:
             raise UsageError(f"actor_options: {shorten_error(error)}") from error
