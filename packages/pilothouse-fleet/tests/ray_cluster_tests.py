@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -34,7 +33,6 @@ from runner_suite import (
 import pilothouse_fleet.sync
 from pilothouse.client import Agent
 from pilothouse.errors import RemoteError, SessionClosedError, UsageError
-from pilothouse.tools import tool
 from pilothouse_fleet import Attempt, Fleet, RayRunner, Runner, SqliteJournal
 from pilothouse_fleet.ray_runner import RAY_CONNECTION
 from pilothouse_fleet.run import RunState
@@ -53,7 +51,6 @@ ON_TRIO = {
     "test_an_interrupt_stops_it_in_order",
     "test_cancelling_at_any_moment_leaves_no_child",
     "test_many_at_once_are_not_mixed_up",
-    "test_many_messages_to_a_slow_listener",
     "test_the_runs_of_an_actor_that_dies_go_on",
 }
 """Each test needs an actor of its own, which takes its time: so each runs once, those that wait the hardest here."""
@@ -276,23 +273,6 @@ def test_what_cannot_be_pickled_is_named(settings: dict[str, Any], name: str) ->
         RayRunner(Agent(**settings))
 
 
-@tool
-def repeat(text: str, times: int = 2) -> str:
-    """Repeat a text.
-
-    Args:
-        text: what to repeat.
-        times: how often.
-    """
-    return text * times
-
-
-def test_a_tool_can_be_sent() -> None:
-    sent = pickle.loads(ray.cloudpickle.dumps(repeat))
-    assert (sent.name, sent.input_schema, sent("ho")) == (repeat.name, repeat.input_schema, "hoho")
-    assert sent._input.parse({"text": "ho"}) == {"text": "ho"}
-
-
 async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> None:
     asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__}, ReceivedMessages())
     async with RayRunner(Agent(), actor_options=SMALL) as runner:
@@ -304,11 +284,9 @@ async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> Non
     ("settings", "words"),
     [
         ({"agent": "me"}, "expected an Agent or a Runner, got str"),
-        ({"address": 1}, "address: expected host:port, got int"),
         ({"address": "ray://host:10001"}, "not of a Ray client"),
         ({"actors": 0}, "actors is a whole number of at least 1"),
         ({"concurrency_per_actor": True}, "concurrency_per_actor is a whole number"),
-        ({"actor_options": ["num_cpus"]}, "actor_options: expected a mapping"),
         ({"actor_options": {"max_restarts": 3}}, "'max_restarts' is set by the runner itself"),
         ({"actor_options": {"cpus": 3}}, "actor_options: .*cpus"),
     ],

@@ -22,13 +22,10 @@ import pytest
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import (
     CLIExitedError,
-    CLINotFoundError,
     Interrupted,
-    OptionsError,
     PilothouseError,
     RateLimitError,
     StructuredOutputError,
-    find_cause,
 )
 from pilothouse.messages import AssistantMessage, Message, SystemMessage
 from pilothouse.permissions import Deny
@@ -113,21 +110,6 @@ class RunnerSuite(ABC):
                 assert result.messages == received
             assert result.text == "the end"
 
-    async def test_many_messages_to_a_slow_listener(self) -> None:
-        count = 0
-
-        async def hear(message: Message) -> None:
-            nonlocal count
-            count += isinstance(message, AssistantMessage)
-            if count % 500 == 0:
-                await anyio.sleep(POLL_SECONDS)
-
-        steps = FakeCLI().expect().emit(frames.init()).repeat(MESSAGES, frames.assistant("word " * 50))
-        with steps.emit(frames.result("the end")) as fake:
-            async with self.runner(fake) as runner:
-                assert (await runner.run(make_attempt(hear))).text == "the end"
-        assert count == MESSAGES
-
     async def test_a_typed_answer(self) -> None:
         value = {"number": 7, "lines": ["rope", "tar"]}
         with FakeCLI().text("done", structured_output=value) as fake:
@@ -135,12 +117,6 @@ class RunnerSuite(ABC):
                 result = await runner.run(make_attempt(ReceivedMessages(), output_type=ExampleOutput))
         assert result.output == ExampleOutput(7, ["rope", "tar"])
         assert (result.structured, result.is_success) == (value, True)
-
-    async def test_a_typed_answer_that_is_no_object(self) -> None:
-        with FakeCLI().text("done", structured_output={"value": [1, 2]}) as fake:
-            async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(ReceivedMessages(), output_type=list[int]))
-        assert result.output == [1, 2]
 
     async def test_an_answer_of_another_type_fails(self) -> None:
         with FakeCLI().text("done", structured_output={"number": "none"}).forever() as fake:
@@ -238,20 +214,6 @@ class RunnerSuite(ABC):
         assert (error.signal, "out of rope" in error.stderr) == ("SIGKILL", True)
         assert [message.session_id for message in received] == [frames.SESSION_ID]
 
-    async def test_no_child_at_all_raises(self, tmp_path: Path) -> None:
-        async with self.runner(str(tmp_path / "nothing")) as runner:
-            _, error = await run_to_end(runner, make_attempt(ReceivedMessages()))
-        assert error is not None
-        assert find_cause(error, CLINotFoundError) is not None
-
-    async def test_an_option_that_cannot_be_raises(self) -> None:
-        with FakeCLI().text("Hello") as fake:
-            async with self.runner(fake) as runner:
-                _, error = await run_to_end(runner, make_attempt(ReceivedMessages(), settings={"max_turns": -1}))
-            assert fake.calls == []
-        assert isinstance(error, OptionsError)
-        assert error.option == "max_turns"
-
     async def test_what_a_listener_raises_comes_through(self) -> None:
         async def hear(message: Message) -> None:
             raise ListenerStopped
@@ -306,30 +268,6 @@ class RunnerSuite(ABC):
                         await runner.run(make_attempt(ReceivedMessages()))
                 await wait_all_exited(fake.calls)
 
-    async def test_one_that_is_cancelled_does_not_touch_the_others(self) -> None:
-        results: list[QueryResult] = []
-        first, second = ReceivedMessages(), ReceivedMessages()
-        stop = anyio.CancelScope()
-        with FakeCLI.from_function(echo_late) as fake:
-            async with self.runner(fake) as runner, anyio.create_task_group() as group:
-
-                async def cancelled() -> None:
-                    with stop:
-                        await runner.run(make_attempt(first, prompt="wait"))
-
-                async def answered() -> None:
-                    results.append(await runner.run(make_attempt(second, prompt="wait for it")))
-
-                group.start_soon(cancelled)
-                group.start_soon(answered)
-                await first.initialized.wait()
-                await second.initialized.wait()
-                stop.cancel()
-                while not any(call.saw_eof or not is_alive(call.pid) for call in fake.calls):
-                    await anyio.sleep(POLL_SECONDS)
-                Path(fake.path).with_name("go").touch()
-        assert [result.text for result in results] == ["wait for it"]
-
 
 # Attempts and fake CLIs.
 
@@ -366,18 +304,6 @@ def echo(child: Any) -> None:
         {"type": "system", "subtype": "init", "session_id": "s"},
         {"type": "result", "subtype": "success", "is_error": False, "result": prompt, "session_id": "s"},
     )
-
-
-def echo_late(child: Any) -> None:
-    """Answer with the prompt, once there is a file named go beside the executable."""
-    import pathlib
-    import sys
-
-    prompt = child.expect("user")["message"]["content"]
-    child.emit({"type": "system", "subtype": "init", "session_id": "s"})
-    while not pathlib.Path(sys.argv[0]).with_name("go").exists():
-        child.sleep(0.02)
-    child.emit({"type": "result", "subtype": "success", "is_error": False, "result": prompt, "session_id": "s"})
 
 
 def forgetful(child: Any) -> None:

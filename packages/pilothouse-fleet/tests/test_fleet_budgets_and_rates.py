@@ -236,8 +236,3 @@ async def simulate(workers: int, runs: int) -> None:
 @pytest.mark.matrix
 async def test_a_thousand_workers_simulated() -> None:
     await simulate(workers=1000, runs=2_500)
-
-
-@pytest.mark.slow
-async def test_a_thousand_workers_and_many_runs_simulated() -> None:
-    await simulate(workers=1000, runs=100_000)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import Struct
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
 
-from pilothouse.client import Agent, QueryResult
+from pilothouse.client import QueryResult
 from pilothouse.errors import Interrupted, UsageError
-from pilothouse_fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Limits, Run, SqliteJournal
-from pilothouse_fleet.limits import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_fleet import Attempt, Fleet, FleetJournalError, Limits, Run, SqliteJournal
+from pilothouse_fleet.limits import MAX_INTERRUPTIONS, OnInterrupted
 
 pytestmark = pytest.mark.anyio
-WORKER = Path(__file__).with_name("fleet_worker_program.py")
 LIMIT_S = 60.0
 
 
@@ -162,73 +157,6 @@ async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
         assert (run.state, run.interruptions) == ("failed", MAX_INTERRUPTIONS + 1)
         [run] = [run async for run in fleet.retry_failed()]
         assert (run.state, run.interruptions) == ("succeeded", 0)
-
-
-async def test_an_agent_resumes_the_session_or_begins_anew() -> None:
-    received: list[str | None] = []
-
-    async def hear(message: object) -> None:
-        received.append(getattr(message, "session_id", None))
-
-    with FakeCLI().text("back again").forever() as fake:
-        attempt = Attempt(
-            "a", "the prompt", {"fork_session": False}, hear, session_id="5e551017-0000-4000-8000-000000000009"
-        )
-        result = await AgentRunner(Agent(cli=fake.path)).run(attempt)
-        assert result.text == "back again"
-        [call] = fake.calls
-        assert any("5e551017-0000-4000-8000-000000000009" in word for word in call.argv)
-        assert call.prompts == [RESUME_PROMPT]
-
-    def play(child: Any) -> None:
-        if any("resume" in word for word in child.argv):
-            words = "No conversation found with session ID: 5e551017-0000-4000-8000-000000000009"
-            child.emit({"type": "result", "subtype": "error_during_execution", "is_error": True, "errors": [words]})
-            child.exit(1)
-        child.expect("user")
-        child.emit(
-            {"type": "system", "subtype": "init", "session_id": "s"},
-            {"type": "result", "subtype": "success", "is_error": False, "result": "anew", "session_id": "s"},
-        )
-
-    with FakeCLI.from_function(play) as fake:
-        result = await AgentRunner(Agent(cli=fake.path)).run(attempt)
-        assert result.text == "anew"
-        assert [call.prompts for call in fake.calls][-1] == ["the prompt"]
-    assert frames.SESSION_ID in received
-
-
-def killed_worker(*arguments: str | Path, when_lines: int) -> list[str]:
-    """Start the program, and kill it without warning once it has written so many lines; what it wrote."""
-    command = [sys.executable, str(WORKER), *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(when_lines)]
-        child.kill()
-        return [*lines, *child.stdout.readlines()]
-
-
-def test_killed_three_times_every_run_has_one_recorded_result(path: Path) -> None:
-    count = 24
-    with FakeCLI().text("Hello").forever() as fake:
-        for _ in range(3):
-            killed_worker(path, fake.path, str(count), when_lines=5)
-        done = subprocess.run(
-            [sys.executable, str(WORKER), str(path), fake.path, str(count)],
-            capture_output=True, text=True, timeout=LIMIT_S, check=True,
-        )  # fmt: skip
-        lines = [line.split() for line in done.stdout.splitlines()]
-        assert sorted(int(line[0]) for line in lines) == list(range(count))
-        assert {tuple(line[1:]) for line in lines} == {("succeeded", "Hello")}
-        prompts = [str(call.prompts[0]) for call in fake.calls if call.prompts]
-    # What was finished was not asked again; what was under way, four at a time, may have been.
-    assert count <= len(prompts) <= count + 3 * 4
-    db = sqlite3.connect(path)
-    assert db.execute("SELECT count(*), count(DISTINCT ended_as) FROM run WHERE state = 'succeeded'").fetchone() == (
-        count, count,
-    )  # fmt: skip
-    assert db.execute("SELECT pid FROM totals").fetchone() == (None,)
-    db.close()
 
 
 async def test_files_that_are_no_journal_are_left_as_they_are(path: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ async def test_a_fleet_that_was_stopped_is_a_span_with_that_error(record: Record
     span = seen.span(FLEET)
     assert (span.status.status_code, seen.attributes(FLEET)["error.type"]) == (StatusCode.ERROR, "AuthenticationError")
     attempts = [s for s in seen.spans if s.name == ATTEMPT]
-    assert [(s.attributes or {})["pilothouse.fleet.run.state"] for s in attempts] == ["queued"] * 3
+    assert [(s.attributes or {})["pilothouse.fleet.run.state"] for s in attempts] == ["failed"] * 3
     # That they were held until it was clear is no part of them.
     assert max((s.end_time or 0) - (s.start_time or 0) for s in attempts) < 20e9
 

@@ -18,6 +18,7 @@ import anyio.abc
 
 from pilothouse.client import Agent, OutputT, default_agent
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
+from pilothouse.instrumentation import enter_contexts, notify_all
 from pilothouse.options import RetryPolicy
 from pilothouse.support import hide_arguments, user_class
 from pilothouse_fleet.journals.sqlite import FleetJournalError, SqliteJournal
@@ -33,11 +34,10 @@ from pilothouse_fleet.limits import (
     validate_limits,
     validate_rate,
 )
-from pilothouse_fleet.observers import FleetObservers, collect_fleet_observers
+from pilothouse_fleet.observers import collect_fleet_observers
 from pilothouse_fleet.results import (
     BATCH_SIZE,
     ItemArguments,
-    ItemFunction,
     Items,
     OptionsLike,
     ResultBuffer,
@@ -48,7 +48,7 @@ from pilothouse_fleet.results import (
 )
 from pilothouse_fleet.run import FleetStatus, Run, RunState
 from pilothouse_fleet.runner import AgentRunner, Runner, WorkspaceRunner, make_runner_context
-from pilothouse_fleet.scheduler import FleetSettings, Scheduler
+from pilothouse_fleet.scheduler import Scheduler
 from pilothouse_fleet.submission import (
     check_agent_or_runner,
     check_items,
@@ -139,9 +139,6 @@ class Fleet:
             )
         concurrency = validate_count("concurrency", concurrency, minimum=0)
         limit = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else validate_count("look_ahead", look_ahead)
-        self._settings = FleetSettings(concurrency, parse_retry_policy(retry), on_interrupted, keep_messages)
-        self._limits = validate_limits(budget_usd, run_budget_usd)
-        self._limiter = RateLimiter(validate_rate(rate))
         self._journal = make_journal(journal)
         if not concurrency and not self._journal.is_persistent:
             raise UsageError("concurrency=0 leaves all runs to another fleet, which needs a journal that both use")
@@ -150,49 +147,51 @@ class Fleet:
             self._runner = WorkspaceRunner(self._runner, workspace, artifacts)
         elif artifacts is not None:
             raise UsageError("artifacts are files of the directories of runs: give a workspace as well")
+        self._subscribers = RunSubscribers(limit, lambda: self._scheduler.wake())
+        self._scheduler = Scheduler(
+            journal=self._journal,
+            runner=self._runner,
+            subscribers=self._subscribers,
+            concurrency=concurrency,
+            retry=parse_retry_policy(retry),
+            on_interrupted=on_interrupted,
+            keep_messages=keep_messages,
+            limits=validate_limits(budget_usd, run_budget_usd),
+            limiter=RateLimiter(validate_rate(rate)),
+            breaker=CircuitBreaker(None if stop_after is None else validate_count("stop_after", stop_after)),
+        )
         self._runner_block = AsyncExitStack()
-        self._breaker = CircuitBreaker(None if stop_after is None else validate_count("stop_after", stop_after))
-        self._observers = FleetObservers()
-        self._scheduler: Scheduler | None = None
+        self._is_entered = False
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._subscribers = RunSubscribers(limit, self._wake)
         self._item_count = 0
 
     # Entering and leaving.
 
     async def __aenter__(self) -> Self:
-        if self._scheduler is not None:
+        if self._is_entered:
             raise SessionClosedError("a fleet is entered once; make a new one")
+        self._is_entered = True
         agent = getattr(self._runner, "agent", None)
         agent = agent if isinstance(agent, Agent) else default_agent()
-        self._observers = collect_fleet_observers(agent, self._settings.concurrency, self._limits.budget_usd)
-        self._scheduler = Scheduler(
-            self._journal,
-            self._runner,
-            self._settings,
-            self._limits,
-            self._limiter,
-            self._breaker,
-            self._subscribers,
-            self._observers,
-        )
+        scheduler = self._scheduler
+        scheduler.observers = collect_fleet_observers(agent, scheduler.concurrency, scheduler.limits.budget_usd)
         try:
-            await self._scheduler.open()
+            await scheduler.open()
             await self._runner_block.enter_async_context(make_runner_context(self._runner))
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self._journal.close()
-            self._observers.notify_end(error)
+            self._notify_end(error)
             raise
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        with self._observers.run_context():
-            self._tasks.start_soon(self._work, self._scheduler)
+        with enter_contexts(scheduler.observers):
+            self._tasks.start_soon(self._work)
         return self
 
-    async def _work(self, scheduler: Scheduler) -> None:
+    async def _work(self) -> None:
         try:
-            await scheduler.work()
+            await self._scheduler.work()
         except Exception as error:
             failed = error
             self._subscribers.fail(lambda: unwrap_error(failed))
@@ -207,7 +206,7 @@ class Fleet:
                 self._subscribers.close(_make_left_error)  # runs without a reader are not started
             else:
                 self._tasks.cancel_scope.cancel()
-            self._require_scheduler().drain()  # last: it would start again what the cancellation interrupts
+            self._scheduler.drain()  # last: it would start again what the cancellation interrupts
             await self._tasks.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
             error = unwrap_error(group)
@@ -219,14 +218,18 @@ class Fleet:
                 try:
                     await self._runner_block.aclose()
                 finally:
-                    if self._observers:
+                    if observers := self._scheduler.observers:
                         with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
-                            self._observers.notify_status(await self._journal.status())
-                        self._observers.notify_end(error or self._breaker.error)
+                            status = await self._journal.status()
+                            notify_all(observers, lambda one: one.on_status(status))
+                        self._notify_end(error or self._scheduler.breaker.error)
                     await self._journal.close()
 
+    def _notify_end(self, error: BaseException | None) -> None:
+        notify_all(self._scheduler.observers, lambda one: one.on_end(error), reverse=True)
+
     def _require_scheduler(self) -> Scheduler:
-        if self._scheduler is None or self._tasks is None:
+        if self._tasks is None:
             raise SessionClosedError("a fleet works in its block: async with Fleet(…) as fleet")
         return self._scheduler
 
@@ -246,11 +249,8 @@ class Fleet:
         self,
         items: Items[T],
         *,
-        key: ItemFunction[T] | str | None = None,
-        prompt: ItemFunction[T] | str | None = None,
-        options: ItemFunction[T] | OptionsLike = None,
         output_type: Any = None,
-        priority: ItemFunction[T] | int = 0,
+        **how: Unpack[ItemArguments[T]],
     ) -> Runs[Any]:
         """Run a prompt for each item, and yield each run when it ends.
 
@@ -276,7 +276,7 @@ class Fleet:
             SessionClosedError: during iteration: another task has left the block of the fleet.
         """
         check_items(items)
-        make = self._make_run_factory(key, prompt, options, output_type, priority)
+        make = self._make_run_factory(output_type, **how)
         return self._make_runs(lambda buffer: self._fill_from_items(buffer, items, make, output_type))
 
     @overload
@@ -291,15 +291,12 @@ class Fleet:
         self,
         items: Items[T],
         *,
-        key: ItemFunction[T] | str | None = None,
-        prompt: ItemFunction[T] | str | None = None,
-        options: ItemFunction[T] | OptionsLike = None,
         output_type: Any = None,
-        priority: ItemFunction[T] | int = 0,
+        **how: Unpack[ItemArguments[T]],
     ) -> list[Run]:
         """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
         check_items(items)
-        make = self._make_run_factory(key, prompt, options, output_type, priority)
+        make = self._make_run_factory(output_type, **how)
         order: list[str] = []
 
         def make_and_record(item: T) -> Run:
@@ -329,7 +326,8 @@ class Fleet:
         Returns:
             The current state of the run: queued, or already ended if the journal has it.
         """
-        make = self._make_run_factory(None if key is None else "key", "prompt", options, output_type, priority)
+        key_field = None if key is None else "key"
+        make = self._make_run_factory(output_type, key=key_field, prompt="prompt", options=options, priority=priority)
         run = make({"key": key, "prompt": prompt})
         if not self._journal.is_persistent:
             self._subscribers.unclaimed_runs[run.key] = None
@@ -338,11 +336,7 @@ class Fleet:
     async def enqueue(
         self,
         items: Items[T],
-        *,
-        key: ItemFunction[T] | str | None = None,
-        prompt: ItemFunction[T] | str | None = None,
-        options: ItemFunction[T] | OptionsLike = None,
-        priority: ItemFunction[T] | int = 0,
+        **how: Unpack[ItemArguments[T]],
     ) -> int:
         """Add all prompts to the journal; `resume` yields their ends. Arguments as for `map`.
 
@@ -351,7 +345,7 @@ class Fleet:
         """
         check_items(items)
         self._require_scheduler()
-        make = self._make_run_factory(key, prompt, options, None, priority)
+        make = self._make_run_factory(**how)
         count = 0
 
         async def get_batch_size() -> int:
@@ -416,7 +410,7 @@ class Fleet:
         """
         if not self._journal.is_persistent:
             raise UsageError("work() executes the runs of a journal, and this fleet has none")
-        if not self._settings.concurrency:
+        if not self._scheduler.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
         return self._make_runs(partial(self._requeue, until_empty=until_empty), scope="work")
 
@@ -488,12 +482,9 @@ class Fleet:
         except Exception as error:  # noqa: BLE001 - raised to the reader of the runs
             buffer.fail(error)
 
-    def _make_run_factory(
-        self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any
-    ) -> Callable[[Any], Run]:
+    def _make_run_factory(self, output_type: Any = None, **how: Any) -> Callable[[Any], Run]:
         """Make the function that converts an item to a run; arguments as for `map`."""
-        is_persistent = self._journal.is_persistent
-        make_run = make_run_factory(key, prompt, options, output_type, priority, is_persistent=is_persistent)
+        make_run = make_run_factory(output_type, is_persistent=self._journal.is_persistent, **how)
 
         def make(item: Any) -> Run:
             self._item_count += 1
@@ -523,24 +514,21 @@ class Fleet:
         for run in there:
             if run.is_ended:
                 self._subscribers.deliver_known(run)
-        self._wake()
+        self._scheduler.wake()
         return there
 
     async def _requeue(self, buffer: ResultBuffer, *, failed: bool = False, until_empty: bool = True) -> None:
         """Request all unfinished, or all failed, runs; `until_empty`: `buffer` is filled when none is left."""
         await self._journal.requeue(failed=failed)
         buffer.is_draining = until_empty
-        self._wake()
+        self._scheduler.wake()
 
     def _check_running(self) -> None:
-        if self._require_scheduler().is_stopping:
-            raise (
-                Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.make_error()
-            )
-
-    def _wake(self) -> None:
-        if self._scheduler is not None:
-            self._scheduler.wake()
+        scheduler = self._require_scheduler()
+        if scheduler.breaker.error is not None:
+            raise scheduler.breaker.make_error()
+        if scheduler.is_stopping:
+            raise Interrupted("the fleet was interrupted")
 
 
 def _make_left_error() -> SessionClosedError:

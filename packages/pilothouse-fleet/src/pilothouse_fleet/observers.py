@@ -1,4 +1,4 @@
-"""Observers of a fleet and of its attempts, and the code that calls them.
+"""Observers of a fleet and of its attempts.
 
 An exception in an observer affects nothing else.
 """
@@ -6,8 +6,7 @@ An exception in an observer affects nothing else.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from pilothouse.client import Agent
 from pilothouse.errors import OptionsError
-from pilothouse.instrumentation import collect_observers, enter_contexts, notify_all
+from pilothouse.instrumentation import collect_observers
 from pilothouse.options import render
 from pilothouse.support import Redactor, invocation_secrets
 from pilothouse_fleet.run import FleetStatus, Run
@@ -97,78 +96,18 @@ class FleetInstrumentation(Protocol):
         ...
 
 
-class AttemptObservers:
-    """All observers of one attempt. Never raises."""
-
-    def __init__(self, observers: Iterable[AttemptObserver], initial_run: Run) -> None:
-        self._observers = list(observers)
-        self._initial_run = initial_run
-        self._started_at = time.perf_counter()
-        self._seconds: float | None = None
-
-    def run_context(self) -> AbstractContextManager[None]:
-        """Return the context in which the runner works."""
-        return enter_contexts(self._observers) if self._observers else nullcontext()
-
-    def mark_answered(self) -> None:
-        """Stop the clock: the runner has returned, and what follows is not part of the attempt."""
-        self._seconds = time.perf_counter() - self._started_at
-
-    def notify_end(self, run: Run, *, is_recorded: bool) -> None:
-        """Notify the observers of the end of the attempt."""
-        if not self._observers:
-            return
-        seconds = time.perf_counter() - self._started_at if self._seconds is None else self._seconds
-        before = self._initial_run
-        end = AttemptEnd(
-            run=run,
-            seconds=seconds,
-            cost_usd=run.cost_usd - before.cost_usd,
-            input_tokens=run.input_tokens - before.input_tokens,
-            output_tokens=run.output_tokens - before.output_tokens,
-            is_recorded=is_recorded,
-        )
-        notify_all(self._observers, lambda one: one.on_end(end), reverse=True)
-
-
-class FleetObservers:
-    """All observers of one fleet. Never raises."""
-
-    def __init__(self, observers: Iterable[FleetObserver] = ()) -> None:
-        self._observers = list(observers)
-
-    def __bool__(self) -> bool:
-        return bool(self._observers)
-
-    def run_context(self) -> AbstractContextManager[None]:
-        """Return the context in which the fleet's tasks are started."""
-        return enter_contexts(self._observers)
-
-    def start_attempt(self, run: Run) -> AttemptObservers:
-        """Notify the observers of a new attempt; return those that observe it."""
-        return AttemptObservers(collect_observers(self._observers, lambda one: one.attempt_started(run)), run)
-
-    def notify_status(self, status: FleetStatus) -> None:
-        """Notify the observers of the number of runs by state."""
-        notify_all(self._observers, lambda one: one.on_status(status))
-
-    def notify_end(self, error: BaseException | None) -> None:
-        """Notify the observers that the block was left."""
-        notify_all(self._observers, lambda one: one.on_end(error), reverse=True)
-
-
-def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | None) -> FleetObservers:
+def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | None) -> list[FleetObserver]:
     """Start observing a fleet of `agent`, in the caller's context."""
     try:
         options = agent.options
     except OptionsError:  # raised where the agent is used
-        return FleetObservers()
+        return []
     if not options.instrumentation:
-        return FleetObservers()
+        return []
     redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = FleetStart(concurrency=concurrency, budget_usd=budget_usd, redact=redact)
 
     def ask(one: Any) -> FleetObserver | None:
         return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
 
-    return FleetObservers(collect_observers(options.instrumentation, ask))
+    return collect_observers(options.instrumentation, ask)

@@ -13,13 +13,13 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from math import inf
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -333,12 +333,13 @@ class RayRunner:
         self._address = _validate_address(address)
         self._count = validate_count("actors", actors)
         self._attempts_per_actor = validate_count("concurrency_per_actor", concurrency_per_actor)
-        options = {**ACTOR_OPTIONS, **_validate_options(actor_options)}
+        options = {**ACTOR_OPTIONS, **(actor_options or {})}
+        if taken := [name for name in RESERVED_ACTOR_OPTIONS if name in (actor_options or {})]:
+            raise UsageError(f"actor_options: {taken[0]!r} is set by the runner itself")
         self._payload = _pickle_runner(self._ray, agent)
         self._start_timeout = start_timeout
         try:
-            # Calls beside the attempts: those that interrupt them, and those that ask whether the actor is there.
-            limit = 3 * self._attempts_per_actor + 8
+            limit = 3 * self._attempts_per_actor + 8  # attempts, their interrupts, and `ready`
             self._actor_class = self._ray.remote(AttemptHost).options(**options, max_concurrency=limit)
         except (TypeError, ValueError) as error:
             raise UsageError(f"actor_options: {shorten_error(error)}") from error
@@ -417,13 +418,14 @@ class RayRunner:
         """
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
-        while True:
+        answer: QueryResult | None = None
+        while answer is None:
             number = await self._take_place()
             is_there = False
             try:
                 is_there = await self._is_alive(number)
                 if is_there:
-                    return _decode_answer(await self._run_in_actor(number, attempt, order), expected)
+                    answer = await self._run_in_actor(number, attempt, order)
             except WorkerLostError:
                 is_there = False
                 raise
@@ -433,13 +435,12 @@ class RayRunner:
                     self._add_places(number, 1)
                 else:
                     self._wait_for_actor(number, 1)
-
-    async def _is_alive(self, number: int) -> bool:
-        """Whether an actor answers; an idle actor that died has begun nothing, so another one can be tried."""
-        with suppress(WorkerLostError):
-            await self._call(number, "ready")
-            return True
-        return False
+        if expected is not None and answer.is_success:
+            try:
+                answer.output, answer.structured = expected.read(answer.result)
+            except StructuredOutputError as error:
+                answer.error = error
+        return answer
 
     async def _run_in_actor(self, number: int, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
         name = uuid4().hex
@@ -459,22 +460,24 @@ class RayRunner:
                 log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
                 self._ray.kill(self._actors[number], no_restart=False)
 
+    async def _is_alive(self, number: int) -> bool:
+        """Whether an actor answers; an idle actor that died has begun nothing, so another one can be tried."""
+        with suppress(WorkerLostError):
+            await self._call(number, "ready")
+            return True
+        return False
+
     async def _interrupt(self, number: int, name: str) -> None:
         with suppress(WorkerLostError):  # `run` raises it
             await self._call(number, "interrupt", name)
 
-    async def _call(self, number: int, method: str, *args: Any) -> Any:
-        with self._translate_errors():
-            return await await_future(getattr(self._actors[number], method).remote(*args).future())
+    async def _call(self, number: int, method: str, *args: Any) -> None:
+        call = getattr(self._actors[number], method).remote
+        await self._in_thread(lambda: self._ray.get(call(*args)))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        with self._translate_errors():
-            return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
-
-    @contextmanager
-    def _translate_errors(self) -> Generator[None]:
         try:
-            yield
+            return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except self._ray.exceptions.RayTaskError:
             raise  # a bug of pilothouse
         except self._ray.exceptions.RayError as error:
@@ -564,28 +567,7 @@ def _pickle(ray: Any, value: Any, settings: Mapping[str, Any], name: str) -> byt
         ) from error
 
 
-def _decode_answer(answer: QueryResult, expected: OutputSchema | None) -> QueryResult:
-    """Convert the output of an answer to the type that the caller expects."""
-    if expected is not None and answer.is_success:
-        try:
-            answer.output, answer.structured = expected.read(answer.result)
-        except StructuredOutputError as error:
-            answer.error = error
-    return answer
-
-
 def _validate_address(address: Any) -> str | None:
-    if address is not None and not isinstance(address, str):
-        raise UsageError(f"address: expected host:port, got {type(address).__name__}")
-    if address is not None and "://" in address:
+    if address is not None and (not isinstance(address, str) or "://" in address):
         raise UsageError(f"address: expected host:port of the cluster itself, not of a Ray client: {address}")
     return address
-
-
-def _validate_options(actor_options: Any) -> dict[str, Any]:
-    if actor_options is not None and not isinstance(actor_options, Mapping):
-        raise UsageError(f"actor_options: expected a mapping, got {type(actor_options).__name__}")
-    options = dict(cast("Mapping[str, Any]", actor_options or {}))
-    if taken := [name for name in RESERVED_ACTOR_OPTIONS if name in options]:
-        raise UsageError(f"actor_options: {taken[0]!r} is set by the runner itself")
-    return options

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
+from pilothouse.instrumentation import collect_observers, enter_contexts, notify_all
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
 from pilothouse.support import LoopCondition
@@ -33,7 +34,7 @@ from pilothouse_fleet.limits import (
     is_budget_spent,
     make_budget_error,
 )
-from pilothouse_fleet.observers import AttemptObservers, FleetObservers
+from pilothouse_fleet.observers import AttemptEnd, AttemptObserver, FleetObserver
 from pilothouse_fleet.results import RunSubscribers
 from pilothouse_fleet.run import FleetStatus, Run, RunState, drop_messages
 from pilothouse_fleet.runner import Attempt, Runner
@@ -43,23 +44,14 @@ log = logging.getLogger("pilothouse.fleet")
 AttemptStopReason = Literal["cancelled", "interrupted"]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """The scheduler's settings."""
-
-    concurrency: int
-    retry: RetryPolicy
-    on_interrupted: OnInterrupted
-    keep_messages: bool
-
-
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
     """A running attempt."""
 
     run: Run
     reserved_tokens: float
-    observers: AttemptObservers = field(init=False)
+    observers: list[AttemptObserver] = field(default_factory=list[AttemptObserver])
+    answered_at: float | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
@@ -88,15 +80,18 @@ class Scheduler:
 
     journal: SqliteJournal
     runner: Runner
-    settings: FleetSettings
+    subscribers: RunSubscribers
+    concurrency: int
+    retry: RetryPolicy
+    on_interrupted: OnInterrupted
+    keep_messages: bool
     limits: Limits
     limiter: RateLimiter
     breaker: CircuitBreaker
-    subscribers: RunSubscribers
-    observers: FleetObservers
+    observers: list[FleetObserver] = field(default_factory=list[FleetObserver])
 
     def __post_init__(self) -> None:
-        self._clock_offset = time.time() - anyio.current_time()
+        self._clock_offset = 0.0
         self.active: dict[str, RunningAttempt] = {}
         self.is_stopping = False
         self._is_awake = False
@@ -113,8 +108,9 @@ class Scheduler:
 
     async def open(self) -> None:
         """Open the journal, as its executor unless `concurrency` is 0."""
-        policy, executes = self.settings.on_interrupted, self.settings.concurrency > 0
-        self._position = await self.journal.open(self.now(), policy, executes=executes)
+        self._clock_offset = time.time() - anyio.current_time()
+        executes = self.concurrency > 0
+        self._position = await self.journal.open(self.now(), self.on_interrupted, executes=executes)
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
@@ -146,10 +142,10 @@ class Scheduler:
         """Start due runs; return the seconds until more may start, or None: not before a change."""
         if self.is_stopping or not await self._can_start():
             return None
-        if not self.settings.concurrency:  # other processes execute the runs
+        if not self.concurrency:  # other processes execute the runs
             self._on_idle(False)
             return None
-        while (free := self.settings.concurrency - len(self.active)) > 0 and not self.is_stopping:
+        while (free := self.concurrency - len(self.active)) > 0 and not self.is_stopping:
             if wait := self.limiter.seconds_until_start(self.now()):
                 return wait
             most = free if self.limiter.is_unlimited else 1
@@ -215,7 +211,8 @@ class Scheduler:
 
     async def _run_attempt(self, active: RunningAttempt) -> None:
         before = active.run
-        active.observers = self.observers.start_attempt(before)
+        active.observers = collect_observers(self.observers, lambda one: one.attempt_started(before))
+        started_at = time.perf_counter()
         run: Run | None = None
         stored: Run | None = None
         try:
@@ -230,7 +227,15 @@ class Scheduler:
             finally:
                 is_recorded = stored is not None
                 run = stored if stored is not None and stored.is_ended else run
-                active.observers.notify_end(run, is_recorded=is_recorded)
+                end = AttemptEnd(
+                    run=run,
+                    seconds=(active.answered_at or time.perf_counter()) - started_at,
+                    cost_usd=run.cost_usd - before.cost_usd,
+                    input_tokens=run.input_tokens - before.input_tokens,
+                    output_tokens=run.output_tokens - before.output_tokens,
+                    is_recorded=is_recorded,
+                )
+                notify_all(active.observers, lambda one: one.on_end(end), reverse=True)
                 self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
                 if self.active.get(run.key) is active:
                     del self.active[run.key]
@@ -250,17 +255,17 @@ class Scheduler:
         if active.run.limit_usd is not None and active.run.limit_usd <= 0:
             text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
             return replace(active.run, state="failed", error=BudgetError(text), ended=self.now())
-        with active.observers.run_context():
+        with enter_contexts(active.observers):
             outcome, error = await self._ask_runner(active)
-        active.observers.mark_answered()
+        active.answered_at = time.perf_counter()  # what follows is not part of the attempt
         run = active.run
         if active.attempt is not None and active.attempt.artifacts:
             run = replace(run, artifacts=active.attempt.artifacts)
         if outcome is not None:
             run = self._add_usage(active, run, outcome)
-            outcome = outcome if self.settings.keep_messages else drop_messages(outcome)
+            outcome = outcome if self.keep_messages else drop_messages(outcome)
         run = self._make_next_run(active, run, outcome, error)
-        if run.state == "queued" and self.settings.on_interrupted != "resume":
+        if run.state == "queued" and self.on_interrupted != "resume":
             run = replace(run, session_id=None)
         return run
 
@@ -276,8 +281,8 @@ class Scheduler:
         if error is not None and active.stop_reason is not None:
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
-            return apply_interruption(run, self.settings.on_interrupted, self.now())
-        return apply_outcome(run, outcome, error, self.settings.retry, self.now(), random.random())  # noqa: S311 - not secret
+            return apply_interruption(run, self.on_interrupted, self.now())
+        return apply_outcome(run, outcome, error, self.retry, self.now(), random.random())  # noqa: S311 - not secret
 
     def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
         if error is None or isinstance(error, Exception):
@@ -297,7 +302,7 @@ class Scheduler:
             output_type,
             run.session_id,
             run.limit_usd,
-            self.settings.keep_messages,
+            self.keep_messages,
             state_after=partial(self._state_after, active),
         )
         try:
@@ -395,7 +400,8 @@ class Scheduler:
     async def _report_status(self) -> None:
         while True:
             with suppress(FleetJournalError):  # the tasks that need the journal raise it
-                self.observers.notify_status(await self.journal.status())
+                status = await self.journal.status()
+                notify_all(self.observers, lambda one, status=status: one.on_status(status))
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
 
     async def _watch_changes(self) -> None:

@@ -24,7 +24,13 @@ _MISSING = object()
 
 
 def make_run_factory(
-    key: Any, prompt: Any, options: Any, output_type: Any, priority: Any, *, is_persistent: bool
+    output_type: Any,
+    *,
+    is_persistent: bool,
+    key: Any = None,
+    prompt: Any = None,
+    options: Any = None,
+    priority: Any = 0,
 ) -> Callable[[Any, int, float], Run]:
     """Make the function that converts an item to a run; arguments as for `Fleet.map`.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -93,7 +92,7 @@ class Artifacts:
             if not one.strip() or one.startswith("/") or {".", "..", ""} & set(one.split("/")):
                 raise UsageError(f"artifacts: a path without '..' that does not begin with '/', not {one!r}")
         self.patch = patch
-        self._patterns = [_compile_pattern(one) for one in patterns]
+        self._patterns = [re.sub(r"\*\*$", "**/*", one.replace("[", "[[]")) for one in patterns]
         self._prefix = f"{prefix}/" if prefix else ""
         self._max_bytes = validate_count("max_bytes", max_bytes)
         text = str(target) if isinstance(target, str) else ""
@@ -160,25 +159,17 @@ class Artifacts:
             shown += ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
             log.warning("run %r: %d files are not saved, because they exceed the limits: %s", key, len(left_out), shown)
 
-    def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
-        """Yield names and paths of the files to save, sorted by name."""
+    def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, Path]]:
+        """Yield names and paths of the files to save, sorted by name; nothing that lies behind a link."""
         if patch.exists():
-            yield PATCH_NAME, str(patch)
-        for name in sorted(_walk(str(path), check) if self._patterns else ()):
-            is_taken = self.patch and name == PATCH_NAME  # the name is reserved for the patch
-            if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
-                yield name, str(path / name)
-
-
-def _walk(path: str, check: CancelCheck) -> Iterator[str]:
-    """Yield the relative paths of regular files, without following links."""
-    for directory, folders, names in os.walk(path):
-        check()
-        folders[:] = [name for name in folders if name != ".git"]
-        for name in names:
-            file = os.path.join(directory, name)  # noqa: PTH118 - by the thousand
-            if stat.S_ISREG(os.lstat(file).st_mode):
-                yield os.path.relpath(file, path).replace(os.sep, "/")
+            yield PATCH_NAME, patch
+        whole = path.resolve()
+        for file in sorted({file for pattern in self._patterns for file in whole.glob(pattern)}):
+            check()
+            name = file.relative_to(whole)
+            is_taken = self.patch and name == Path(PATCH_NAME)  # the name is reserved for the patch
+            if not is_taken and ".git" not in name.parts and file.is_file() and file.resolve() == file:
+                yield name.as_posix(), file
 
 
 def _read_chunks(read: Callable[[int], bytes], size: int, check: CancelCheck) -> Iterator[bytes]:
@@ -187,12 +178,6 @@ def _read_chunks(read: Callable[[int], bytes], size: int, check: CancelCheck) ->
         check()
         size -= len(piece)
         yield piece
-
-
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    parts = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    found = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
-    return re.compile("".join(parts.get(one, re.escape(one)) for one in found), re.DOTALL)
 
 
 def _escape_name(name: str) -> str:
