@@ -46,16 +46,29 @@ async def test_words_reach_the_turn_that_runs(claude: Any) -> None:
     assert "slept" in str(claude.model.requests[1].body["messages"])  # the tool went on to its end
 
 
-async def test_words_for_now_stop_the_tool(claude: Any) -> None:
-    work(claude.model, 60.0)
+async def test_words_for_now_end_the_turn_after_its_command(claude: Any) -> None:
+    work(claude.model)
     async with claude.ask(allowed_tools=["Bash"]) as query:
         await tool_runs(query)
-        with anyio.fail_after(30):
-            steering = await query.steer(WORDS, when="now")
-            assert await steering.outcome() == "next_turn"
-            result = await query.result()
-    assert has_words(claude.model, -1)
+        await anyio.sleep(0.5)
+        steering = await query.steer(WORDS, when="now")
+        assert await steering.outcome() == "next_turn"
+        result = await query.result()
+    assert [has_words(claude.model, number) for number in range(len(claude.model.requests))] == [False, True]
     assert result.outcome == "success"
+    assert sum(isinstance(message, ResultMessage) for message in result.messages) == 2
+    assert "slept" in str(claude.model.requests[1].body["messages"])
+
+
+async def test_an_interrupt_stops_the_command_and_goes_on_with_the_words(claude: Any) -> None:
+    claude.model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "done"))
+    async with claude.ask(allowed_tools=["Bash"]) as query:
+        await tool_runs(query)
+        steering = await query.steer(WORDS)
+        await query.interrupt()
+        assert await steering.outcome() == "next_turn"
+        await query.result()
+    assert has_words(claude.model, -1)
 
 
 async def test_words_that_come_too_late_for_the_turn(claude: Any) -> None:

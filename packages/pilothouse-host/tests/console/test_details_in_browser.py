@@ -181,3 +181,34 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     assert "sonnet" in scripted_model.requests[-1].model
     expect(page.get_by_label("Model")).to_have_value("sonnet")
     expect(page.get_by_label("Permission mode")).to_have_value("acceptEdits")
+
+
+def test_the_first_page_offers_something_to_do(view: View, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Two files.")
+    page = view().page
+    page.get_by_role("link", name="Explain what this directory holds").click()
+    expect(page.get_by_label("What should be done?")).to_have_value("Explain what this directory holds")
+    page.get_by_label("Directory").focus()
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("Two files.")).to_be_visible()
+    page.goto(f"{page.url.partition('#')[0]}#/inbox")
+    expect(page.get_by_role("heading", name="Nothing waits for you", exact=True)).to_be_visible()
+    expect(page.get_by_label("For example")).to_have_count(0)
+
+
+def test_a_request_says_how_long_a_yes_lasts(view: View, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps((TOUCH,), "Done."))
+    page = view(viewport=PHONE, has_touch=True).page
+    start_session(page, "Make a file")
+    for name in ("Always in this session", "For 15 minutes"):
+        expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
+    expect(page.get_by_text("For 15 minutes, in this session: the same call")).to_be_visible()
+    box, copy = (page.locator(f".ask .code-box{inner}").first.bounding_box() for inner in ("", " .copy"))
+    assert box is not None
+    assert copy is not None
+    assert box["y"] <= copy["y"]
+    assert copy["y"] + copy["height"] <= box["y"] + box["height"]
+    padding = page.locator(".ask .code-box pre").first.evaluate(
+        "(pre) => parseFloat(getComputedStyle(pre).paddingRight)"
+    )
+    assert padding >= copy["width"]  # no text is below the button

@@ -94,6 +94,7 @@ def test_without_its_token_the_page_asks_for_it(view: View, console: ConsoleProg
     page = viewer.page
     expect(page.get_by_label("Link or token")).to_be_visible()
     assert "token=" not in page.url
+    expect(page.get_by_text("The host does not accept this token")).to_have_count(int("wrong" in link))
     page.get_by_label("Link or token").fill(console.link)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
@@ -110,6 +111,7 @@ def test_a_token_that_is_out_of_date_is_asked_for_again(view: View, console: Con
     console.kill()
     console.start(port, token="another-token-0123456789-9876")
     expect(page.get_by_label("Link or token")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("from before a restart")
     page.goto(console.link)
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
 

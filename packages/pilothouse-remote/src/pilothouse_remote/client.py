@@ -307,7 +307,8 @@ class HostedSession:
 
         Args:
             content: text, or content blocks.
-            when: "next" (default): after the tools that run now. "now": stop these tools.
+            when: "next" (default): after the tools that run now. "now": in another turn, once Claude Code has ended
+                this one.
             if_late: what to do when the turn ends before it has taken the words. "ask" (default): go on with them.
                 "return": take them back; also when no turn runs.
 

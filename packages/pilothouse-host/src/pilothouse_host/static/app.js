@@ -24,9 +24,9 @@ function readRoute() {
 }
 
 /** @param {string[]} route */
-function renderPage([page = "inbox", id = ""]) {
+function renderPage([page = "inbox", id = "", prompt = ""]) {
   if (page === "sessions" && id && id !== "new") return html`<${TimelinePage} key=${id} id=${id} />`;
-  if (page === "sessions") return html`<${Sessions} starting=${id === "new"} />`;
+  if (page === "sessions") return html`<${Sessions} starting=${id === "new"} prompt=${prompt} />`;
   if (page === "transcripts") return html`<${TimelinePage} key=${id} id=${id} onDisk />`;
   if (page === "costs") return html`<${Costs} />`;
   if (page === "fleet") return html`<${FleetPage} />`;
@@ -59,7 +59,7 @@ function App() {
     "g f": ["Fleet", () => (location.hash = "#/fleet")],
     "g p": ["Policy", () => (location.hash = "#/policy")],
   });
-  if (isSignedOut) return html`<${SignIn} />`;
+  if (isSignedOut) return html`<${SignIn} problem=${problem} />`;
   const current = route[0] === "transcripts" ? "sessions" : (route[0] ?? "inbox");
   const skip = html`<a class="skip" href="#content" onClick=${(/** @type {Event} */ event) => (event.preventDefault(), /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus())}>Skip to the content</a>`;
   return html`<nav class="nav" aria-label="Pages">${skip}<a class="brand" href="#/inbox"><svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="6"/><path d="M12 2v20M2 12h20M5 5l14 14M19 5L5 19"/></svg><span>pilothouse</span></a>
@@ -70,11 +70,12 @@ function App() {
         <button class="ghost" aria-label="Light or dark" title="Light or dark" onClick=${switchTheme}><${Icon} name="theme" /></button>
         <button class="ghost" aria-label="Keys" title="Keys: ?" onClick=${() => setHelp(true)}><${Icon} name="keyboard" /></button></div></nav>
     <div class="content">${problem && html`<p class="notice error" role="alert">${problem}</p>`}${isLoaded ? html`<${Boundary} key=${route.join("/")} what="page">${renderPage(route)}<//>` : html`<main tabindex="-1" class="page" aria-busy="true"></main>`}</div>
-    ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><div class="key-help">${listKeys().map(([group, entries]) => html`<section><h3>${group}</h3><dl>${entries.map(([key, label]) => html`<dt>${key.split(" ").map((each) => html`<kbd>${each}</kbd>`)}</dt><dd>${label}</dd>`)}</dl></section>`)}</div><//>`}`;
+    ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><div class="key-help">${listKeys().map(([group, entries]) => html`<section><h3>${group}</h3><dl>${entries.map(([key, label]) => html`<dt>${key.split(" ").map((each) => html`<kbd>${each}</kbd>`)}</dt><dd>${label}</dd>`)}</dl></section>`)}
+      <section><h3>While you write</h3><dl><dt><kbd>↵</kbd></dt><dd>Send; while a turn runs, into that turn</dd><dt><kbd>Alt</kbd><kbd>↵</kbd></dt><dd>Queue it as the next prompt</dd><dt><kbd>⇧</kbd><kbd>↵</kbd></dt><dd>New line</dd><dt><kbd>Ctrl</kbd><kbd>↵</kbd></dt><dd>Send what a form has</dd></dl></section></div><//>`}`;
 }
 
-/** Asks for the token: the address had none, or the host does not know it any more. */
-function SignIn() {
+/** Asks for the token: the address had none, or the host does not know it any more. @param {{problem: string}} props */
+function SignIn({ problem }) {
   const [text, setText] = useState("");
   const enter = (/** @type {Event} */ event) => {
     event.preventDefault();
@@ -84,7 +85,7 @@ function SignIn() {
   };
   return html`<main class="sign-in"><h1>pilothouse</h1><p>This page needs the token of its host. Open the link that <code>pilothouse console</code> prints, or paste it here.</p>
     <form onSubmit=${enter}><label class="field"><span>Link or token</span><input type="password" autocomplete="off" required value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-      <button class="primary">Open</button></form></main>`;
+      ${problem && html`<p class="problem" role="alert">${problem}</p>`}<button class="primary">Open</button></form></main>`;
 }
 
 function switchTheme() {

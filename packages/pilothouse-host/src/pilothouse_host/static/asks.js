@@ -176,6 +176,7 @@ function Permission({ ask, send, busy, isActive }) {
   const { isRead, showRest } = useReading(body);
   const { request } = ask;
   const rules = listObjects(request.permission_suggestions).map(describeRule).join(" · ");
+  const isSame = !rules || Object.hasOwn(Object(request.input), "command"); // as the host decides; see `Ask.allow`
   const allow = () => send({ decision: "allow" });
   const always = () => send({ decision: "allow", always: true });
   const minutes = () => send({ decision: "allow", minutes: 15 });
@@ -188,12 +189,13 @@ function Permission({ ask, send, busy, isActive }) {
     <div class="ask-body" ref=${body} tabindex="-1"><span class="tool-name">${toolLabel(toText(ask.tool))}</span><${ToolInput} name=${ask.tool ?? ""} input=${request.input} />
       ${request.decision_reason && html`<p class="hint">${reveal(request.decision_reason)}</p>`}
       ${request.blocked_path && html`<p class="hint">Needs <code>${reveal(request.blocked_path)}</code></p>`}
-      ${ask.can_always_allow && rules && html`<p class="hint always">Always: ${rules}</p>`}</div>
+      ${ask.can_always_allow && rules && html`<p class="hint always">Always in this session: ${rules}</p>`}
+      ${ask.can_allow_for_minutes && html`<p class="hint always">For 15 minutes, in this session: ${isSame ? "the same call" : rules}</p>`}</div>
     ${denying ? html`<${ReasonField} label="Why not? The model reads it." action="Deny" busy=${busy} onSend=${(/** @type {string} */ reason) => send({ decision: "deny", reason })} onCancel=${() => setDenying(false)} />`
       : html`<div class="actions"><button class="primary" disabled=${busy} onClick=${allow}>Allow <kbd>a</kbd></button>
         <button class="danger" disabled=${busy} onClick=${() => setDenying(true)}>Deny <kbd>d</kbd></button>
-        ${ask.can_always_allow && html`<button disabled=${busy} title=${rules} onClick=${always}>Always <kbd>A</kbd></button>`}
-        ${ask.can_allow_for_minutes && html`<button disabled=${busy} onClick=${minutes}>15 minutes <kbd>m</kbd></button>`}</div>`}
+        ${ask.can_always_allow && html`<button disabled=${busy} title=${rules} onClick=${always}>Always in this session <kbd>A</kbd></button>`}
+        ${ask.can_allow_for_minutes && html`<button disabled=${busy} onClick=${minutes}>For 15 minutes <kbd>m</kbd></button>`}</div>`}
     ${!isRead && html`<${Unread} />`}`;
 }
 
@@ -295,17 +297,20 @@ function Elicitation({ ask, send, busy, isActive }) {
     send(isUrl ? { decision: "allow" } : { decision: "answer", answers: Object.fromEntries(filled) });
   };
   const missing = required.some((name) => values[toText(name)] === "");
+  const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !busy && !missing) (event.preventDefault(), accept());
+  };
   const message = toText(request.message);
   return html`<${Keys} isActive=${isActive} table=${{ d: ["Decline", () => send({ decision: "deny" })] }} />
     <p class="hint">From the MCP server ${reveal(ask.server)}</p>
     ${message.length > MAX_TITLE && html`<${Code} text=${message} label="Message" prose />`}
     ${isUrl && html`<p>It wants to open <code>${reveal(request.url)}</code></p>`}
-    ${fields.map(([name, field]) => html`<label class="field"><span>${reveal(field.title ?? name)}${required.includes(name) ? "" : " (optional)"}</span>
+    <div onKeyDown=${onKeyDown}>${fields.map(([name, field]) => html`<label class="field"><span>${reveal(field.title ?? name)}${required.includes(name) ? "" : " (optional)"}</span>
       ${Array.isArray(field.enum) ? html`<select value=${values[name]} onChange=${(/** @type {any} */ event) => set(name, event.target.value)}><option value="">Choose …</option>${field.enum.map((/** @type {unknown} */ each) => html`<option value=${toText(each)}>${reveal(each)}</option>`)}</select>`
         : field.type === "boolean" ? html`<input type="checkbox" checked=${values[name]} onChange=${(/** @type {any} */ event) => set(name, event.target.checked)} />`
         : html`<input type=${field.type === "number" || field.type === "integer" ? "number" : "text"} value=${values[name]} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />`}
       ${reveal(values[name]) !== toText(values[name]) && html`<small>The field has: <code>${reveal(values[name])}</code></small>`}
-      ${field.description && html`<small>${reveal(field.description)}</small>`}</label>`)}
+      ${field.description && html`<small>${reveal(field.description)}</small>`}</label>`)}</div>
     <div class="actions"><button class="primary" disabled=${busy || missing} onClick=${accept}>${isUrl ? "Open" : "Send"}</button>
       <button class="danger" disabled=${busy} onClick=${() => send({ decision: "deny" })}>Decline <kbd>d</kbd></button></div>`;
 }

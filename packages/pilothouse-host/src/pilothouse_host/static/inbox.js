@@ -5,6 +5,8 @@ import { store, useStore } from "./store.js";
 import { Empty, useKeys } from "./ui.js";
 import { html, useState } from "./vendor/htm-preact.js";
 
+const EXAMPLES = ["Explain what this directory holds", "Find out why a test fails, and mend it", "Review the last commit"];
+
 export function Inbox() {
   const { asks } = useStore();
   const list = [...asks.values()].sort((one, other) => one.asked_at - other.asked_at);
@@ -19,7 +21,11 @@ export function Inbox() {
   });
   return html`<main tabindex="-1" class="page inbox">
     <header class="page-head"><h1>Inbox</h1><${NotifyButton} /></header>
-    ${store.isLoaded && !list.length && html`<${Empty} icon="inbox" title="Nothing waits for you">
+    ${store.isLoaded && !list.length && !store.sessions.size && html`<${Empty} icon="inbox" title="Nothing waits for you yet">
+      <p>Say what should be done. Claude Code works in a directory of this machine, and asks here for what needs a permission.</p>
+      <p><a class="button primary" href="#/sessions/new">Start a session</a></p>
+      <ul class="examples" aria-label="For example">${EXAMPLES.map((each) => html`<li><a class="button" href=${`#/sessions/new/${encodeURIComponent(each)}`}>${each}</a></li>`)}</ul><//>`}
+    ${store.isLoaded && !list.length && store.sessions.size > 0 && html`<${Empty} icon="inbox" title="Nothing waits for you">
       <p>When Claude Code needs a permission, asks a question or has a plan, it appears here.</p>
       <p><a class="button primary" href="#/sessions/new">Start a session</a></p><//>`}
     <div class="asks" aria-live="polite">${list.map((ask) => html`<${AskCard} key=${ask.id} ask=${ask} isActive=${ask === active} onActivate=${() => setChosen(ask.id)} />`)}</div>

@@ -47,8 +47,8 @@ function listRows() {
   return [...live, ...onDisk].sort((one, other) => RANKS[one.state] - RANKS[other.state] || other.time - one.time);
 }
 
-/** @param {{starting?: boolean}} props */
-export function Sessions({ starting = false }) {
+/** @param {{starting?: boolean, prompt?: string}} props */
+export function Sessions({ starting = false, prompt = "" }) {
   useStore();
   const [text, setText] = useState("");
   const [archived, setArchived] = useState(false);
@@ -78,7 +78,7 @@ export function Sessions({ starting = false }) {
     ${hits.length > 0 && html`<section><h2>Said in sessions</h2><ul class="rows">${hits.map((hit) => html`<li><a class="row" href=${hrefOf(hit.session_id)}>
       <span class="main"><b>${store.transcripts.get(hit.session_id)?.summary ?? hit.session_id}</b><span class="excerpt">${markMatch(hit)}</span></span>
       <span class="side">${hit.where}</span></a></li>`)}</ul></section>`}
-    ${starting && html`<${NewSession} />`}
+    ${starting && html`<${NewSession} prompt=${prompt} />`}
   </main>`;
 }
 
@@ -201,8 +201,9 @@ function Rename({ title, onClose, onSave }) {
     <div class="actions"><button class="primary" disabled=${!text.trim()} onClick=${() => onSave(text)}>Rename</button></div><//>`;
 }
 
-function NewSession() {
-  const [fields, setFields] = useState({ prompt: "", cwd: "", model: "", permission_mode: "default" });
+/** @param {{prompt: string}} props */
+function NewSession({ prompt }) {
+  const [fields, setFields] = useState({ prompt, cwd: "", model: "", permission_mode: "default" });
   const [roots, setRoots] = useState(/** @type {string[]} */ ([]));
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
@@ -223,10 +224,10 @@ function NewSession() {
   };
   const known = [...new Set([...roots, ...[...store.transcripts.values()].map((each) => each.cwd).filter(Boolean)])];
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) start();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !busy) (event.preventDefault(), start());
   };
-  return html`<${Dialog} title="New session" onClose=${close}>
-    <label class="field"><span>What should be done?</span><textarea rows="5" autofocus value=${fields.prompt} onInput=${set("prompt")} onKeyDown=${onKeyDown}
+  return html`<${Dialog} title="New session" onClose=${close}><div onKeyDown=${onKeyDown}>
+    <label class="field"><span>What should be done?</span><textarea rows="5" autofocus value=${fields.prompt} onInput=${set("prompt")}
       placeholder="Find out why the login test fails, and mend it"></textarea></label>
     <label class="field"><span>Directory</span><input list="directories" value=${fields.cwd} onInput=${set("cwd")} placeholder=${roots[0] ?? ""} /></label>
     <datalist id="directories">${known.map((each) => html`<option value=${each}></option>`)}</datalist>
@@ -234,5 +235,5 @@ function NewSession() {
       <datalist id="models">${MODELS.map((each) => html`<option value=${each}></option>`)}</datalist>
       <label class="field"><span>Permission mode</span><select value=${fields.permission_mode} onChange=${set("permission_mode")}>${MODES.map(([mode, label]) => html`<option value=${mode}>${label}</option>`)}</select></label></div>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    <div class="actions"><button class="primary" disabled=${busy} onClick=${start}>${busy ? "Starting …" : "Start"} <kbd>Ctrl ↵</kbd></button></div><//>`;
+    <div class="actions"><button class="primary" disabled=${busy} onClick=${start}>${busy ? "Starting …" : "Start"} <kbd>Ctrl ↵</kbd></button></div></div><//>`;
 }

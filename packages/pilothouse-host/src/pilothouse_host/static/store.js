@@ -20,6 +20,8 @@ export const store = {
   problem: "",
 };
 
+export const REFUSED_TOKEN = "The host does not accept this token. It may be from another host, or from before a restart: open the newest link.";
+
 /** @type {Set<() => void>} */
 const listeners = new Set();
 let stopping = new AbortController();
@@ -60,7 +62,7 @@ export async function connect() {
       const from = await load();
       await follow("v1/events", { signal, from, onEvents: takeEvents, onState: setConnected, needsHidden: () => isNotifier });
     } catch (error) {
-      if (error instanceof ApiError && error.status === 401) return signOut();
+      if (error instanceof ApiError && error.status === 401) return signOut(REFUSED_TOKEN);
       if (!(error instanceof ApiError) || error.status >= 500) setConnected(false);
       else if (error.status !== 410 && error.status !== 400) store.problem = error.message;
       changed();
@@ -69,10 +71,11 @@ export async function connect() {
   }
 }
 
-export function signOut() {
+/** @param {string} [problem] why the page asks for the token again */
+export function signOut(problem = "") {
   stopping.abort();
   dropToken();
-  store.isSignedOut = true;
+  Object.assign(store, { isSignedOut: true, problem });
   changed();
 }
 

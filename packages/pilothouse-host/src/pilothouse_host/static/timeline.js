@@ -7,7 +7,7 @@ import { Diff, countLines, listHunks } from "./diff.js";
 import { foldEvent, listChanges, makeTimeline } from "./fold.js";
 import { Markdown } from "./markdown.js";
 import { MODELS, MODES, startSession } from "./sessions.js";
-import { directoryOf, signOut, stateOf, store, titleOf, useStore } from "./store.js";
+import { REFUSED_TOKEN, directoryOf, signOut, stateOf, store, titleOf, useStore } from "./store.js";
 import { reveal } from "./text.js";
 import { Boundary, Dialog, Empty, Icon, StateChip, formatCost, formatDuration, formatTokens, shortPath, useCut, useKeys } from "./ui.js";
 import { Component, html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "./vendor/htm-preact.js";
@@ -69,7 +69,7 @@ function useTimeline(id, onDisk) {
       else await followSession(id, timeline.current, signal, (loaded) => (state.current.isLoaded ||= loaded, redraw()));
     };
     run().catch((error) => {
-      if (error instanceof ApiError && error.status === 401) signOut();
+      if (error instanceof ApiError && error.status === 401) signOut(REFUSED_TOKEN);
       else state.current.problem = error instanceof ApiError && error.status === 404 ? "There is no such session any more." : String(error.message);
     }).finally(() => {
       state.current.isLoaded = true;

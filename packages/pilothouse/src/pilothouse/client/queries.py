@@ -377,8 +377,9 @@ class Query(Generic[OutputT]):
 
         Args:
             content: text, or content blocks.
-            when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
-                goes on with the words in another, so that the query has two results.
+            when: "next" (default): after the tools that run now. "now": the CLI ends the turn and goes on with the
+                words in another, so that the query has two results. It stops a tool that is about to begin; a command
+                that runs comes to its end first.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
                 on with them, in another turn. "return": take them back, also when the query is interrupted.
 

@@ -56,7 +56,7 @@ class Steering:
 
         Returns:
             "taken": the turn that ran has them, from its next request to the model on. "next_turn": that turn had
-            ended, or was stopped for them (`when="now"`), and the query went on with them. "query": no turn ran, so
+            ended, by itself or for them (`when="now"`), and the query went on with them. "query": no turn ran, so
             they became a query of the session, `query`. "returned": nobody has them.
         """
         if self._run is None:

@@ -462,7 +462,7 @@ class Steering(SteeringWrapper):
 
         Returns:
             "taken": the turn that ran has them, from its next request to the model on. "next_turn": that turn had
-            ended, or was stopped for them (`when="now"`), and the query went on with them. "query": no turn ran, so
+            ended, by itself or for them (`when="now"`), and the query went on with them. "query": no turn ran, so
             they became a query of the session, `query`. "returned": nobody has them.
         """
         return self._call(self._inner.outcome)
@@ -567,8 +567,9 @@ class Query(QueryWrapper[OutputT]):
 
         Args:
             content: text, or content blocks.
-            when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
-                goes on with the words in another, so that the query has two results.
+            when: "next" (default): after the tools that run now. "now": the CLI ends the turn and goes on with the
+                words in another, so that the query has two results. It stops a tool that is about to begin; a command
+                that runs comes to its end first.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
                 on with them, in another turn. "return": take them back, also when the query is interrupted.
 
