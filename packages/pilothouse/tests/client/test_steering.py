@@ -47,9 +47,9 @@ class Cli:
         facts = {"subtype": "command_lifecycle", "command_uuid": prompt["uuid"], "state": state}
         await self.peer.write({"type": "system", **facts, "session_id": frames.SESSION_ID})
 
-    async def result(self, text: str, *prompts: Any) -> None:
+    async def result(self, text: str, *prompts: Any, **facts: Any) -> None:
         uuids = [prompt["uuid"] for prompt in prompts]
-        await self.peer.write(frames.result(text, user_message_uuids=uuids, user_message_uuid=uuids[0]))
+        await self.peer.write(frames.result(text, user_message_uuids=uuids, user_message_uuid=uuids[0], **facts))
 
 
 def ask(script: Script, **settings: Any) -> ph.Query[Any]:
@@ -90,6 +90,28 @@ async def test_late_words_are_returned_unless_the_cli_has_begun(is_dropped: bool
             result = await query.result()
     assert result.outcome == "success"
     assert result.text == ("one" if is_dropped else "two")
+
+
+async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        request = await cli.request(cancelled=True)
+        assert request == {"subtype": "cancel_async_message", "message_uuid": words["uuid"]}
+        await cli.say(words, "cancelled")
+        assert (await cli.request())["subtype"] == "interrupt"
+        stopped = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
+        await cli.result("", first, **stopped)
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            await query.interrupt()
+            assert await steering.outcome() == "returned"
+            assert (await query.result()).outcome == "interrupted"
 
 
 async def test_late_words_become_the_next_turn() -> None:

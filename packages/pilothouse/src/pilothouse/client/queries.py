@@ -366,7 +366,7 @@ class Query(Generic[OutputT]):
             when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
                 goes on with the words in another, so that the query has two results.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
-                on with them, in another turn. "return": take them back.
+                on with them, in another turn. "return": take them back, also when the query is interrupted.
 
         Returns:
             A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for

@@ -308,7 +308,7 @@ class QueryRun(OwnedTask):
             return
         assert self._child is not None
         if step is not InterruptStep.WITHDRAW:
-            await self._child.request("interrupt", body)
+            await self._request_interrupt(self._child, body)
             return
         await self._changes.wait_until(lambda: not self.turn.is_sending)
         child = self._child  # another one may have taken over
@@ -319,10 +319,15 @@ class QueryRun(OwnedTask):
                 await self._changes.wait()
                 step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
             if step is InterruptStep.REQUEST and not has_ended():
-                await child.request("interrupt", body)
+                await self._request_interrupt(child, body)
         finally:
             self.turn.end_withdrawal()
             self.follow()
+
+    async def _request_interrupt(self, child: ChildRun, body: Mapping[str, Any]) -> None:
+        for uuid in self.turn.returnable:  # else the CLI would go on with them
+            await child.cancel_prompt(self, uuid)
+        await child.request("interrupt", body)
 
     @property
     def _is_child_in_turn(self) -> bool:

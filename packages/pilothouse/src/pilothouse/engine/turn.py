@@ -216,6 +216,11 @@ class QueryTurn:
         return [uuid for uuid, state in self.prompts.items() if state in _AT_CLI]
 
     @property
+    def returnable(self) -> list[str]:
+        """Prompts that the query is complete without, and that the CLI may still give back."""
+        return [uuid for uuid in self.at_cli if uuid in self._optional and self.prompts[uuid] is PromptState.PENDING]
+
+    @property
     def is_sending(self) -> bool:
         """Whether a prompt is on its way to the CLI."""
         return self.phase is Phase.SENDING or (self.phase is Phase.READY and bool(self.open))

@@ -317,6 +317,11 @@ class Steering(SteeringWrapper):
         return self._found_query
 
     @property
+    def uuid(self) -> str:
+        """The id under which Claude Code knows the words; empty if they were not sent."""
+        return self._inner.uuid
+
+    @property
     def was_sent(self) -> bool:
         """Whether the words were given to a turn."""
         return self._inner.was_sent
@@ -434,7 +439,7 @@ class Query(QueryWrapper[OutputT]):
             when: "next" (default): after the tools that run now. "now": stop these tools; the CLI ends the turn and
                 goes on with the words in another, so that the query has two results.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
-                on with them, in another turn. "return": take them back.
+                on with them, in another turn. "return": take them back, also when the query is interrupted.
 
         Returns:
             A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for something
