@@ -200,19 +200,33 @@ def test_what_is_typed_during_an_answer_is_kept_for_the_prompt(pilothouse: Comma
         assert screen.text.count("typed ahead") == 1
 
 
+def test_ctrl_d_during_an_answer_leaves_after_it(pilothouse: Command, tmp_path: Path) -> None:
+    with FakeCLI.from_function(slow) as fake, chat(pilothouse, fake, "hi", "--cwd", str(tmp_path)) as screen:
+        screen.shows("Wait.")
+        screen.shows("+ ")
+        screen.press(CTRL_D)
+        screen.shows("when the answer is finished: /exit")
+        (tmp_path / "go").touch()
+        assert screen.ends() == 0
+        assert screen.echoes
+    assert screen.text.count("tokens in") == 1
+
+
 def test_type_ahead_does_not_approve(pilothouse: Command) -> None:
-    scenario = asking()
-    with scenario as fake, chat(pilothouse, fake) as screen:
+    with asking(forever=True) as fake, chat(pilothouse, fake) as screen:
         screen.until(lambda: screen.at_prompt)
         screen.press("hi" + ENTER + "o" + ENTER)  # the second line is there before anything is asked
         screen.shows(ASKED)
         screen.press("d" + ENTER)
         screen.shows("Done.")
+        screen.shows(ASKED, 2)  # for the second line, which is words for Claude
+        screen.press("d" + ENTER)
+        screen.shows("Done.", 2)
         screen.say(CTRL_D)
         assert screen.ends() == 0
         [call] = fake.calls
     answers = [f for f in call.frames if f.get("type") == "control_response" and "behavior" in str(f)]
-    assert "deny" in str(answers[0])
+    assert ["deny" in str(answer) for answer in answers] == [True, True]
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(pilothouse: Command) -> None:

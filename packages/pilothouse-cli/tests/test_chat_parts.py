@@ -124,6 +124,10 @@ class Answers:
         self.left = list(answers)
         self.questions: list[str] = []
         self.open = 0
+        self.is_typed_in = False
+
+    async def finish_line(self) -> None:
+        assert not self.open
 
     async def read_prompt(self) -> str | None:
         raise AssertionError

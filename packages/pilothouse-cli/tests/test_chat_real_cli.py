@@ -334,3 +334,97 @@ def test_pipes(chat: Chat, model: ScriptedModel, tmp_path: Path, place: str) -> 
         assert "\nHello Alice.\n" in screen.text
         assert "You are Alice" in screen.text
         assert "> " not in screen.text
+
+
+def asked_in(request: RecordedRequest) -> str:
+    return json.dumps(request.body["messages"])
+
+
+def test_words_typed_while_a_tool_runs_reach_the_same_turn(chat: Chat, model: ScriptedModel) -> None:
+    model.on("go", reply=Steps(["I look.", ToolUse("Bash", {"command": "sleep 2; echo slept"})], "All **done**."))
+    with chat("--allowed-tools", "Bash") as screen:
+        screen.say("go")
+        screen.shows("I look.")
+        screen.press("only the docs")
+        screen.shows("+ only the docs")
+        screen.press(ENTER)
+        screen.shows("only the docs (sent)")
+        screen.press("half a thou")
+        screen.shows("+ only the docs (read by Claude)")
+        screen.shows("All done.")
+        screen.until(lambda: screen.lines[-1] == "> half a thou")
+        assert screen.text.count("tokens in") == 1
+        assert "(sent)" not in screen.text
+    first, second = model.requests
+    assert "only the docs" not in asked_in(first)
+    assert "only the docs" in asked_in(second)
+    assert "slept" in asked_in(second)
+
+
+def test_words_that_come_too_late_are_the_next_prompt(chat: Chat, model: ScriptedModel) -> None:
+    model.on("go", reply=Text("tick " * 50, delay=0.02))
+    model.on("late", reply="Of the second turn.")
+    with chat() as screen:
+        screen.say("go")
+        screen.shows("tick tick")  # the last step: nothing reads words before its end
+        screen.press("too late" + ENTER)
+        screen.shows("> too late")
+        screen.shows("Of the second turn.")
+        assert screen.text.index("tick tick") < screen.text.index("> too late") < screen.text.index("Of the second")
+        screen.until(lambda: screen.at_prompt)
+    assert ["too late" in asked_in(request) for request in model.requests] == [False, True]
+
+
+def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat, model: ScriptedModel) -> None:
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": "sleep 2; echo slept"})], "First."))
+    model.on("afterwards", reply="Second.")
+    with chat("--allowed-tools", "Bash") as screen:
+        screen.say("/help")
+        screen.shows("with /queue before")
+        screen.say("go")
+        screen.shows("+ ")
+        screen.press("/queue afterwards" + ENTER)
+        screen.shows("when the answer is finished: afterwards")
+        screen.press("/cost" + ENTER)
+        screen.shows("when the answer is finished: /cost")
+        screen.shows("Second.")
+        screen.shows("all: $")
+        assert screen.text.index("First.") < screen.text.index("> afterwards") < screen.text.index("> /cost")
+        screen.until(lambda: screen.at_prompt)
+    assert ["afterwards" in asked_in(request) for request in model.requests] == [False, False, True]
+
+
+def test_what_was_not_read_when_the_answer_is_stopped_is_in_the_line(chat: Chat, model: ScriptedModel) -> None:
+    model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "Of the second turn."))
+    with chat("--allowed-tools", "Bash") as screen:
+        screen.say("go")
+        screen.shows("Bash: tail -f")
+        screen.press("turn to port" + ENTER)
+        screen.shows("turn to port (sent)")
+        screen.press("half" + CTRL_C)
+        screen.shows("stopped; the conversation goes on")
+        screen.until(lambda: screen.lines[-2:] == ["> turn to port", "… half"])
+        screen.press(ENTER)
+        screen.shows("Of the second turn.")
+    assert ["turn to port" in asked_in(request) for request in model.requests] == [False, True]
+
+
+def test_a_letter_typed_for_claude_is_no_answer_to_a_question(chat: Chat, model: ScriptedModel, tmp_path: Path) -> None:
+    command = f"touch {tmp_path}/made"
+    step = [ToolUse("Bash", {"command": "sleep 1"}), ToolUse("Bash", {"command": command})]
+    model.on("go", reply=Steps(step, "Finished."))
+    with chat("--allowed-tools", "Bash(sleep:*)") as screen:
+        screen.say("go")
+        screen.shows("+ ")
+        screen.press("y")  # of "yes, only the docs", perhaps
+        screen.shows("first send your line")
+        assert ASKED not in screen.text
+        screen.press("es to port" + ENTER)
+        screen.shows(ASKED)
+        assert not (tmp_path / "made").exists()
+        screen.press("d" + ENTER)
+        screen.shows("Finished.")
+        screen.shows("+ yes to port (read by Claude)")
+        screen.until(lambda: screen.at_prompt)
+    assert not (tmp_path / "made").exists()
+    assert "yes to port" in asked_in(model.requests[-1])

@@ -23,8 +23,8 @@ from pilothouse.options import Options, Settings
 from pilothouse.permissions import Allow, Deny, PermissionMode, PermissionRequest
 from pilothouse.support import Redactor, find_similar_name, secret_values
 from pilothouse_cli.ask import make_run_options
-from pilothouse_cli.chat_editor import EditorInput
-from pilothouse_cli.chat_input import ChatInput, CtrlC, PipeInput, Terminal, TerminalPrompter
+from pilothouse_cli.chat_editor import STEERING_PROMPT, EditorInput
+from pilothouse_cli.chat_input import PROMPT, ChatInput, CtrlC, PipeInput, Terminal, TerminalPrompter
 from pilothouse_cli.failures import (
     describe_failure,
     explain_failure,
@@ -122,6 +122,12 @@ async def _help(chat: Chat, rest: str) -> None:
     chat.print_line(
         "Alt-Enter or a backslash at the end starts a new line; Ctrl-C stops the answer, Ctrl-D leaves", "quiet"
     )
+    if chat.takes_words:
+        chat.print_line(
+            "while Claude works, what you type and send with Enter is read before its next step; with /queue before "
+            "it, it waits and is your next prompt",
+            "quiet",
+        )
 
 
 async def _model(chat: Chat, rest: str) -> None:
@@ -191,6 +197,12 @@ async def _status(chat: Chat, rest: str) -> None:
         chat.print_line(f"  {name:<9}  {value}")
 
 
+async def _queue(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("what? /queue TEXT")
+    chat.queue(rest)
+
+
 async def _exit(chat: Chat, rest: str) -> None:
     chat.leave()
 
@@ -208,6 +220,7 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
     "fork": ChatCommand("", "go on in a copy of this conversation", _fork),
     "clear": ChatCommand("", "forget the conversation", _clear),
     "resume": ChatCommand("ID", "go on with another conversation", _resume),
+    "queue": ChatCommand("TEXT", "while Claude works: a prompt for afterwards", _queue),
     "exit": ChatCommand("", "leave; so does Ctrl-D", _exit),
     "quit": ChatCommand("", "", _exit),
 }
@@ -241,7 +254,10 @@ class Chat:
         # Whether a person sees questions and can answer.
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
+        # The line in which a person types while an answer is written; a terminal that cannot redraw has none.
+        self._editor: EditorInput | None = None
         self._input = self._open_input()
+        self._queued: list[str] = []  # lines to handle before another one is read
         screen.show_answers_by(MarkdownView)
         self._prompter = TerminalPrompter(screen, self._input, self._interrupt, self._wait_until_printed)
         self._options = Options()
@@ -310,7 +326,10 @@ class Chat:
         if self._terminal is None:
             fd = sys.stdin.fileno() if sys.stdin is not None else os.open(os.devnull, os.O_RDONLY)  # pyright: ignore[reportUnnecessaryComparison]
             return PipeInput(fd)
-        return EditorInput(sys.stderr, self._terminal, self._complete, self._request.history)
+        editor = EditorInput(sys.stderr, self._terminal, self._complete, self._request.history)
+        if self._screen.is_terminal:
+            self._editor = editor
+        return editor
 
     def _complete(self, typed: str) -> Any:
         return complete_input(self.session, typed)
@@ -343,7 +362,10 @@ class Chat:
     async def _read_prompts(self) -> None:
         line = self._request.prompt
         while not self._is_leaving:
-            if line is None:
+            if line is None and self._queued:
+                line = self._queued.pop(0)
+                self._print_prompt(line)
+            elif line is None:
                 try:
                     line = await self._input.read_prompt()
                 except CtrlC:
@@ -398,12 +420,16 @@ class Chat:
             anyio.create_task_group() as tasks,
             self._interruptible(lambda: tasks.start_soon(self._stop_turn, query)),
         ):
-            self._screen.busy("waiting for the model")
-            outcome = await self._print_answer(query, printer)
+            async with self._take_words(query):
+                self._screen.busy("waiting for the model")
+                outcome = await self._print_answer(query, printer)
             tasks.cancel_scope.cancel()  # a late interrupt
         self._screen.end_text()
         self._screen.idle()
         self._printer = None
+        if self._stopping and self._editor is not None:
+            self._editor.put_back(self._queued)
+            self._queued.clear()
         if isinstance(outcome, Exception):
             raise outcome
         result, was_cut = outcome
@@ -427,6 +453,50 @@ class Chat:
             return await query.result(), cut
         except (PilothouseError, OSError) as error:
             return error
+
+    @asynccontextmanager
+    async def _take_words(self, query: Query) -> AsyncGenerator[None]:
+        """A block in which a person can type: words for the query, or lines for afterwards."""
+        if (editor := self._editor) is None:
+            yield
+            return
+
+        def take(line: str) -> None:
+            asked = split_command(line)
+            if asked is None:
+                steering.start_soon(self._steer, editor, query, line)
+            else:
+                name, rest = asked
+                self.queue(rest if name == "queue" and rest else line)
+                self.print_line(f"when the answer is finished: {shorten_text(self._queued[-1])}", "quiet")
+
+        with self._screen.above(editor):
+            async with anyio.create_task_group() as steering, anyio.create_task_group() as reading:
+                reading.start_soon(editor.read_words, take, self._interrupt)
+                yield
+                reading.cancel_scope.cancel()
+
+    async def _steer(self, editor: EditorInput, query: Query, words: str) -> None:
+        """Give words to the query. If it has ended, or ends without them, they are the next prompt."""
+        with editor.show_sent(words):
+            try:
+                steering = await query.steer(words, if_late="return")
+                outcome = await steering.outcome()
+            except PilothouseError as error:
+                self._print_failure(error)
+                return
+        if outcome == "returned":
+            self.queue(words)
+            return
+        async with self._prompter.lock:  # not during a question
+            self._screen.end_text()
+            if outcome == "taken":
+                self.print_line(f"{STEERING_PROMPT}{shorten_text(words)} (read by Claude)", "title")
+            else:
+                self._print_prompt(words)
+
+    def _print_prompt(self, line: str) -> None:
+        self.print_line(f"{PROMPT}{shorten_text(line)}", "title")
 
     async def _stop_turn(self, query: Query) -> None:
         self._screen.end_text()
@@ -514,6 +584,15 @@ class Chat:
     def print_line(self, line: str, style: Style = "") -> None:
         """Print one line for the user."""
         self._screen.note(escape_invisible(line), style)
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether a person can type while an answer is written."""
+        return self._editor is not None
+
+    def queue(self, line: str) -> None:
+        """Handle a line after the answer that is being written."""
+        self._queued.append(line)
 
     def leave(self) -> None:
         """End after this command."""

@@ -6,22 +6,32 @@ Owns the keys. The caller supplies the completions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import anyio
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.formatted_text import ANSI, FormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
 
 from pilothouse_cli.chat_input import CONTINUATION, PROMPT, CtrlC, InterruptiblePrompt, Terminal
+from pilothouse_cli.progress import shorten_text
+from pilothouse_cli.screen import escape_invisible
+
+STEERING_PROMPT = "+ "
+"""Before the line that is open while an answer is written."""
+REDRAW_SECONDS = 0.1
 
 CompletionFunction = Callable[[str], Iterable[tuple[str, str]]]
 """Takes the text before the cursor; returns completions of its last word, with their descriptions."""
@@ -34,8 +44,12 @@ class EditorInput(InterruptiblePrompt):
         self, notes: TextIO, terminal: Terminal, complete: CompletionFunction, history: str | None = None
     ) -> None:
         super().__init__()
+        self._notes = notes
         self._terminal = terminal
-        self._typed = ""  # text typed before an interruption
+        self._typed = ""  # text that is in the line when it opens
+        self._typed_on = anyio.Event()
+        self._sent: list[str] = []  # words of which it is not known yet what became of them
+        self._render: Callable[[], str] | None = None
         self._input = create_input(sys.stdin)
         kept: History = InMemoryHistory() if history is None else FileHistory(str(Path(history).expanduser()))
         # As arguments of `PromptSession`, they would turn off its form for dumb terminals.
@@ -55,11 +69,29 @@ class EditorInput(InterruptiblePrompt):
             )
             # A separate session: answers are not prompts, and do not belong in their history.
             self._answers: PromptSession[str] = PromptSession(interrupt_exception=CtrlC)
+        output = create_output(stdout=notes)
+        if isinstance(output, Vt100_Output):
+            output.enable_cpr = False  # the response may come when other lines were printed
+        with create_app_session(input=self._input, output=output):
+            self._words: PromptSession[str] = PromptSession(
+                self._show_above_words,
+                multiline=True,
+                prompt_continuation="… ",
+                placeholder=FormattedText([("ansibrightblack", "words for Claude while it works")]),
+                history=kept,
+                key_bindings=_make_key_bindings(clears=False),
+                enable_suspend=True,
+                erase_when_done=True,
+                refresh_interval=REDRAW_SECONDS,
+                interrupt_exception=CtrlC,
+            )
+        self._words.default_buffer.on_text_changed += self._note_typing
 
     async def read_prompt(self) -> str | None:
         """Return the next prompt; None for Ctrl-D. Raises `CtrlC` when the line is empty."""
+        line = await self.read_interruptibly(self._read_prompt_text)
         self._typed = ""
-        return await self.read_interruptibly(self._read_prompt_text)
+        return line
 
     async def _read_prompt_text(self) -> str | None:
         try:
@@ -73,6 +105,88 @@ class EditorInput(InterruptiblePrompt):
         clear_typeahead(self._input)
         return await self._prompt_user(self._answers, question, "")
 
+    # While an answer is written.
+
+    async def read_words(self, take: Callable[[str], object], stop: Callable[[], object]) -> None:
+        """Read lines until this is cancelled; a line that was not sent stays for the next prompt.
+
+        Args:
+            take: called with each line, and with "/exit" for Ctrl-D.
+            stop: called for Ctrl-C.
+        """
+
+        def accept(buffer: Buffer) -> bool:
+            if buffer.text.strip():
+                take(buffer.text)
+            return False  # the line is empty then
+
+        async def read() -> None:
+            self._words.default_buffer.accept_handler = accept
+            while True:
+                try:
+                    await self._words.prompt_async(
+                        default=self._typed, handle_sigint=False, set_exception_handler=False
+                    )
+                except CtrlC:
+                    stop()
+                except EOFError:
+                    take("/exit")
+                    await anyio.sleep_forever()
+                finally:
+                    self._typed = self._words.default_buffer.text
+                    self._typed_on.set()
+
+        await self.read_interruptibly(read)
+
+    def put_back(self, lines: Iterable[str]) -> None:
+        """Put lines that were not used into the line that opens next."""
+        self._typed = "\n".join(filter(None, (*lines, self._typed)))
+
+    @property
+    def is_typed_in(self) -> bool:
+        """Whether there is a line that is not sent yet."""
+        return self._words.app.is_running and bool(self._words.default_buffer.text)
+
+    async def finish_line(self) -> None:
+        """Wait until the line is sent or empty."""
+        while self.is_typed_in:
+            self._typed_on = anyio.Event()
+            await self._typed_on.wait()
+
+    def _note_typing(self, _: Buffer) -> None:
+        self._typed_on.set()
+
+    @contextmanager
+    def show_sent(self, words: str) -> Generator[None]:
+        """A block in which sent words are shown as waiting."""
+        self._sent.append(words)
+        self._words.app.invalidate()
+        try:
+            yield
+        finally:
+            self._sent.remove(words)
+            self._words.app.invalidate()
+
+    def print_above(self, text: str) -> None:
+        """See `screen.BottomLine`."""
+        if self._words.app.is_running:
+            self._words.app.renderer.erase()
+        self._notes.write(text)
+        self._notes.flush()
+        self._words.app.invalidate()
+
+    def show(self, render: Callable[[], str] | None) -> None:
+        """See `screen.BottomLine`."""
+        self._render = render
+        self._words.app.invalidate()
+
+    def _show_above_words(self) -> StyleAndTextTuples:
+        moving = "" if self._render is None else self._render().rstrip("\n")
+        shown: StyleAndTextTuples = [*to_formatted_text(ANSI(f"{moving}\n"))] if moving else []
+        for words in self._sent:
+            shown.append(("ansibrightblack", f"{shorten_text(escape_invisible(words))} (sent)\n"))
+        return [*shown, ("bold", STEERING_PROMPT)]
+
     async def _prompt_user(self, session: PromptSession[str], message: str | None, typed: str) -> str | None:
         with self._terminal.enable_echo():
             try:
@@ -84,7 +198,8 @@ class EditorInput(InterruptiblePrompt):
                 return None
 
 
-def _make_key_bindings() -> KeyBindings:
+def _make_key_bindings(*, clears: bool = True) -> KeyBindings:
+    """Return the keys of a line; `clears`: Ctrl-C empties the line first."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -106,7 +221,7 @@ def _make_key_bindings() -> KeyBindings:
     @keys.add("c-c")
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.text:
+        if buffer.text and clears:
             # A reset would remove the history until the next redraw: an arrow key that arrives together with this key
             # would not find any.
             buffer.go_to_history(len(buffer.history.get_strings()))

@@ -58,9 +58,20 @@ class ChatInput(Protocol):
         """Within `pause_prompt`: return the answer to `question`, ignoring text typed before it. None at the end."""
         ...
 
+    @property
+    def is_typed_in(self) -> bool:
+        """Whether there is a line for an answer that is being written, and that is not sent yet."""
+        ...
+
+    async def finish_line(self) -> None:
+        """Wait until such a line is sent or empty."""
+        ...
+
 
 class InterruptiblePrompt:
     """A prompt that other output can interrupt."""
+
+    is_typed_in = False
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
@@ -74,6 +85,9 @@ class InterruptiblePrompt:
                 if not self._interruptions:
                     with anyio.CancelScope() as self._prompt_scope:
                         return await read()
+
+    async def finish_line(self) -> None:
+        """See `ChatInput`."""
 
     @asynccontextmanager
     async def pause_prompt(self) -> AsyncGenerator[None]:
@@ -402,10 +416,14 @@ class TerminalPrompter:
     @asynccontextmanager
     async def _begin_question(self, request: PermissionRequest) -> AsyncGenerator[None]:
         await self._wait_until_printed(request.tool_use_id)
-        async with self.lock, self._input.pause_prompt():
+        async with self.lock:
             self._screen.end_text()
             self._screen.idle()
-            yield
+            if self._input.is_typed_in:  # else what is being typed could become the answer
+                self._screen.note("? Claude asks something: first send your line (Enter) or empty it (Ctrl-U)", "title")
+                await self._input.finish_line()
+            async with self._input.pause_prompt():
+                yield
             self._screen.busy("waiting for the model")
 
 

@@ -13,7 +13,11 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.segment import Segment, SegmentLines
 
+from pilothouse_cli.screen import BottomLine
+
 REDRAWS_PER_SECOND = 15
+KEPT_ROWS = 6
+"""Rows of the terminal for the line in which a person types, if there is one."""
 # Without HTML, of which nothing would be shown.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
@@ -25,9 +29,10 @@ class _Answer(Markdown):
 
 
 class MarkdownView:
-    """Shows answers one after the other on a terminal."""
+    """Shows answers one after the other on a terminal, above a `line` if one is given."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, line: BottomLine | None = None) -> None:
+        self._line = line
         self._console = Console(file=out, force_terminal=True, highlight=False)
         self._text = ""
         self._next_check = 0  # length of the text at which its blocks are looked for again: not for every line
@@ -36,7 +41,9 @@ class MarkdownView:
     def feed(self, piece: str) -> None:
         """Show the next piece of the answer."""
         self._text += piece
-        if self._live is None:
+        if self._line is not None:
+            self._line.show(self._render_last_block)
+        elif self._live is None:
             self._live = Live(
                 console=self._console,
                 get_renderable=lambda: self,
@@ -59,14 +66,23 @@ class MarkdownView:
 
     def finish(self) -> None:
         """Print the rest for good; the next piece begins another answer."""
-        if self._live is not None:
+        if self._line is not None:
+            self._line.show(None)
+        elif self._live is not None:
             self._live.stop()
             self._live = None
+        if self._text:
             self._console.print(SegmentLines(self._render(self._text), new_lines=True), end="")
             self._text, self._next_check = "", 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield SegmentLines(self._render(self._text)[-(console.height - 1) :], new_lines=True)
+        rows = console.height - (1 if self._line is None else KEPT_ROWS)
+        yield SegmentLines(self._render(self._text)[-max(rows, 1) :], new_lines=True)
+
+    def _render_last_block(self) -> str:
+        with self._console.capture() as captured:
+            self._console.print(self, end="")
+        return captured.get()
 
     def _render(self, text: str) -> list[list[Segment]]:
         """Return the lines of a part, without the empty ones with which rich surrounds lists and tables."""

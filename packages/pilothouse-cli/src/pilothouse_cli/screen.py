@@ -9,11 +9,13 @@ import os
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from typing import Literal, Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.spinner import Spinner
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -77,6 +79,41 @@ class AnswerView(Protocol):
         ...
 
 
+class BottomLine(Protocol):
+    """A line at the bottom of a terminal, in which a person types while other lines are printed above it."""
+
+    def print_above(self, text: str) -> None:
+        """Print whole lines."""
+        ...
+
+    def show(self, render: Callable[[], str] | None) -> None:
+        """Show directly above the line what `render` returns, which may change; None: nothing."""
+        ...
+
+
+class _AboveStream(StringIO):
+    """Writes above a line; a line that is not finished is shown until it is."""
+
+    def __init__(self, line: BottomLine) -> None:
+        super().__init__()
+        self._line = line
+        self._rest = ""
+
+    def flush(self) -> None:
+        """Print the finished lines."""
+        had_rest = self._rest
+        done, newline, self._rest = f"{had_rest}{self.getvalue()}".rpartition("\n")
+        self.seek(0)
+        self.truncate()
+        if newline:
+            self._line.print_above(f"{done}\n")
+        if self._rest or had_rest:
+            self._line.show((lambda: self._rest) if self._rest else None)
+
+    def isatty(self) -> bool:
+        return True
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error, which decides about the exit code, where rich would end the process."""
@@ -103,11 +140,32 @@ class Screen:
         is_terminal = self._to_terminal and notes.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._console = _Console(file=notes, force_terminal=is_terminal, highlight=False, soft_wrap=True)
         self._status: Status | None = None
+        self._line: BottomLine | None = None
+        self._make_view: Callable[[TextIO, BottomLine | None], AnswerView] | None = None
 
-    def show_answers_by(self, make_view: Callable[[TextIO], AnswerView]) -> None:
+    def show_answers_by(self, make_view: Callable[[TextIO, BottomLine | None], AnswerView]) -> None:
         """Leave answers to a view from now on, in a terminal that can redraw."""
         if self.is_terminal:
-            self._answer = make_view(self._out)
+            self._make_view = make_view
+            self._answer = make_view(self._out, None)
+
+    @contextmanager
+    def above(self, line: BottomLine) -> Generator[None]:
+        """A block in which everything is printed above a line at the bottom. For a terminal that can redraw."""
+        self.end_text()
+        self.idle()
+        before = self._out, self._notes, self._answer
+        self._out, self._notes, self._line = _AboveStream(line), _AboveStream(line), line
+        self._console.file = self._notes
+        if self._make_view is not None:
+            self._answer = self._make_view(self._out, line)
+        try:
+            yield
+        finally:
+            self.end_text()
+            self.idle()
+            self._out, self._notes, self._answer = before
+            self._console.file, self._line = self._notes, None
 
     @property
     def console(self) -> Console:
@@ -195,14 +253,24 @@ class Screen:
         """Show a spinner in a terminal, as long as nothing else is written."""
         if not self.is_terminal or self._open is not None:
             return  # the spinner would overwrite the text before the cursor
-        if self._status is None:
+        if self._line is not None:
+            spinner = Spinner("dots", Text(what, style="dim"), style="status.spinner")
+            self._line.show(lambda: self._render(spinner))
+        elif self._status is None:
             self._status = self._console.status(Text(what, style="dim"))
             self._status.start()
         else:
             self._status.update(Text(what, style="dim"))
 
+    def _render(self, spinner: Spinner) -> str:
+        with self._console.capture() as captured:
+            self._console.print(spinner)
+        return captured.get()
+
     def idle(self) -> None:
         """Stop showing that something is awaited."""
+        if self._line is not None and self._open is None:
+            self._line.show(None)
         if self._status is not None:
             self._status.stop()
             self._status = None
