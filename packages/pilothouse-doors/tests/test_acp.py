@@ -225,6 +225,44 @@ async def test_cancel_while_something_waits(
 
 @real
 @pytest.mark.matrix
+async def test_a_second_prompt_waits_and_words_do_not(
+    served_cli: ServedCli, scripted_model: ScriptedModel, editor: Editor
+) -> None:
+    scripted_model.on("one", reply=Steps([bash("touch a")], "first "))
+    scripted_model.on("two", reply="second ")
+    scripted_model.on("three", reply="third ")
+    session = await editor.start()
+    steering = {"sessionId": session, "prompt": [{"type": "text", "text": "words"}]}
+    allow, waiting = editor.answer, asyncio.Event()
+
+    async def answer_later(message: dict[str, Any]) -> None:
+        await waiting.wait()
+        editor.send({"id": message["id"], "result": allow(message)})
+
+    later: list[asyncio.Task[None]] = []
+    editor.answer = lambda message: later.append(asyncio.create_task(answer_later(message)))
+    turns = [asyncio.create_task(editor.prompt(session, "one"))]
+    await editor.wait_until(lambda: bool(editor.asks))
+    turns.append(asyncio.create_task(editor.prompt(session, "two")))
+    assert await editor.request("_session/steering", **steering) == {"outcome": "injected"}
+    waiting.set()
+    assert await asyncio.gather(*turns) == ["end_turn", "end_turn"]
+    assert editor.text() == "first second "
+    given = ["words" in json.dumps(request.messages) for request in scripted_model.requests]
+    assert given == [False, True, True]
+    # When nothing is being answered, they are a turn of their own, for which no request waits.
+    steering["prompt"] = [{"type": "text", "text": "three"}]
+    assert await editor.request("_session/steering", **steering) == {"outcome": "startedNewTurn"}
+    await editor.wait_until(lambda: editor.text().endswith("third "))
+    unknown: dict[str, Any] = {"_meta": {"steering": {"idleBehavior": "drop"}}}
+    for wrong in ({"sessionId": UNKNOWN}, {"prompt": []}, {"prompt": 1}, unknown):
+        with pytest.raises(RequestFailedError) as caught:
+            await editor.request("_session/steering", **{**steering, **wrong})
+        assert caught.value.code in (-32002, -32602)
+
+
+@real
+@pytest.mark.matrix
 async def test_a_new_process_goes_on(served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
     scripted_model.reply([Text("ahoy"), bash("echo hi")])
     scripted_model.reply("done")

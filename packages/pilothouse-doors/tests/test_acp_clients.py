@@ -69,6 +69,12 @@ def judge(
     return seen
 
 
+def their_command() -> list[str]:
+    """The command of claude-agent-acp."""
+    script = install("npm_acp") / "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js"
+    return [find_node()[0], str(script)]
+
+
 def prompt(text: str = "hello", **options: Any) -> list[Any]:
     return ["session/prompt", {"sessionId": "$session", "prompt": [{"type": "text", "text": text}]}, options]
 
@@ -301,15 +307,11 @@ def test_every_kind_of_update_of_claude_agent_acp(served_cli: ServedCli, scripte
         [bash("echo hi"), ASK],
         "done",
     )
-    theirs = [
-        find_node()[0],
-        str(install("npm_acp") / "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js"),
-    ]
     same = {"sessionId": "$session", "cwd": str(served_cli.cwd), "mcpServers": []}
     mode = ["session/set_mode", {"sessionId": "$session", "modeId": "default"}]
     model = ["session/set_config_option", {"sessionId": "$session", "configId": "model", "value": "haiku"}]
     found: list[dict[str, set[str]]] = []
-    for command in (theirs, COMMAND):
+    for command in (their_command(), COMMAND):
         scripted_model.reply(Steps(*steps))
         seen = judge(
             served_cli, mode, prompt(), model, ["session/load", same],
@@ -323,3 +325,29 @@ def test_every_kind_of_update_of_claude_agent_acp(served_cli: ServedCli, scripte
     assert len(found[0]["updates"]) >= 8
     for name, values in found[0].items():
         assert found[1][name] >= values, name
+
+
+@pytest.mark.parametrize("agent", ["pilothouse", "claude-agent-acp"])
+def test_words_for_the_turn_that_runs(agent: str, served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    scripted_model.on("hello", reply=Steps([bash("sleep 2; touch a")], "done"))
+    scripted_model.default = "another turn"
+    command = COMMAND if agent == "pilothouse" else their_command()
+    words = [{"type": "text", "text": "STEER: only the docs"}]
+    asked = {"sessionId": "$session", "prompt": words, "_meta": {"steering": {"idleBehavior": "promptRequired"}}}
+    seen = judge(
+        served_cli,
+        prompt(steerOn="tool_call_update", words=words),
+        ["_session/steering", asked],
+        command=command,
+    )
+    hello, _, answered, idle = seen["responses"]
+    assert hello["_meta"]["steering"] == {"supported": True}
+    assert seen["steered"] == [{"outcome": "injected"}]
+    assert answered["stopReason"] == "end_turn"
+    assert idle == {"outcome": "promptRequired", "reason": "noRunningTurn"}
+    given = ["STEER" in json.dumps(request.body["messages"]) for request in scripted_model.requests]
+    assert (given[0], given[-1]) == (False, True)
+    if agent == "pilothouse":
+        assert given == [False, True]  # with the result of the tool, which went on to its end
+        assert text(seen) == "done"
+        assert (served_cli.cwd / "a").exists()

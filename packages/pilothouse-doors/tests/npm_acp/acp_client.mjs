@@ -2,9 +2,10 @@
 //   command, env            the agent
 //   capabilities            of the client
 //   steps                   [method, params, options]: "$session" is the id of the session that was opened last;
-//                           with options.cancelOn the prompt is cancelled when an update of that kind arrives
+//                           with options.cancelOn the prompt is cancelled when an update of that kind arrives;
+//                           with options.steerOn words are given to its turn then
 //   permission, form        the kind of the option that is chosen; the answer to forms, null declines
-// Prints what came: a response or an error for each step, the updates, the requests of the agent.
+// Prints what came: a response or an error for each step, the updates, the requests of the agent, what became of words.
 import { spawn } from "node:child_process";
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk/unstable";
@@ -15,6 +16,7 @@ const stream = acp.ndJsonStream(Writable.toWeb(child.stdin), Readable.toWeb(chil
 const updates = [];
 const asks = [];
 const responses = [];
+const steered = [];
 let step = -1;
 let onUpdate = () => {};
 
@@ -42,9 +44,14 @@ await app.connectWith(stream, async (agent) => {
     step += 1;
     const filled = JSON.parse(JSON.stringify(params).replaceAll("$session", session));
     onUpdate = (update) => {
-      if (update.sessionUpdate !== options?.cancelOn) return;
+      const kind = update.sessionUpdate;
+      if (kind === options?.cancelOn) void agent.notify("session/cancel", { sessionId: session });
+      else if (kind === options?.steerOn && update.status !== "pending")
+        void agent
+          .request("_session/steering", { sessionId: session, prompt: options.words })
+          .then((response) => steered.push(response));
+      else return;
       onUpdate = () => {};
-      void agent.notify("session/cancel", { sessionId: session });
     };
     try {
       const response = await agent.request(method, filled);
@@ -60,4 +67,4 @@ child.stdin.end();
 const timer = setTimeout(() => child.kill(), 15000);
 const code = await left;
 clearTimeout(timer);
-console.log(JSON.stringify({ responses, updates, asks, code }));
+console.log(JSON.stringify({ responses, updates, asks, steered, code }));

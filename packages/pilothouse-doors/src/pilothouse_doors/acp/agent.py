@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 import time
@@ -36,6 +37,8 @@ from pilothouse_doors.acp.questions import Choice
 from pilothouse_doors.acp.session import AcpSession, Conversations, EditorGoneError, get_time, get_title
 from pilothouse_doors.acp.updates import Update, read_prompt
 from pilothouse_transcripts import SessionInfo, delete_session, get_session_info, get_session_messages, list_sessions
+
+log = logging.getLogger("pilothouse.integrations")
 
 PAGE = 50
 """Conversations in one response of `session/list`."""
@@ -121,6 +124,8 @@ async def _open_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.
         output.close()
 
 
+STEERING_METHOD = "session/steering"
+"""Gives words to the turn that runs: an extension that editors know of claude-agent-acp and others, after its "_"."""
 _EXTENSIONS = frozenset({AGENT_METHODS["session_delete"]})
 """Methods of the protocol that the library (0.12) does not route: it takes them as extensions, which begin with "_"."""
 
@@ -263,6 +268,7 @@ class AcpAgent:
                     "sessionCapabilities": methods,
                 },
                 "authMethods": [],
+                "_meta": {"steering": {"supported": True}},
             }
         )
 
@@ -324,10 +330,31 @@ class AcpAgent:
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
         """Serve a method that the library does not route; called by the library."""
+        if method == STEERING_METHOD:
+            return await self._steer(params)
         if method != AGENT_METHODS["session_delete"]:
             raise RequestError.method_not_found(f"_{method}")
         await self.delete_session(schema.DeleteSessionRequest.model_validate(params).session_id)
         return {}
+
+    async def _steer(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Give words to the turn that runs. Without one they are a new turn, unless the editor wants to send that."""
+        request = schema.PromptRequest.model_validate(params)
+        session = self._get(request.session_id)
+        with _translate_errors(request.session_id):
+            wants_prompt = _wants_prompt(request.field_meta or {})
+            if await session.steer(_read_content(request.prompt)):
+                return {"outcome": "injected"}
+        if wants_prompt:
+            return {"outcome": "promptRequired", "reason": "noRunningTurn"}
+        self._tasks.start_soon(self._prompt_unasked, request)
+        return {"outcome": "startedNewTurn"}
+
+    async def _prompt_unasked(self, request: schema.PromptRequest) -> None:
+        try:
+            await self.prompt(request.session_id, request.prompt)
+        except RequestError as error:  # no request of the editor waits for it
+            log.warning("session %s: a turn that steering has started failed: %s", request.session_id, error)
 
     async def delete_session(self, session_id: str) -> None:
         """End the child of a session, and delete its conversation; nothing happens if there is none."""
@@ -344,7 +371,7 @@ class AcpAgent:
         """Send a prompt, and return when it is answered."""
         session = self._get(session_id)
         with _translate_errors(session_id):
-            content = read_prompt([block.model_dump(mode="json", by_alias=True) for block in prompt], UsageError)
+            content = _read_content(prompt)
             count = session.cancel_count
             if session.session is None:
                 await self._wake(session)
@@ -460,6 +487,20 @@ class AcpAgent:
             described["sessionId"] = session.id
         self._tasks.start_soon(session.send_commands)  # after the response: before it, the editor knows no session
         return kind.model_validate(described)
+
+
+def _read_content(prompt: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the content of a prompt; raises UsageError."""
+    return read_prompt([block.model_dump(mode="json", by_alias=True) for block in prompt], UsageError)
+
+
+def _wants_prompt(meta: Mapping[str, Any]) -> bool:
+    """Whether words without a turn are left to the editor; raises UsageError for an unknown behaviour."""
+    steering = meta.get("steering")
+    behaviour: Any = cast("Mapping[str, Any]", steering).get("idleBehavior") if isinstance(steering, Mapping) else None
+    if behaviour not in (None, "promptRequired"):
+        raise UsageError(f"_meta.steering.idleBehavior: expected promptRequired, got {behaviour!r:.80}")
+    return behaviour is not None
 
 
 def _read_settings(cwd: str, given: Mapping[str, Any], options: Options) -> dict[str, Any]:

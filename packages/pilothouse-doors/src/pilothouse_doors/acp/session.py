@@ -262,6 +262,14 @@ class AcpSession:
         usage = None if result.result is None else _count_tokens(result.result)
         return ("cancelled" if is_cancelled else _read_stop_reason(result)), usage
 
+    async def steer(self, content: list[dict[str, Any]]) -> bool:
+        """Give words to the prompt that is being answered, and whose response comes after theirs.
+
+        Returns:
+            Whether there was one.
+        """
+        return bool(self._queries) and (await self._queries[0].steer(content)).was_sent
+
     async def cancel(self) -> None:
         """Stop the prompts that are being answered, or wait for their turn."""
         self.cancel_count += 1
