@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from served_agents import ServedCli, post, served
@@ -323,3 +324,36 @@ def test_what_the_front_end_says_about_itself_is_no_part_of_the_message() -> Non
     about = {"type": "text", "text": f"{CONTEXT_START}page: start{CONTEXT_END}"}
     asked = {"type": "text", "text": "hello"}
     assert clean_content([about, asked]) == [asked]
+
+
+@paths
+async def test_words_for_the_run_that_works(path: str, served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+    scripted_model.on("alpha", reply=Steps([call], "first"))
+    scripted_model.on("beta", reply="second")
+    page = Page(path)
+    agent = served_cli.agent(allowed_tools=["Bash"])
+    owners = {"get_owner": lambda request: request.headers.get("x-user", "ann")}
+    with served(route(page, agent, **owners)) as url:
+
+        async def steer(text: Any = "WORDS for the run", **headers: str) -> Any:
+            async with httpx2.AsyncClient(timeout=60) as client:
+                response = await client.post(f"{url}{path}/t/steer", json={"text": text}, headers=headers)
+            return response.json().get("outcome") or response.status_code
+
+        assert await steer() == "returned"  # nothing runs
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(page.send, url, "alpha")
+            while not scripted_model.requests:
+                await anyio.sleep(0.05)
+            assert await steer(**{"x-user": "bob"}) == "returned"  # another owner has another thread
+            assert await steer() == "taken"
+        assert await steer() == "returned"
+        assert await steer("") == 400
+        given = ["WORDS" in str(request.body["messages"]) for request in scripted_model.requests]
+        assert given == [False, True]
+        del page.messages[-1]  # regenerate it
+        await page.send(url)
+        assert "WORDS" not in str(scripted_model.requests[-1].body["messages"])
+        await page.send(url, "beta")
+        assert list_texts(scripted_model.requests[-1])[0].strip() == "alpha"

@@ -251,3 +251,17 @@ def test_vercel_reads_an_answer_again(version: str, served_cli: ServedCli, scrip
         seen = run_client("vercel_resume.mjs", version, f"{url}/chat", f"{url}/gate")
     assert "".join(part["text"] for part in seen["message"]["parts"] if part["type"] == "text") == "one two"
     assert seen["after"] is None
+
+
+@pytest.mark.parametrize("kind", ["agui", "6", "7"])
+def test_words_for_a_run(kind: str, served_cli: ServedCli, scripted_model: ScriptedModel) -> None:
+    """The clients have no verb for them, and a second message gets 409; a request of the page gives them."""
+    scripted_model.on("hello", reply=Steps([bash("sleep 2; echo slept")], "done"))
+    route = agui_route if kind == "agui" else vercel_route
+    with served(route("/ui", served_cli.agent(allowed_tools=["Bash"]))) as url:
+        seen = run_client("steer_client.mjs", kind, f"{url}/ui")
+    assert seen["outcome"] == "taken"
+    assert ["WORDS" in json.dumps(request.body["messages"]) for request in scripted_model.requests] == [False, True]
+    [refused] = seen["second"]
+    assert "is answering another request" in refused or "409" in refused
+    assert "done" in json.dumps(seen["messages"][-1])

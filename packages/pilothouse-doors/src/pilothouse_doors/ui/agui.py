@@ -41,7 +41,7 @@ from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask, ElicitationRequest
 from pilothouse_access.guard import AccessRules, GetOwner, find_application_access
 from pilothouse_doors.ui.history import CONTEXT_END, CONTEXT_START, LOST_PROMPT, PastTurn
-from pilothouse_doors.ui.http import get_text, make_json, make_route, open_stream, read_body
+from pilothouse_doors.ui.http import STEERING_PATH, get_text, make_json, make_route, open_stream, read_body, steer
 from pilothouse_doors.ui.threads import CLIENT_TOOL_PREFIX, FrontEndError, Thread, Threads, Turn, settle
 
 PROTOCOL_VERSION = "1.0"
@@ -292,7 +292,7 @@ def agui_route(
     and those of pages of other origins.
 
     `GET path/THREAD` returns the thread so far, for a page that was reloaded: its `messages`, and the `interrupts` and
-    `pendingToolCallIds` that it waits for.
+    `pendingToolCallIds` that it waits for. `POST path/THREAD/steer` with a `text` gives words to the run that works.
 
     Args:
         path: of the route.
@@ -311,6 +311,8 @@ def agui_route(
     async def endpoint(request: Request) -> Response:
         access = await find_application_access(get_owner, request)
         thread_id = request.path_params["rest"]
+        if request.method == "POST" and thread_id.endswith(STEERING_PATH):
+            return await steer(threads.open(thread_id.removesuffix(STEERING_PATH), access.owner), request)
         if request.method != "POST" and thread_id:
             return make_json(await _describe_thread(threads.open(thread_id, access.owner)))
         if request.method != "POST" or thread_id:

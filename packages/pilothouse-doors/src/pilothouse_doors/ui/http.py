@@ -20,8 +20,10 @@ from starlette.types import Receive, Scope, Send
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.support import encode_json
 from pilothouse_access.guard import RETRY_SECONDS, AccessGuard, AccessRules, RefusedRequestError
-from pilothouse_doors.ui.threads import FrontEndError
+from pilothouse_doors.ui.threads import FrontEndError, Thread
 
+STEERING_PATH = "/steer"
+"""Below the path of a thread."""
 HEARTBEAT_SECONDS = 15.0
 """Between two comments in a silent stream, so that proxies keep it open."""
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -159,6 +161,11 @@ async def read_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise FrontEndError("the body: expected a JSON object")
     return cast("dict[str, Any]", body)
+
+
+async def steer(thread: Thread, request: Request) -> Response:
+    """Give the `text` of a request to the turn that runs; the response says what became of it."""
+    return make_json({"outcome": await thread.steer(get_text(await read_body(request), "text"))})
 
 
 def make_refusal(error: PilothouseError) -> Response:

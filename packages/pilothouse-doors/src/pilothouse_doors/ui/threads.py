@@ -165,6 +165,11 @@ class Turn:
         while await self.read(len(self.log)) is not None or not (self.is_finished or self.is_waiting):
             pass
 
+    async def steer(self, text: str) -> tuple[str, str]:
+        """Give words to the turn, and wait until it is known what became of them; return that, and their id."""
+        steering = await self._query.steer(text, if_late="return")
+        return await steering.outcome(), steering.uuid
+
     async def stop(self) -> None:
         """Interrupt the turn and wait, bounded, until it has ended; the session goes on. Idempotent."""
         self.is_stopped = self.is_stopped or not self.is_finished
@@ -230,6 +235,7 @@ class Thread:
         self._threads = threads
         self._tools: tuple[str, ...] = ()
         self._prompts: list[str] = []
+        self._last_words: str | None = None  # id of words that came after the last prompt
         self._is_loaded = False
 
     @property
@@ -301,8 +307,25 @@ class Thread:
         turn = Turn(self.session.query([message]), self, past)
         await turn.start()
         self._prompts.append(past.id)
+        self._last_words = None
         self.turn = turn
         return turn
+
+    async def steer(self, text: str) -> str:
+        """Give words to the turn that runs.
+
+        Returns:
+            What became of them, as `Steering.outcome` says; "returned" also when no turn runs.
+        """
+        if self.turn is None or self.turn.is_finished:
+            return "returned"
+        turn = self.turn
+        outcome, words = await turn.steer(text)
+        if outcome == "next_turn":
+            self._is_loaded = False  # they are a prompt of the conversation
+        elif outcome == "taken" and self._prompts[-1:] == [turn.id]:
+            self._last_words = words
+        return outcome
 
     def _count_kept(self, message_ids: Sequence[str]) -> int:
         *earlier, last = message_ids
@@ -317,7 +340,7 @@ class Thread:
         """Take back all prompts but the first ones, with their answers. Files stay as they are."""
         if count == len(self._prompts):
             return
-        target, last = self._prompts[count], self._prompts[-1]
+        target, last = self._prompts[count], self._last_words or self._prompts[-1]
         try:
             reason = await _take_back(session, target, last)
         except ControlError as error:
@@ -329,6 +352,7 @@ class Thread:
                 code="conflict",
             )
         del self._prompts[count:]
+        self._last_words = None
 
     async def _has_never_had(self, prompt_id: str) -> bool:
         """Whether the prompt did not get into the conversation; a compaction may also have replaced it."""

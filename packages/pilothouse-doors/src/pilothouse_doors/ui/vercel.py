@@ -31,7 +31,7 @@ from pilothouse.messages import ResultMessage
 from pilothouse.permissions import Ask
 from pilothouse_access.guard import AccessRules, GetOwner, find_application_access
 from pilothouse_doors.ui.history import PastTurn
-from pilothouse_doors.ui.http import get_text, make_json, make_route, open_stream, read_body
+from pilothouse_doors.ui.http import STEERING_PATH, get_text, make_json, make_route, open_stream, read_body, steer
 from pilothouse_doors.ui.threads import FrontEndError, Thread, Threads, Turn, settle
 
 STREAM_HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -212,7 +212,8 @@ def vercel_route(
     and those of pages of other origins.
 
     `GET path/ID` returns the messages of a chat so far, for the `messages` of `useChat` after a reload, without an
-    answer that `GET path/ID/stream` gives.
+    answer that `GET path/ID/stream` gives. `POST path/ID/steer` with a `text` gives words to the answer that is being
+    written.
 
     Args:
         path: of the route.
@@ -259,6 +260,9 @@ def vercel_route(
     async def endpoint(request: Request) -> Response:
         rest = request.path_params["rest"]
         if request.method == "POST":
+            if rest.endswith(STEERING_PATH):
+                access = await find_application_access(get_owner, request)
+                return await steer(threads.open(rest.removesuffix(STEERING_PATH), access.owner), request)
             return await send(request) if not rest else Response(status_code=404)
         if not rest:
             return Response(status_code=405)
