@@ -61,6 +61,7 @@ PROMPTS: dict[str, str] = {
 GIVES: dict[str, Callable[[Any, ph.Session], bool]] = {
     "await session.close()": lambda _, session: session.state == "closed",
     "await session.steer(prompt)": lambda v, session: v.query.session_id == session.id,
+    'await session.steer(prompt, when="now")': lambda v, session: v.query.session_id == session.id,
     "await session.interrupt()": lambda v, session: session.state == "idle" and not v.still_queued,
     "await session.start()": lambda v, session: v is session and session.state == "idle",
     "session.fork()": lambda v, session: isinstance(v, ph.Session) and v is not session,

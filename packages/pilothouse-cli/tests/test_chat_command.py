@@ -200,6 +200,18 @@ def test_what_is_typed_during_an_answer_is_kept_for_the_prompt(pilothouse: Comma
         assert screen.text.count("typed ahead") == 1
 
 
+def test_ctrl_d_during_an_answer_leaves_after_it(pilothouse: Command, tmp_path: Path) -> None:
+    with FakeCLI.from_function(slow) as fake, chat(pilothouse, fake, "hi", "--cwd", str(tmp_path)) as screen:
+        screen.shows("Wait.")
+        screen.shows("+ ")
+        screen.press(CTRL_D)
+        screen.shows("when the answer is finished: /exit")
+        (tmp_path / "go").touch()
+        assert screen.ends() == 0
+        assert screen.echoes
+    assert screen.text.count("tokens in") == 1
+
+
 def test_type_ahead_does_not_approve(pilothouse: Command) -> None:
     with asking(forever=True) as fake, chat(pilothouse, fake) as screen:
         screen.until(lambda: screen.at_prompt)

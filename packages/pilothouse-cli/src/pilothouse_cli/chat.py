@@ -500,8 +500,12 @@ class Chat:
     async def _steer(self, editor: EditorInput, query: Query, words: str) -> None:
         """Give words to the query. If it has ended, or ends without them, they are the next prompt."""
         with editor.show_sent(words):
-            steering = await query.steer(words, if_late="return")
-            outcome = await steering.outcome()
+            try:
+                steering = await query.steer(words, if_late="return")
+                outcome = await steering.outcome()
+            except PilothouseError as error:
+                self._print_failure(error)
+                return
         if outcome == "returned":
             self.queue(words)
             return

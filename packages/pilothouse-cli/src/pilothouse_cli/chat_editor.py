@@ -6,6 +6,7 @@ Owns the keys. The caller supplies the completions.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ class EditorInput(InterruptiblePrompt):
         self._typed_on = anyio.Event()
         self._sent: list[str] = []  # words of which it is not known yet what became of them
         self._render: Callable[[], str] | None = None
+        self._rendered: StyleAndTextTuples = []
+        self._next_render = 0.0  # a redraw of the line asks several times for what is above it
         self._input = create_input(sys.stdin)
         kept: History = InMemoryHistory() if history is None else FileHistory(str(Path(history).expanduser()))
         # As arguments of `PromptSession`, they would turn off its form for dumb terminals.
@@ -173,19 +176,22 @@ class EditorInput(InterruptiblePrompt):
             self._words.app.renderer.erase()
         self._notes.write(text)
         self._notes.flush()
+        self._next_render = 0.0
         self._words.app.invalidate()
 
     def show(self, render: Callable[[], str] | None) -> None:
         """See `screen.BottomLine`."""
-        self._render = render
-        self._words.app.invalidate()
+        if self._render is None or render is None:
+            self._next_render = 0.0
+        self._render = render  # what it returns now is shown by the next redraw, of which there are enough
 
     def _show_above_words(self) -> StyleAndTextTuples:
-        moving = "" if self._render is None else self._render().rstrip("\n")
-        shown: StyleAndTextTuples = [*to_formatted_text(ANSI(f"{moving}\n"))] if moving else []
-        for words in self._sent:
-            shown.append(("ansibrightblack", f"{shorten_text(escape_invisible(words))} (sent)\n"))
-        return [*shown, ("bold", STEERING_PROMPT)]
+        if (now := time.monotonic()) >= self._next_render:
+            self._next_render = now + REDRAW_SECONDS
+            moving = "" if self._render is None else self._render().rstrip("\n")
+            self._rendered = to_formatted_text(ANSI(f"{moving}\n")) if moving else []
+        sent = "".join(f"{shorten_text(escape_invisible(words))} (sent)\n" for words in self._sent)
+        return [*self._rendered, ("ansibrightblack", sent), ("bold", STEERING_PROMPT)]
 
     async def _prompt_user(self, session: PromptSession[str], message: str | None, typed: str) -> str | None:
         with self._terminal.enable_echo():
