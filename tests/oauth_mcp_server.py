@@ -125,35 +125,45 @@ class OAuthServer:
 @contextmanager
 def serve_oauth_mcp() -> Generator[OAuthServer]:
     """Run a server with one tool, `balance`, for which a login is needed."""
-    logins = Logins()
+    logins, servers = Logins(), list[uvicorn.Server]()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        settings = AuthSettings(
-            issuer_url=AnyHttpUrl(origin),
-            resource_server_url=AnyHttpUrl(f"{origin}/mcp"),
-            required_scopes=[SCOPE],
-            validate_token_resource=True,
-            client_registration_options=ClientRegistrationOptions(
-                enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE]
-            ),
-            revocation_options=RevocationOptions(enabled=True),
-        )
-        ledger = MCPServer("ledger", auth_server_provider=logins, auth=settings)
 
-        @ledger.tool()
-        def balance(account: str) -> str:
-            """The balance of an account."""
-            return f"{account}: 7"
+        def run() -> None:
+            # Made here: its locks belong to the event loop of this thread, not to that of the test, which may be trio.
+            application = make_ledger(origin, logins).streamable_http_app()
+            config = uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1)
+            servers.append(uvicorn.Server(config))
+            servers[0].run(sockets=[listener])
 
-        application = ledger.streamable_http_app()
-        server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
             yield OAuthServer(origin, logins)
         finally:
-            server.should_exit = True
+            servers[0].should_exit = True
             thread.join(LIMIT)
+
+
+def make_ledger(origin: str, logins: Logins) -> MCPServer[Any]:
+    settings = AuthSettings(
+        issuer_url=AnyHttpUrl(origin),
+        resource_server_url=AnyHttpUrl(f"{origin}/mcp"),
+        required_scopes=[SCOPE],
+        validate_token_resource=True,
+        client_registration_options=ClientRegistrationOptions(
+            enabled=True, valid_scopes=[SCOPE], default_scopes=[SCOPE]
+        ),
+        revocation_options=RevocationOptions(enabled=True),
+    )
+    ledger: MCPServer[Any] = MCPServer("ledger", auth_server_provider=logins, auth=settings)
+
+    @ledger.tool()
+    def balance(account: str) -> str:
+        """The balance of an account."""
+        return f"{account}: 7"
+
+    return ledger
 
 
 def open_page(url: str) -> str:

@@ -353,6 +353,12 @@ def test_requests_that_would_send_the_key_elsewhere(policy: HostPolicy) -> None:
         assert check(sent) == sent
 
 
+LOGINS = (
+    "claude_authenticate", "claude_oauth_callback", "claude_oauth_wait_for_completion",
+    "mcp_authenticate", "mcp_clear_auth", "mcp_oauth_callback_url",
+)  # fmt: skip
+
+
 def test_requests_above_the_limits(policy: HostPolicy) -> None:
     check = InputFilter(changed(policy, permission_mode="default", mcp_servers=False)).check_line
     for sent, words in (
@@ -361,6 +367,7 @@ def test_requests_above_the_limits(policy: HostPolicy) -> None:
         (line("initialize", agents={"a": {"permissionMode": "acceptEdits"}}), "up to 'default'"),
         (line("mcp_set_servers", servers={"s": {"command": "x"}}), "takes no MCP servers"),
         (line("start_shell_task", command="x"), "does not take control requests 'start_shell_task'"),
+        *((line(login), f"does not take control requests '{login}'") for login in LOGINS),
         (line("set_mcp_permission_mode_override", mode="plan"), "does not take"),
     ):
         with pytest.raises(ControlRequestRefusedError, match=words):

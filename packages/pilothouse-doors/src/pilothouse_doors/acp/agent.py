@@ -28,11 +28,12 @@ from anyio.abc import TaskGroup
 
 from pilothouse import __version__
 from pilothouse.client import Agent
-from pilothouse.errors import AuthenticationError, PilothouseError, SessionNotFoundError, UsageError
+from pilothouse.errors import AuthenticationError, LoginError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import HttpServer, Options, SseServer, StdioServer
 from pilothouse.permissions import Ask, Asks
 from pilothouse_access.on_behalf import ConfinedTransports, StartRules
+from pilothouse_doors.acp.logins import METHODS, log_in
 from pilothouse_doors.acp.questions import Choice
 from pilothouse_doors.acp.session import AcpSession, Conversations, EditorGoneError, get_time, get_title
 from pilothouse_doors.acp.updates import Update, read_prompt
@@ -267,7 +268,7 @@ class AcpAgent:
                     "mcpCapabilities": {"http": True, "sse": True},
                     "sessionCapabilities": methods,
                 },
-                "authMethods": [],
+                "authMethods": self._list_logins(),
                 "_meta": {"steering": {"supported": True}},
             }
         )
@@ -397,9 +398,16 @@ class AcpAgent:
             options = session.list_options()
         return schema.SetSessionConfigOptionResponse.model_validate({"configOptions": options})
 
-    async def authenticate(self, method_id: str, **_: Any) -> None:
-        """Refuse: Claude Code has its own login."""
-        raise RequestError.invalid_params({"details": f"there is no method {method_id!r:.80}: run `claude` and /login"})
+    async def authenticate(self, method_id: str, **_: Any) -> Any:
+        """Let the user log in at Claude; the login is kept for every Claude Code of the user."""
+        with _translate_errors():
+            if not self._list_logins():
+                raise UsageError("the login of a host is that of its operator")
+            await log_in(self._agent, method_id)
+        return schema.AuthenticateResponse()
+
+    def _list_logins(self) -> list[dict[str, Any]]:
+        return [] if self._conversations.outlives_editor else list(METHODS)
 
     # Sessions.
 
@@ -544,7 +552,8 @@ def _translate_errors(session_id: str = "") -> Any:
     except SessionNotFoundError:
         raise _make_unknown(session_id) from None
     except PilothouseError as error:
-        code = -32000 if isinstance(error, AuthenticationError) else -32602 if isinstance(error, UsageError) else -32603
+        is_login = isinstance(error, AuthenticationError | LoginError)
+        code = -32000 if is_login else -32602 if isinstance(error, UsageError) else -32603
         raise RequestError(code, str(error), {"type": type(error).__name__}) from None
 
 

@@ -1,0 +1,115 @@
+"""The login at Claude in an editor: offered by `pilothouse acp`, made in a browser, used by the next prompt."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claude_login_server import ClaudeLogins, serve_claude_logins
+from editor import Editor, RequestFailedError
+from served_agents import ServedCli
+from session_cli import Cli
+
+import pilothouse as ph
+from pilothouse_doors.acp.logins import log_in
+from pilothouse_testing import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+real = pytest.mark.real_cli
+
+BROWSER = """
+import http.client, sys, urllib.parse
+query = urllib.parse.parse_qs(urllib.parse.urlsplit(sys.argv[1]).query)
+back = urllib.parse.urlsplit(query["redirect_uri"][0])
+answer = urllib.parse.urlencode({WHAT: "from-the-browser", "state": query["state"][0]})
+connection = http.client.HTTPConnection("127.0.0.1", back.port)
+connection.request("GET", back.path + "?" + answer)
+connection.getresponse().read()
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the library's
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Iterator[ClaudeLogins]:
+    with serve_claude_logins(tmp_path) as logins:
+        yield logins
+
+
+def browse(directory: Path, what: str) -> str:
+    """The variable BROWSER for somebody who logs in ("code"), or refuses ("error")."""
+    program = directory / f"{what}.py"
+    program.write_text(BROWSER.replace("WHAT", repr(what)))
+    return f"{sys.executable} {program} %s"
+
+
+@real
+async def test_a_user_logs_in_and_goes_on(
+    served_cli: ServedCli, scripted_model: ScriptedModel, logins: ClaudeLogins, tmp_path: Path
+) -> None:
+    scripted_model.default = "Hello."
+    env = {**logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "code")}
+    async with Editor(served_cli, **env) as editor:
+        offered = await editor.request("initialize", protocolVersion=1, clientCapabilities={})
+        assert [each["id"] for each in offered["authMethods"]] == ["claude", "console"]
+        session = await editor.start()
+        with pytest.raises(RequestFailedError) as caught:
+            await editor.prompt(session, "hi")
+        assert caught.value.code == -32000
+        assert await editor.request("authenticate", methodId="claude") == {}
+        assert await editor.prompt(session, "hi") == "end_turn"
+        assert editor.text().endswith("Hello.")
+
+
+@real
+async def test_a_user_who_refuses_is_not_logged_in(served_cli: ServedCli, logins: ClaudeLogins, tmp_path: Path) -> None:
+    env = {**logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "error")}
+    async with Editor(served_cli, **env) as editor:
+        await editor.request("initialize", protocolVersion=1, clientCapabilities={})
+        with pytest.raises(RequestFailedError) as caught:
+            await editor.request("authenticate", methodId="console")
+        assert caught.value.code == -32000
+
+
+@pytest.mark.parametrize(
+    ("opens", "cli_says", "expected"),
+    [
+        (False, {"account": {}}, "this machine has no browser: run `pilothouse chat`, and /login"),
+        (True, "it was refused", "it was refused"),
+        (True, {"account": {}}, None),
+    ],
+)
+async def test_a_login_ends_as_the_cli_says(
+    opens: bool, cli_says: Any, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli, opened = Cli(), list[str]()
+    cli.answers["claude_authenticate"] = {"manualUrl": "https://x/?state=s", "automaticUrl": "https://local/?state=s"}
+    cli.answers["claude_oauth_wait_for_completion"] = cli_says
+    if not opens:
+        cli.silent.add("claude_oauth_wait_for_completion")
+
+    def open_page(url: str) -> bool:
+        opened.append(url)
+        return opens
+
+    monkeypatch.setattr(webbrowser, "open", open_page)
+    agent = ph.Agent(transport=cli.transport)
+    if expected is None:
+        await log_in(agent, "console")
+    else:
+        with pytest.raises(ph.PilothouseError, match=expected):
+            await log_in(agent, "console")
+    assert opens or opened == ["https://local/?state=s"]  # this CLI may answer before a browser opens
+    assert cli.controls[0]["loginWithClaudeAi"] is False
+
+
+async def test_there_is_no_other_method() -> None:
+    with pytest.raises(ph.UsageError, match="there is no method 'x'"):
+        await log_in(ph.Agent(transport=Cli().transport), "x")
