@@ -19,6 +19,7 @@ PUBLIC_MODULES = (
     "pilothouse.errors",
     "pilothouse.transports",
     "pilothouse.instrumentation",
+    "pilothouse.plugins",
     "pilothouse.provision",
     "pilothouse_access",
     "pilothouse_remote",
