@@ -26,7 +26,9 @@ from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.engine.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.events import QueryEvent
+from pilothouse.plugins import Plugins as AsyncPlugins
 from pilothouse.sync import BLOCKING_NAMES, generated
+from pilothouse.sync.plugins import Plugins as BlockingPlugins
 from pilothouse.sync.wrappers import MessageIterator, MessageSubscription
 from pilothouse_fleet import Fleet as AsyncFleet
 from pilothouse_fleet import Runs as AsyncRuns
@@ -128,6 +130,7 @@ CLASSES: dict[str, tuple[type, type]] = {
     "MessageIterator": (AsyncReading, MessageIterator),
     "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
+    "Plugins": (AsyncPlugins, BlockingPlugins),
     "StoredSessions": (AsyncStoredSessions, sync_stores.StoredSessions),
     "ClaudeLogin": (ClaudeLogin, generated.ClaudeLogin),
     "McpLogin": (McpLogin, generated.McpLogin),
@@ -139,7 +142,7 @@ FUNCTIONS = {
     "import_session_to_store": (stores.import_session_to_store, sync_stores.import_session_to_store),
 }
 BLOCKING_IN_PACKAGES = {
-    "Fleet", "LanguageModel", "Runs", "StoredSessions", "Stream", "durable_query", "import_session_to_store",
+    "Fleet", "LanguageModel", "Plugins", "Runs", "StoredSessions", "Stream", "durable_query", "import_session_to_store",
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ Three roots of blame, and the answer itself::
     │   │   │   └── McpToolError       an MCP tool that was called directly failed (`.result`)
     │   │   └── ControlTimeout (TimeoutError)   no response to a control request in time
     │   ├── MessageParseError          JSON that is not a message (`.data`)
-    │   └── PermissionModeError        Claude Code permits more than was asked for (`.mode .highest`)
+    │   ├── PermissionModeError        Claude Code permits more than was asked for (`.mode .highest`)
+    │   └── PluginError                Claude Code could not list or change plugins (`.code .raw`)
     ├── ProcessError                   the child or the pipe failed (`.exit_code .signal .stderr`)
     │   ├── CLINotFoundError           no `claude` was found; the message says how to install it
     │   ├── CLIVersionError            a `claude` that is too old or broken
@@ -216,6 +217,15 @@ class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the 
     def __init__(self, message: str, *, subtype: str = "") -> None:
         super().__init__(message)
         self.subtype = subtype
+
+
+class PluginError(PeerError):
+    """The CLI could not list or change plugins or marketplaces. `.code` is its code, `.raw` its whole report."""
+
+    def __init__(self, message: str, *, code: str | None = None, raw: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.raw = raw or {}
 
 
 class PermissionModeError(PeerError):

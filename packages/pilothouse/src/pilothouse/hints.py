@@ -56,6 +56,7 @@ CORE_MODULES = (
     "pilothouse.errors",
     "pilothouse.transports",
     "pilothouse.instrumentation",
+    "pilothouse.plugins",
     "pilothouse.provision",
 )
 """Where the public names of this package are that the root does not have."""

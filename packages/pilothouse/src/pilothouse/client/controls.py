@@ -356,6 +356,37 @@ class InfoControls(_ControlGroup):
         body = {} if max_bytes is None else {"max_bytes": max_bytes}
         return to_result(FileContents, await self._control("read_file", path=path, **body))
 
+    async def plan(self) -> SessionPlan:
+        """Return the plan that the session has written in plan mode, if there is one."""
+        return to_result(SessionPlan, await self._control("get_plan"))
+
+    async def workspace_diff(self) -> WorkspaceDiff:
+        """Return how the working tree differs from its last commit. Files that git does not track are not in it."""
+        body = await self._control("get_workspace_diff")
+        return to_result(WorkspaceDiff, {**(body.get("diff") or {}), **body})
+
+    async def side_question(self, question: str, *, history: Iterable[tuple[str, str]] = ()) -> SideAnswer:
+        """Ask about the conversation, beside it: also during a query, without tools, and without a trace in it.
+
+        Args:
+            question: the question.
+            history: earlier side questions with their answers.
+
+        Raises:
+            ControlTimeout: there is no answer within `control_timeout` seconds.
+        """
+        earlier = [{"question": asked, "response": answer} for asked, answer in history]
+        return to_result(SideAnswer, await self._control("side_question", question=question, history=earlier))
+
+    async def generate_title(self, description: str, *, save: bool = False) -> str | None:
+        """Let a small model write a title for the session; None if it gave none.
+
+        Args:
+            description: what the session is about, such as its first prompt.
+            save: also write it to the transcript, where lists of sessions show it. Default False.
+        """
+        return (await self._control("generate_session_title", description=description, persist=save)).get("title")
+
 
 ResultT = TypeVar("ResultT", bound="ControlResult")
 
@@ -632,6 +663,37 @@ class FileContents(CamelControlResult, frozen=True, kw_only=True):
     abs_path: str = ""
     truncated: bool = False
     encoding: str | None = None
+
+
+class SessionPlan(ControlResult, frozen=True, kw_only=True):
+    """The plan of a session: whether there is one, its text in Markdown, and its file, if the CLI says where it is."""
+
+    exists: bool = False
+    content: str = ""
+    path: str | None = None
+
+
+class WorkspaceDiff(CamelControlResult, frozen=True, kw_only=True):
+    """How a working tree differs from its last commit. `raw["diff"]` has what was too large or left out.
+
+    Attributes:
+        stats: `filesCount`, `linesAdded` and `linesRemoved`.
+        per_file_stats: of each file `path`, `added`, `removed`, `isBinary`, `status` and more.
+        hunks: of each file `path` and `hunks`, with `oldStart`, `newStart` and `lines` of each.
+        no_diff_reason: why there is no diff, such as "no-repository"; None if there is one.
+    """
+
+    stats: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    per_file_stats: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    hunks: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    no_diff_reason: str | None = None
+
+
+class SideAnswer(ControlResult, frozen=True, kw_only=True):
+    """The answer to a side question; None if there was none. `synthetic`: the CLI wrote it, not the model."""
+
+    response: str | None = None
+    synthetic: bool = False
 
 
 def check_can_call(body: Mapping[str, Any], server_info: Mapping[str, Any]) -> None:

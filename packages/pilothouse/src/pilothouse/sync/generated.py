@@ -30,8 +30,11 @@ from pilothouse.client.controls import (
     PluginReloadResult,
     RegisteredHooks,
     RewindResult,
+    SessionPlan,
     SessionUsage,
+    SideAnswer,
     TaskOutput,
+    WorkspaceDiff,
 )
 from pilothouse.client.costs import SessionCost
 from pilothouse.client.logins import LoginAccount
@@ -430,6 +433,35 @@ class InfoControls(GroupWrapper[controls.InfoControls]):
     def read_file(self, path: str, *, max_bytes: int | None = None) -> FileContents:
         """Return a file of the working directory, as the CLI sees it."""
         return self._call(partial(self._inner.read_file, path, max_bytes=max_bytes))
+
+    def plan(self) -> SessionPlan:
+        """Return the plan that the session has written in plan mode, if there is one."""
+        return self._call(self._inner.plan)
+
+    def workspace_diff(self) -> WorkspaceDiff:
+        """Return how the working tree differs from its last commit. Files that git does not track are not in it."""
+        return self._call(self._inner.workspace_diff)
+
+    def side_question(self, question: str, *, history: Iterable[tuple[str, str]] = ()) -> SideAnswer:
+        """Ask about the conversation, beside it: also during a query, without tools, and without a trace in it.
+
+        Args:
+            question: the question.
+            history: earlier side questions with their answers.
+
+        Raises:
+            ControlTimeout: there is no answer within `control_timeout` seconds.
+        """
+        return self._call(partial(self._inner.side_question, question, history=history))
+
+    def generate_title(self, description: str, *, save: bool = False) -> str | None:
+        """Let a small model write a title for the session; None if it gave none.
+
+        Args:
+            description: what the session is about, such as its first prompt.
+            save: also write it to the transcript, where lists of sessions show it. Default False.
+        """
+        return self._call(partial(self._inner.generate_title, description, save=save))
 
 
 class Steering(SteeringWrapper):

@@ -1,0 +1,91 @@
+"""What a session is asked about itself: side questions, plan, diff and title, with the real CLI."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse_testing import Gate, Pause, ScriptedModel, ToolUse
+from pilothouse_transcripts import list_sessions
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+
+@pytest.fixture
+def settings(claude: Any, scripted_model: ScriptedModel) -> dict[str, Any]:
+    scripted_model.default = "done"
+    return {"cli": claude.path, "cwd": claude.cwd, "env": scripted_model.env(max_retries=0), "inherit_env": False}
+
+
+async def test_a_side_question_leaves_no_trace(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+    gate = Gate()
+    scripted_model.on("go", reply=["do", Pause(gate), "ne"])
+    async with ph.session(**settings) as session:
+        query = await session.query("go").start()
+        await anyio.to_thread.run_sync(gate.wait_reached)
+        answer = await session.info.side_question("And why?", history=[("What?", "This.")])
+        assert query.state == "active"
+        gate.open()
+        await query.result()
+        await session.query("next")
+    assert (answer.response, answer.synthetic) == ("A scripted answer to a side question.", False)
+    asked = next(json.dumps(r.messages) for r in scripted_model.side_requests if r.side == "side_question")
+    assert all(words in asked for words in ("And why?", "What?", "This."))
+    assert "And why?" not in json.dumps(scripted_model.requests[-1].messages)
+
+
+async def test_the_plan_is_there_once_it_is_written(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+    def write(request: Any) -> list[ToolUse]:
+        found = re.search(r"/\S+?/plans/[\w-]+\.md", json.dumps(request.body))
+        assert found is not None
+        return [ToolUse("Write", {"file_path": found[0], "content": "1. Do it."})]
+
+    scripted_model.on("plan it", reply=write)
+    async with ph.session(**settings, permission_mode="plan", can_use_tool=lambda _: True) as session:
+        before = await session.info.plan()
+        assert (before.exists, before.content, before.path) == (False, "", None)
+        await session.query("plan it")
+        plan = await session.info.plan()
+    assert (plan.exists, plan.content) == (True, "1. Do it.")
+    assert "/plans/" in (plan.path or "")
+
+
+async def test_the_diff_of_the_working_tree(settings: dict[str, Any], claude: Any) -> None:
+    async with ph.session(**settings) as session:
+        assert (await session.info.workspace_diff()).no_diff_reason == "no-repository"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    (claude.cwd / "f.txt").write_text("a\n")
+    for command in (["init", "-q"], ["add", "f.txt"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], cwd=claude.cwd, env=settings["env"], check=True)
+    (claude.cwd / "f.txt").write_text("a\nb\n")
+    async with ph.session(**settings) as session:
+        diff = await session.info.workspace_diff()
+    assert diff.stats == {"filesCount": 1, "linesAdded": 1, "linesRemoved": 0}
+    assert [(file["path"], file["status"]) for file in diff.per_file_stats] == [("f.txt", "modified")]
+    assert diff.hunks[0]["hunks"][0]["lines"] == [" a", "+b"]
+    assert diff.no_diff_reason is None
+
+
+async def test_a_title_is_written_and_saved(
+    settings: dict[str, Any], claude: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(claude.home / ".claude"))
+    async with ph.session(**settings) as session:
+        await session.query("mend the login page")
+        assert await session.info.generate_title("mend the login page") == "Scripted session"
+        assert await session.info.generate_title("mend the login page", save=True) == "Scripted session"
+    (info,) = list_sessions(claude.cwd)
+    assert info.ai_title == "Scripted session"
+
+
+def test_the_blocking_form(settings: dict[str, Any]) -> None:
+    with sync.session(**settings) as session:
+        assert session.info.side_question("Why?").response == "A scripted answer to a side question."
+        assert not session.info.plan().exists
