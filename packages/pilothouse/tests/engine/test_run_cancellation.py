@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio
+from loop_turns import CountingLoop, Turns
 
 import pilothouse as ph
 from pilothouse.client import Middleware, NextPrompt
@@ -150,16 +151,6 @@ def readlink(path: str) -> str:
         return ""
 
 
-class CountingLoop(asyncio.SelectorEventLoop):
-    """Calls `turn` at the beginning of every turn."""
-
-    turn: Callable[[], object] = staticmethod(lambda: None)
-
-    def _run_once(self) -> None:
-        self.turn()
-        super()._run_once()  # type: ignore[misc]
-
-
 def on_asyncio(case: Case, use: Use, at: int, *, times: int) -> bool:
     """Run and cancel at turn `at`, `times` turns in a row; whether it ran for so long."""
     state: dict[str, Any] = {"turns": 0, "left": times}
@@ -188,16 +179,6 @@ def on_asyncio(case: Case, use: Use, at: int, *, times: int) -> bool:
 
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
         return runner.run(main())
-
-
-class Turns(trio.abc.Instrument):
-    def __init__(self, at: int, act: Callable[[], object]) -> None:
-        self.at, self.count, self.act = at, 0, act
-
-    def after_io_wait(self, timeout: float) -> None:
-        self.count += 1
-        if self.count > self.at:
-            self.act()
 
 
 def on_trio(case: Case, use: Use, at: int, *, times: int) -> bool:

@@ -136,9 +136,9 @@ async def continued_in_a_session(memory: Memory) -> None:
         await session.query("ask")
 
 
-USES: tuple[Use, ...] = (
+USES: tuple[Any, ...] = (
     awaited, left_early, streamed, shown, two_queries, asked_back, interrupted, closed_meanwhile, forked,
-    continued, continued_in_a_session,
+    *(pytest.param(use, marks=pytest.mark.needs_models) for use in (continued, continued_in_a_session)),
 )  # fmt: skip
 
 
@@ -306,7 +306,7 @@ async def test_with_no_time_at_all(use: Use, anyio_backend: str) -> None:
 
 OVER_PIPES = (
     Cell("query", "hook", "garbage"),
-    Cell("query", "deferred", "garbage"),
+    pytest.param(Cell("query", "deferred", "garbage"), marks=pytest.mark.needs_models),
     Cell("session", "tool", "garbage"),
 )
 

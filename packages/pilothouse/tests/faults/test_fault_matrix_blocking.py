@@ -60,10 +60,10 @@ class BlockingRun(Run):
 
 
 @pytest.mark.sample(1)
+@pytest.mark.needs_models
 @pytest.mark.parametrize("subject", PLACES)
 @pytest.mark.requirement("G41", "G46", "E68", "E69")
 def test_the_same_faults_have_the_same_outcomes(subject: Subject, tmp_path: Path, short_waits: None) -> None:
-    pytest.importorskip("pilothouse_models", reason="it has the bridge 'deferred'")
     cells = [Cell(subject, state, fault) for state in PLACES[subject] for fault in FAULTS]
     played = [BlockingRun(cell, tmp_path / f"{cell.state} {cell.fault}") for cell in cells]
     # One of the faults is nested so deeply that the decoder gives up. Were garbage collected at that depth, Python
@@ -154,9 +154,9 @@ print(interrupted > 8, *pids)
 """
 
 
+@pytest.mark.needs_models
 @pytest.mark.requirement("G45", "G47")
 def test_ctrl_c_at_any_moment_of_what_asks_back(tmp_path: Path) -> None:
-    pytest.importorskip("pilothouse_models", reason="it has the bridge 'deferred'")
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(PROGRAM)],
         env={**os.environ, "FAULTS": str(Path(__file__).parent), "HOME": str(tmp_path)},

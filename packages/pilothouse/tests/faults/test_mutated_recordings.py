@@ -188,7 +188,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         "child.INTERRUPT_RESPONSE_SECONDS",
         "child.SAVE_SECONDS",
         "activity.WAKE_SECONDS",
-        "child.FOREIGN_TURN_SECONDS",
+        "child.TURN_OF_PREVIOUS_CLIENT_SECONDS",
         "channel.CANCEL_SEND_SECONDS",
     ):
         monkeypatch.setattr(f"pilothouse.engine.{name}", 0.05)

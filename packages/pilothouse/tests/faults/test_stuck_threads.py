@@ -106,7 +106,11 @@ async def cancelled(query: ph.Query, session: ph.Session | None) -> None:
 
 
 CASES = [
-    *((act, place) for act in (cancelled, closed) for place in PLACES),
+    *(
+        pytest.param(act, place, marks=[pytest.mark.needs_models] if place == "deferred" else [])
+        for act in (cancelled, closed)
+        for place in PLACES
+    ),
     *((interrupted, place) for place in PLACES if place not in ("deferred", "prompt")),  # those are between turns
 ]
 
@@ -216,7 +220,7 @@ async def test_a_program_that_holds_all_threads_of_its_loop(stuck: Stuck, tmp_pa
 # the blocking twin
 
 
-@pytest.mark.parametrize("place", ["tool", "permission", "deferred"])
+@pytest.mark.parametrize("place", ["tool", "permission", pytest.param("deferred", marks=pytest.mark.needs_models)])
 def test_the_blocking_twin_ends_too(place: str, stuck: Stuck) -> None:
     memory = Memory()
     agent = sync.Agent(transport=memory, **stuck.settings(place))

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio
+from loop_turns import CountingLoop, Turns
 from session_cli import Cli, die, hang
 
 import pilothouse as ph
@@ -110,14 +111,6 @@ async def after(cli: Cli, session: Session, use: Use) -> None:
         assert not cli.running
 
 
-class CountingLoop(asyncio.SelectorEventLoop):
-    turn: Callable[[], object] = staticmethod(lambda: None)
-
-    def _run_once(self) -> None:
-        self.turn()
-        super()._run_once()  # type: ignore[misc]
-
-
 def on_asyncio(use: Use, at: int) -> bool:
     """Cancel at turn `at`; whether it ran for so long."""
     noise: list[str] = []
@@ -153,16 +146,6 @@ def on_asyncio(use: Use, at: int) -> bool:
         reached = runner.run(main())
     assert noise == []
     return reached
-
-
-class Turns(trio.abc.Instrument):
-    def __init__(self, at: int, act: Callable[[], object]) -> None:
-        self.at, self.count, self.act = at, 0, act
-
-    def after_io_wait(self, timeout: float) -> None:
-        self.count += 1
-        if self.count > self.at:
-            self.act()
 
 
 def on_trio(use: Use, at: int) -> bool:

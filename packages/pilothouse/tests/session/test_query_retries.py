@@ -204,6 +204,7 @@ async def test_of_several_prompts_only_the_last_failure_counts(kind: str) -> Non
         assert it.prompts == ["one", "two"]
 
 
+@pytest.mark.needs_models
 @pytest.mark.parametrize("bridge", ["xml", "deferred"])
 async def test_prompts_that_wait_for_tools_of_this_process(kind: str, bridge: str) -> None:
     def add(a: int, b: int) -> int:

@@ -80,8 +80,11 @@ async def test_a_query_with_a_system_prompt_of_its_own(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "children"),
-    [({"max_turns": 2}, 3), ({"max_budget_usd": 2.0}, 4), ({"custom_tools": [max], "tool_bridge": "xml"}, 4)],
-    ids=["turns", "budget", "xml"],
+    [
+        pytest.param({"max_turns": 2}, 3, id="turns"),
+        pytest.param({"max_budget_usd": 2.0}, 4, id="budget"),
+        pytest.param({"custom_tools": [max], "tool_bridge": "xml"}, 4, id="xml", marks=pytest.mark.needs_models),
+    ],
 )
 async def test_queries_that_need_the_same_share_a_child(cli: Cli, settings: dict[str, Any], children: int) -> None:
     if "custom_tools" in settings:
@@ -340,8 +343,8 @@ async def test_a_session_with_one_transport_has_one_child(cli: Cli) -> None:
         assert (await session.query("one", model="haiku")).text == "re: one"
 
 
+@pytest.mark.needs_models
 async def test_mistakes_are_reported_before_anything_is_ended(cli: Cli) -> None:
-    pytest.importorskip("pilothouse_models", reason="it has the bridge 'xml'")
     async with talking(cli, mcp_servers={"a": {"command": "nothing"}}, custom_tools=[depth]) as session:
         with pytest.raises(ph.OptionsError, match="tool_bridge='xml' exclude each other"):
             session.query("one", tool_bridge="xml")
