@@ -18,7 +18,7 @@ class Settings(TypedDict, total=False):
 
 
 class OptionAttributes:
-    """An attribute for every option: a copy of what was set, or the default."""
+    """An attribute for every option: what was set, or the default."""
 
 
 class OptionSetters:

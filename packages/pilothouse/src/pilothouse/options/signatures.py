@@ -19,9 +19,9 @@ T = TypeVar("T")
 def show_options(function: F) -> F:
     """Give a function a signature that lists all options instead of `**settings`."""
     found = inspect.signature(function)
-    own = [p for p in found.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [_make_parameter(option) for option in TABLE.values() if option.name not in found.parameters]
-    function.__signature__ = found.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    own = {name: p for name, p in found.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    options = [_make_parameter(option) for option in TABLE.values() if option.name not in own]
+    function.__signature__ = found.replace(parameters=[*own.values(), *options])  # type: ignore[attr-defined]
     return function
 
 
