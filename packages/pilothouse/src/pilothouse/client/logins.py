@@ -27,6 +27,7 @@ TimedSender: TypeAlias = Callable[[str, Mapping[str, Any], float], Awaitable[Map
 """Sends a control request, and waits for so many seconds if they are more than `control_timeout`."""
 
 POLL_SECONDS = 0.25  # between two looks at a login in a browser; the CLI sends no event
+EXCHANGE_SECONDS = 10.0  # from the browser's return until the CLI has traded the code for a login, and connected
 CONNECT_SECONDS = 35.0  # for a server that is still connecting; the CLI (2.1.332) gives it 30
 CALLBACK = "mcp_oauth_callback_url"
 NOT_THEIRS = "http://localhost/?error=none&state=none"  # what the CLI never takes, but says whether it would take any
@@ -96,11 +97,14 @@ class McpLogin:
             ControlTimeout: not in time; the login still waits.
         """
         with anyio.move_on_after(timeout):
+            last_look = None if self._url is not None else anyio.current_time()
             while True:
                 server = await self._find(self._server)
                 if server is not None and server.status == "connected":
                     return server
-                if self._url is None or not await self._is_waiting():
+                if last_look is None and not await self._is_waiting():
+                    last_look = anyio.current_time() + EXCHANGE_SECONDS
+                if last_look is not None and anyio.current_time() >= last_look:
                     return await self._connect()
                 await anyio.sleep(POLL_SECONDS)
         raise ControlTimeout(f"no login at MCP server {self._server!r} within {timeout:g} s", subtype=CALLBACK)
