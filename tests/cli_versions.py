@@ -4,7 +4,8 @@
                                                    to check by hand; `latest` is the newest one
     python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse;
                                                    ends with 1 if pilothouse lacks a setting, hook event, field of a
-                                                   message or reason of a refused start
+                                                   message or reason of a refused start, or if its program lacks a
+                                                   control request, capability or variable that pilothouse uses
     python -m tests.cli_versions canary latest     run the tests of the real CLI on this version; several are allowed
 
 Packages come through npm and pip, so registries and proxies are those of the user. The official TypeScript SDK is
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from xml.etree import ElementTree
@@ -35,15 +37,19 @@ import msgspec
 from tests.builtin_tools import GENERATED, write_module
 from tests.cli_facts import list_checks
 
+from pilothouse.client.controls import CHECKS_PERMISSIONS
 from pilothouse.errors import PilothouseError, ProvisionError, StartupRefusal
 from pilothouse.hooks import HOOK_EVENTS
 from pilothouse.messages import from_dict
-from pilothouse.options import CliSettings
+from pilothouse.options import TABLE, CliSettings
+from pilothouse.options.renderer import OWN_VARIABLES
+from pilothouse.options.table import EnvSwitch, EnvVar
 from pilothouse.provision.artifacts import Artifact, CliPins, PackageSource, Pins, cache_root, load_pins
 from pilothouse.provision.installer import download, ensure_artifact
 from pilothouse.provision.pinned_files import find_platform_key
 
 ROOT = Path(__file__).parents[1]
+CORE = ROOT / "packages" / "pilothouse" / "src" / "pilothouse"
 PINS = ROOT / "packages" / "pilothouse" / "src" / "pilothouse" / "provision" / "pins.json"
 TOOL_TYPES = GENERATED
 SDK = "@anthropic-ai/claude-agent-sdk"
@@ -301,6 +307,35 @@ def _to_snake(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower()
 
 
+USED_WORDS = "words that pilothouse uses"
+
+
+def find_used_words() -> set[str]:
+    """Return what pilothouse sends and this CLI must know: control requests, capabilities, environment variables."""
+    words = {CHECKS_PERMISSIONS, *OWN_VARIABLES}
+    for option in TABLE.values():
+        targets: Any = option.target if isinstance(option.target, tuple) else (option.target,)
+        words.update(target.name for target in targets if isinstance(target, EnvVar | EnvSwitch))
+    for path in CORE.rglob("*.py"):
+        words.update(re.findall(r'\b_?(?:control|request)\(\s*"([a-z_]+)"', path.read_text("utf-8")))
+    return words
+
+
+def find_words(executable: Path, words: Iterable[str]) -> set[str]:
+    """Return those of `words` that a program has, each as a whole word."""
+    with executable.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as program:
+        return {word for word in words if _has_word(program, word.encode())}
+
+
+def _has_word(program: mmap, word: bytes) -> bool:
+    at = program.find(word)
+    while at >= 0:  # a regular expression would take minutes
+        if re.fullmatch(rb"\W?%s\W?" % word, program[max(0, at - 1) : at + len(word) + 1]):
+            return True
+        at = program.find(word, at + 1)
+    return False
+
+
 def compare(title: str, before: Iterable[str], after: Iterable[str]) -> list[str]:
     """Return lines about what is new and what is gone; the first line counts."""
     old, new = set(before), set(after)
@@ -328,6 +363,8 @@ def report_drift(version: str) -> Iterator[str]:
         types = candidate.types if title in OWN else pinned.types
         yield from compare(title, OWN.get(title, find)(types), find(candidate.types))
     yield from compare("flags of --help", *(find_flags(fetch_cli(release)) for release in (pinned, candidate)))
+    used = find_used_words()
+    yield from compare(USED_WORDS, used, find_words(fetch_cli(candidate), used))
 
 
 # Canary
@@ -426,7 +463,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line in report_drift(given.version):
                 print(line, flush=True)
                 title = title if line.startswith(" ") else line.partition(":")[0]
-                is_behind = is_behind or (line.startswith("  +") and title in OWN)
+                is_behind = is_behind or line.startswith(
+                    "  +" if title in OWN else "  -" if title == USED_WORDS else "!"
+                )
             return 1 if is_behind else 0
         release = read_release(given.version)
         cli = make_pins(release, load_pins().cli)

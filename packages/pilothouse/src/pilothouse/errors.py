@@ -225,7 +225,7 @@ class PluginError(PeerError):
     def __init__(self, message: str, *, code: str | None = None, raw: Any = None) -> None:
         super().__init__(message)
         self.code = code
-        self.raw = raw or {}
+        self.raw: Any = raw or {}
 
 
 class PermissionModeError(PeerError):

@@ -271,6 +271,7 @@ def test_the_report_compares_types_and_flags(
 
     monkeypatch.setattr(cli_versions, "fetch_cli", fetch)
     monkeypatch.setattr(cli_versions, "OWN", {"settings": lambda _: ["$schema", "permissions", "oldOne"]})
+    monkeypatch.setattr(cli_versions, "find_used_words", lambda: {"fresh"})
     assert cli_versions.main(["drift", "2.1.401"]) == 1  # pilothouse lacks a setting
     assert capsys.readouterr().out.splitlines() == [
         "Claude Code 2.1.400 (pinned) -> 2.1.401",
@@ -289,7 +290,19 @@ def test_the_report_compares_types_and_flags(
         "  - Stop",
         "flags of --help: 3 -> 4",
         "  + --fresh",
+        "words that pilothouse uses: 1 -> 1",
     ]
+    monkeypatch.setattr(cli_versions, "OWN", {})
+    assert cli_versions.main(["drift", "2.1.401"]) == 0
+    monkeypatch.setattr(cli_versions, "find_used_words", lambda: {"fresh", "mcp_stat", "fres"})
+    assert cli_versions.main(["drift", "2.1.401"]) == 1  # the program lacks a word that pilothouse uses
+    assert capsys.readouterr().out.endswith("words that pilothouse uses: 3 -> 1\n  - fres\n  - mcp_stat\n")
+
+
+def test_the_words_are_requests_capabilities_and_variables() -> None:
+    assert {"side_question", "mcp_call_check_permissions_v1", "CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY"} <= (
+        cli_versions.find_used_words()
+    )
 
 
 def test_a_binary_is_checked_against_the_manifest(
@@ -356,4 +369,6 @@ declare type SDKStatusMessage = {
 @pytest.mark.matrix  # needs the registries
 def test_pilothouse_has_all_that_it_types_of_the_pinned_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_versions.main(["drift", load_pins().cli.version]) == 0
-    assert "  + " not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "  + " not in out
+    assert "  - " not in out.partition(cli_versions.USED_WORDS)[2]
