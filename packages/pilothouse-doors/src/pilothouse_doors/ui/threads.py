@@ -168,7 +168,7 @@ class Turn:
     async def steer(self, text: str) -> tuple[str, str]:
         """Give words to the turn, and wait until it is known what became of them; return that, and their id."""
         steering = await self._query.steer(text, if_late="return")
-        return await steering.outcome(), steering.uuid
+        return await steering.outcome(), steering.id
 
     async def stop(self) -> None:
         """Interrupt the turn and wait, bounded, until it has ended; the session goes on. Idempotent."""

@@ -42,11 +42,6 @@ class Steering:
         return self._query
 
     @property
-    def uuid(self) -> str:
-        """The id under which Claude Code knows the words; empty if they were not sent."""
-        return self._uuid if self.was_sent else ""
-
-    @property
     def was_sent(self) -> bool:
         """Whether the words were given to a turn."""
         return self._before is not None

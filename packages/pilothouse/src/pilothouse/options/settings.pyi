@@ -403,7 +403,7 @@ class Settings(TypedDict, total=False):
     """File for the debug log; enables it."""
 
 class OptionAttributes:
-    """An attribute for every option: a copy of what was set, or the default."""
+    """An attribute for every option: what was set, or the default."""
 
     model: str | None
     """Model alias ('sonnet', 'opus', 'haiku') or full model id."""

@@ -480,11 +480,6 @@ class Steering(SteeringWrapper):
         return self._found_query
 
     @property
-    def uuid(self) -> str:
-        """The id under which Claude Code knows the words; empty if they were not sent."""
-        return self._inner.uuid
-
-    @property
     def was_sent(self) -> bool:
         """Whether the words were given to a turn."""
         return self._inner.was_sent
