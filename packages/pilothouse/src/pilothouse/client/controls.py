@@ -363,7 +363,8 @@ class InfoControls(_ControlGroup):
     async def workspace_diff(self) -> WorkspaceDiff:
         """Return how the working tree differs from its last commit. Files that git does not track are not in it."""
         body = await self._control("get_workspace_diff")
-        return to_result(WorkspaceDiff, {**(body.get("diff") or {}), **body})
+        diff: Mapping[str, Any] = body.get("diff") or {}
+        return to_result(WorkspaceDiff, {**diff, **body})
 
     async def side_question(self, question: str, *, history: Iterable[tuple[str, str]] = ()) -> SideAnswer:
         """Ask about the conversation, beside it: also during a query, without tools, and without a trace in it.
