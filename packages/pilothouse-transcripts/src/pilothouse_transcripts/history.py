@@ -1,6 +1,6 @@
 """Writes messages of your own as a session on disk, which the CLI then resumes as if it had had that conversation.
 
-A history that the CLI (2.1.332) would change, or the API refuse, is refused here, before anything is written: the CLI
+A history that the CLI would change, or the API refuse, is refused here, before anything is written: the CLI
 joins two prompts in a row, drops empty texts, results without calls and answers of thinking alone, moves calls behind
 all texts, invents results for calls without one, and answers a prompt at the end by itself.
 """

@@ -1,6 +1,6 @@
 """Pictures that the Messages API takes: checked, and scaled down with Pillow (extra `images`) if they are too large.
 
-For conversations that the CLI does not prepare: histories, and the engine without the CLI. The CLI (2.1.332) itself
+For conversations that the CLI does not prepare: histories, and the engine without the CLI. The CLI itself
 scales the pictures of prompts and tools, but not those of a conversation that it resumes; and a picture that the API
 refuses is in every later request of its conversation.
 """

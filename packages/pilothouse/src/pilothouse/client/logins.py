@@ -28,7 +28,7 @@ TimedSender: TypeAlias = Callable[[str, Mapping[str, Any], float], Awaitable[Map
 
 POLL_SECONDS = 0.25  # between two looks at a login in a browser; the CLI sends no event
 EXCHANGE_SECONDS = 10.0  # from the browser's return until the CLI has traded the code for a login, and connected
-CONNECT_SECONDS = 35.0  # for a server that is still connecting; the CLI (2.1.332) gives it 30
+CONNECT_SECONDS = 35.0  # for a server that is still connecting; the CLI gives it 30
 CALLBACK = "mcp_oauth_callback_url"
 NOT_THEIRS = "http://localhost/?error=none&state=none"  # what the CLI never takes, but says whether it would take any
 HAS_NO_LOGIN = frozenset({"stdio", "sdk"})
@@ -113,7 +113,7 @@ class McpLogin:
         try:
             await self._control(CALLBACK, serverName=self._server, callbackUrl=NOT_THEIRS)
         except ControlError as error:
-            return "No active OAuth flow" not in str(error)  # 2.1.332 has no code for it
+            return "No active OAuth flow" not in str(error)  # the CLI has no code for it
         return False
 
     async def _connect(self) -> McpServerStatus:
@@ -208,7 +208,7 @@ class ClaudeLogin:
         key, mark, state = code.strip().partition("#")
         if not key or not mark:
             raise LoginError(f"the code is not whole. {_RETRY}", subtype=subtype, code="wrong_callback")
-        if state != _read_parameters(self.url).get("state"):  # which the CLI (2.1.332) does not check
+        if state != _read_parameters(self.url).get("state"):  # which the CLI does not check
             raise LoginError(f"the code is of another login. {_RETRY}", subtype=subtype, code="wrong_callback")
         try:
             answer = await self._request(subtype, {"authorizationCode": key, "state": state}, 0.0)
@@ -219,7 +219,7 @@ class ClaudeLogin:
     async def wait(self, timeout: float = 300.0) -> AccountInfo:
         """Wait until the user has logged in, in a browser on the machine of Claude Code (`local_url`).
 
-        Call it when you show the address: the CLI (2.1.332) does not say how an earlier login ended.
+        Call it when you show the address: the CLI does not say how an earlier login ended.
 
         Args:
             timeout: seconds. Default 300.

@@ -154,7 +154,7 @@ class ClaudeLogin(GroupWrapper[logins.ClaudeLogin]):
     def wait(self, timeout: float = 300.0) -> AccountInfo:
         """Wait until the user has logged in, in a browser on the machine of Claude Code (`local_url`).
 
-        Call it when you show the address: the CLI (2.1.332) does not say how an earlier login ended.
+        Call it when you show the address: the CLI does not say how an earlier login ended.
 
         Args:
             timeout: seconds. Default 300.
