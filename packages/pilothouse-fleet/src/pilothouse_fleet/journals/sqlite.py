@@ -383,8 +383,13 @@ class SqliteJournal:
         return [found[run.key] for run in runs]
 
     async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
-        """Request all unfinished runs, or queue the failed ones again: all, or those with these keys."""
+        """Request all unfinished runs, or queue the failed ones again: all, or those with these keys.
+
+        Of those with these keys, the session is not resumed if the model has said nothing.
+        """
         statement = "UPDATE run SET is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
+        if keys is not None:
+            statement += ", session_id = iif(output_tokens, session_id, NULL)"
         if failed:
             statement += (
                 ", state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, "
