@@ -18,7 +18,7 @@ from far_side import PLAIN, peer
 from process_checks import is_dead, linux_only, until
 
 import pilothouse as ph
-from pilothouse.options import Invocation, PrivateFile
+from pilothouse.options import Invocation, PrivateFile, render
 from pilothouse_remote.command import HEARTBEAT_SECONDS, CommandTransport, in_container, in_pod, over_ssh
 from pilothouse_remote.shell_supervisor import (
     SILENCE_SECONDS,
@@ -104,6 +104,22 @@ def test_paths_are_mapped() -> None:
     assert map_path("/srv/ab", mounts) == "/host/srv/ab"
     assert map_path("/srv/a", {"/srv/a": "/"}) == "/"
     assert map_path("/elsewhere", {"/srv": "/work"}) == "/elsewhere"
+
+
+def test_paths_in_options_are_mapped() -> None:
+    options = ph.Options(
+        add_dirs=["/srv/more", "/other"], project_config_root="/srv/a/b", debug_file="/srv/log", model="/srv/no-path"
+    )
+    invocation = render(options, {})
+    sent = encode_start(invocation, "id", cli="claude", directory=None, mounts={"/srv": "/work"}).decode()
+    for argument in (
+        "--add-dir=/work/more",
+        "--add-dir=/other",
+        "--project-config-root=/work/a/b",
+        "--debug-file=/work/log",
+    ):
+        assert f" {argument} " in sent
+    assert " --model=/srv/no-path " in sent
 
 
 @pytest.mark.parametrize("name", ["A B", "X;id", "", "1A", "A\n"])

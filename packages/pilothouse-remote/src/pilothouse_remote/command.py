@@ -58,8 +58,8 @@ class CommandTransport(CliTransport):
         prefix: the command, such as `("ssh", "user@box")`. `{cwd}` in a word is the working directory of the run.
         cli: name or path of `claude` over there.
         directory: working directory over there for runs without `cwd`; None: where the command begins.
-        mounts: directories here, and where they are over there: `cwd`, `add_dirs` and `plugins` are mapped. `.` is
-            the working directory of the run.
+        mounts: directories here, and where they are over there: `cwd` and the paths in options are mapped. `.` is the
+            working directory of the run.
         joins_words: the command joins its last arguments for another shell, as ssh does.
         start_timeout: seconds until `claude` must have been started.
 

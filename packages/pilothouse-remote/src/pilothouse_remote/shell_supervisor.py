@@ -31,7 +31,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from pilothouse.errors import CLINotFoundError, CLIStartError, ProcessError, UsageError
-from pilothouse.options import Invocation
+from pilothouse.options import TABLE, Invocation
 from pilothouse.transports.marks import make_mark
 
 FRAME_BYTES = 256 * 1024
@@ -176,7 +176,7 @@ exit "$ph_code"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE_SUFFIX = re.compile(r"[.A-Za-z0-9]*\Z")
-_PATH_FLAGS = ("--add-dir=", "--plugin-dir=", "--plugin-dir-no-mcp=")
+_PATH_FLAGS = tuple(f"--{flag}=" for option in TABLE.values() for flag, use in option.flags.items() if use == "path")
 _HOME_PLACES = {
     "HOME": "",
     "CLAUDE_CONFIG_DIR": "/.claude",

@@ -77,17 +77,17 @@ async def test_background_work_of_an_earlier_query_reaches_only_the_session(cli:
 
 def test_leftovers_follow_tasks_within_tasks() -> None:
     book = BackgroundAttribution()
-    assert not book.belongs_to_earlier(from_dict(CHANGED))
-    assert not book.belongs_to_earlier(from_dict(started(1)))
+    assert not book.attribute(from_dict(CHANGED))
+    assert not book.attribute(from_dict(started(1)))
     book.start_query()
-    assert book.belongs_to_earlier(from_dict(CHANGED))  # all there is belongs to others
+    assert book.attribute(from_dict(CHANGED))  # all there is belongs to others
     inner = {**started(9), "tool_use_id": "c", "parent_task_id": "task1"}
-    assert book.belongs_to_earlier(from_dict(sub_agent(1, "x", call="c")))
-    assert book.belongs_to_earlier(from_dict(inner))
-    assert book.belongs_to_earlier(from_dict(sub_agent(1, "x") | {"parent_tool_use_id": "c"}))
-    assert not book.belongs_to_earlier(from_dict(started(2)))
-    assert not book.belongs_to_earlier(from_dict(CHANGED))  # some of it is ours
-    assert not book.belongs_to_earlier(from_dict(frames.result("x")))
+    assert book.attribute(from_dict(sub_agent(1, "x", call="c")))
+    assert book.attribute(from_dict(inner))
+    assert book.attribute(from_dict(sub_agent(1, "x") | {"parent_tool_use_id": "c"}))
+    assert not book.attribute(from_dict(started(2)))
+    assert not book.attribute(from_dict(CHANGED))  # some of it is ours
+    assert not book.attribute(from_dict(frames.result("x")))
 
 
 async def test_a_task_may_end_while_a_query_runs_and_wake_the_child_after_it(cli: Cli) -> None:

@@ -161,7 +161,8 @@ class TokenBudget(Middleware):
             costs.note_totals(totals)
         self._stop_if_exceeded()
 
-    def _is_exceeded(self) -> bool:
+    def _check_limits(self) -> bool:
+        """Note the first limit that is exceeded; return whether one is."""
         passed = next((bound for bound in self._bounds if bound[0].total_tokens > bound[1]), None)
         if passed is not None and self.error is None:
             costs, limit = passed
@@ -172,7 +173,7 @@ class TokenBudget(Middleware):
 
     def _stop_if_exceeded(self) -> bool:
         """Stop what runs if a limit is exceeded; returns whether one is."""
-        if not self._is_exceeded():
+        if not self._check_limits():
             return False
         # Also for each further prompt of the query: an interrupt stops one turn, not the prompts that wait.
         may_run = bool(self._tasks) or not isinstance(self._latest, ResultMessage)
@@ -204,7 +205,7 @@ class TokenBudget(Middleware):
 
     def complete_result(self, result: QueryResult[Any], messages: Sequence[Message]) -> None:
         """Put the error into a result that was interrupted; a result that was complete before stays as it is."""
-        self._is_exceeded()
+        self._check_limits()
         is_cut = result.outcome == "interrupted" or (self._is_until_idle and self._has_stopped_tasks)
         if self.error is not None and is_cut:
             self.error.result = result.result

@@ -514,7 +514,7 @@ class ChildSupervisor:
         if self.handlers is not None:
             self.handlers.run = child
         child.session_id = self.resume_state.id
-        child.router.reports_lifecycle = previous is not None and previous.router.reports_lifecycle  # of the same CLI
+        child.router.names_prompts = previous is not None and previous.router.names_prompts  # of the same CLI
         self._loop = self.monitor.loop = running_loop()
         spawn(child.run, "pilothouse session")
         try:
@@ -555,7 +555,7 @@ class ChildSupervisor:
     def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
         options = self.monitor.within_budget(self.resume_state.make_child_options(self.options))
         if tuple(required.options):
-            options = _merge_budget(options, required.options)
+            options = _make_own_child_options(options, required.options)
         if options.isolation is not None and options.as_dict().get("persist_session") is None:
             options = options.with_(persist_session=True)  # in the home of the session, which is removed with it
         if options.as_dict().get("partial_messages") is None:
@@ -627,8 +627,11 @@ class ChildSupervisor:
             call_in_loop(self._loop, partial(_end_child, child, self.monitor))
 
 
-def _merge_budget(options: Options, own: Options) -> Options:
-    """Merge the settings of a session, with its remaining budget, and those of one query."""
+def _make_own_child_options(options: Options, own: Options) -> Options:
+    """Return the options of a query with a child of its own in the session, within the remaining budget.
+
+    The child resumes the session, but not the system prompt that was saved with it.
+    """
     merged = options.merge(own)
     if own.max_budget_usd is not None and options.max_budget_usd is not None:
         merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))

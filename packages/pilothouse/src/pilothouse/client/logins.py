@@ -102,14 +102,14 @@ class McpLogin:
                 server = await self._find(self._server)
                 if server is not None and server.status == "connected":
                     return server
-                if last_look is None and not await self._is_waiting():
+                if last_look is None and not await self._ask_whether_waiting():
                     last_look = anyio.current_time() + EXCHANGE_SECONDS
                 if last_look is not None and anyio.current_time() >= last_look:
                     return await self._connect()
                 await anyio.sleep(POLL_SECONDS)
         raise ControlTimeout(f"no login at MCP server {self._server!r} within {timeout:g} s", subtype=CALLBACK)
 
-    async def _is_waiting(self) -> bool:
+    async def _ask_whether_waiting(self) -> bool:
         try:
             await self._control(CALLBACK, serverName=self._server, callbackUrl=NOT_THEIRS)
         except ControlError as error:

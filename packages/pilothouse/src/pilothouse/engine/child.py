@@ -454,7 +454,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self.router.reports_lifecycle:
+        if query.turn.has_begun or not self.router.names_prompts:
             return
         for uuid in query.turn.at_cli:
             await self.cancel_prompt(query, uuid)

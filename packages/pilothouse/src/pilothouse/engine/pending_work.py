@@ -102,8 +102,8 @@ class BackgroundAttribution(Struct, eq=False):
         self._earlier |= self._own
         self._own = set()
 
-    def belongs_to_earlier(self, message: Message) -> bool:
-        """Whether `message` is about work of an earlier query. Call it with every message about a task."""
+    def attribute(self, message: Message) -> bool:
+        """Take in a message; return whether it is about work of an earlier query."""
         if isinstance(message, BackgroundTasksChangedMessage):
             return bool(self._earlier) and not self._own
         theirs = bool(self._earlier) and not self._earlier.isdisjoint(_task_ids(message))

@@ -34,7 +34,7 @@ class MessageRouter:
 
     Attributes:
         query: the active query.
-        reports_lifecycle: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
+        names_prompts: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
     """
 
     ROUTED: ClassVar = frozenset({CommandLifecycleMessage, DoneMessage, InitMessage, ResultMessage})
@@ -42,7 +42,7 @@ class MessageRouter:
 
     def __init__(self, subscriptions: Subscriptions, on_message: Callable[[Message], object]) -> None:
         self.query: QueryRun | None = None
-        self.reports_lifecycle = False
+        self.names_prompts = False
         self._subscriptions = subscriptions
         self._on_message = on_message
         self._attribution = BackgroundAttribution()
@@ -80,7 +80,7 @@ class MessageRouter:
             self._tell(query, batch[0])
         if not is_plain or self._attribution:  # also if the query has just begun: what runs belongs to earlier ones
             self._put_each(batch, size, query)
-        elif query is not None and query.turn.owns_message(names_prompts=self.reports_lifecycle):
+        elif query is not None and query.turn.owns_message(names_prompts=self.names_prompts):
             query.put(batch, size)
         else:
             for message in batch:
@@ -89,7 +89,7 @@ class MessageRouter:
     def _put_each(self, batch: list[Message], size: int, query: QueryRun | None) -> None:
         own: list[Message] = []
         for message in batch:
-            is_earlier = self._attribution.belongs_to_earlier(message)
+            is_earlier = self._attribution.attribute(message)
             if query is not None and not is_earlier:
                 self._tell(query, message)
             if is_earlier:
@@ -124,7 +124,7 @@ class MessageRouter:
             case CommandLifecycleMessage() | ResultMessage():
                 pass
             case _:
-                turn.hear(names_prompts=self.reports_lifecycle)
+                turn.hear(names_prompts=self.names_prompts)
         query.follow()
         if turn.has_begun and not had_begun and not turn.is_alone:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
@@ -135,21 +135,21 @@ class MessageRouter:
         query = self.query
         if query is not None and query.turn.is_alone and message.command_uuid not in query.turn.prompts:
             return  # a recording names the prompts of its own time
-        if not self.reports_lifecycle and query is not None:
+        if not self.names_prompts and query is not None:
             query.turn.take_back_begin()
             query.follow()
-        self.reports_lifecycle = True
+        self.names_prompts = True
 
     def _belongs_to(self, query: QueryRun, message: Message) -> bool:
         if isinstance(message, CommandLifecycleMessage):
             return False
         if isinstance(message, ResultMessage) and not query.turn.is_alone:
             return self._answers(query, message)
-        return query.turn.owns_message(names_prompts=self.reports_lifecycle)
+        return query.turn.owns_message(names_prompts=self.names_prompts)
 
     def _answers(self, query: QueryRun, result: ResultMessage) -> bool:
         names = find_named_prompts(result)
-        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.reports_lifecycle)
+        return query.turn.owns_result(names, is_woken=result.is_woken, names_prompts=self.names_prompts)
 
     # Messages of our own.
 

@@ -389,7 +389,7 @@ class QueryRun(OwnedTask):
         self.follow()
 
     def accept_exit(self, exit_code: int | None = None) -> bool:
-        """Whether the query may end now that its own child has ended its output; if so, it is over.
+        """End the query if it may end now that its own child has ended its output; return whether it is over.
 
         Args:
             exit_code: how the child exited, if that is known.

@@ -418,18 +418,18 @@ class AskStream(Iterator[Ask], AsyncIterator[Ask]):
         return self
 
     async def __anext__(self) -> Ask:
-        await self._view.changed.wait_until(self._find)
+        await self._view.changed.wait_until(self._take_next)
         if self._next is None:
             raise StopAsyncIteration
         return self._next
 
     def __next__(self) -> Ask:
-        self._view.changed.wait_in_thread(self._find)
+        self._view.changed.wait_in_thread(self._take_next)
         if self._next is None:
             raise StopIteration
         return self._next
 
-    def _find(self) -> bool:
+    def _take_next(self) -> bool:
         waiting = list(self._view)
         self._next = next((approval for approval in waiting if approval.id not in self._known), None)
         self._known.intersection_update(approval.id for approval in waiting)  # a long loop keeps none of the old ones

@@ -68,7 +68,7 @@ def _acquire(path: Path, wait: float, on_wait: Callable[[], object], poll: float
         except FileNotFoundError:  # its directory was removed at this moment
             continue
         try:
-            while not _is_lock_taken(fd):
+            while not _try_to_take(fd):
                 if time.monotonic() >= deadline:
                     raise TimeoutError(f"another process has been holding {path} for {wait:.0f} s")
                 on_wait()
@@ -89,7 +89,8 @@ def _is_same_file(path: Path, fd: int) -> bool:
         return False
 
 
-def _is_lock_taken(fd: int) -> bool:
+def _try_to_take(fd: int) -> bool:
+    """Lock the file; return whether this process now holds the lock."""
     try:
         _try_lock(fd)
     except (BlockingIOError, PermissionError):  # how POSIX and Windows report that another process holds it
