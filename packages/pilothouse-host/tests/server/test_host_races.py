@@ -84,7 +84,7 @@ async def test_the_end_of_a_session_is_the_last_that_is_told_of_it(
     cli.acts["hang"] = hang
     is_closed = anyio.Event()
 
-    async def record_late(error: Exception) -> None:
+    async def record_late(*failure: object) -> None:
         await is_closed.wait()
 
     async with opened(tmp_path, cli) as host:

@@ -464,7 +464,7 @@ class Session:
         return await self._request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
-        child = self._supervisor.ready_child() or await self._ensure_running()
+        child = await self._supervisor.ensure_running(in_turn=self._turn is not None)
         return await child.request(subtype, body, timeout=timeout)
 
     async def login(self, account: LoginAccount = "claude") -> ClaudeLogin:
