@@ -94,11 +94,8 @@ def write_history(
     session_id = session_id or str(uuid4())
     rows = make_history_rows(history, resolve_directory(directory), session_id)
     folder = get_new_session_directory(directory, config_dir)
-    path = folder / f"{session_id}{SUFFIX}"
-    if path.exists():
-        raise UsageError(f"there is already a session {session_id}")
     make_private_directory(folder)
-    write_new_file(path, (encode_json(row) + b"\n" for row in rows))
+    write_new_file(folder / f"{session_id}{SUFFIX}", (encode_json(row) + b"\n" for row in rows))
     return session_id
 
 
