@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import struct
 from typing import Any
 
 import anyio
@@ -169,6 +170,24 @@ async def test_a_prompt_without_a_question_is_kept(scripted_model: ScriptedModel
 def picture(data: bytes) -> dict[str, Any]:
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode()}
     return {"type": "image", "source": source}
+
+
+async def test_a_picture_larger_than_it_says_is_left_out(scripted_model: ScriptedModel) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (3000, 1)).save(file, "GIF")
+    size, claimed = struct.pack("<HH", 3000, 1), struct.pack("<HH", 65_000, 65_000)
+    bomb = file.getvalue().replace(b",\0\0\0\0" + size, b",\0\0\0\0" + claimed)
+
+    class Camera(Echo):
+        async def run(self, tool_input: Any, workplace: Any) -> Any:
+            return ToolOutput([picture(bomb)])
+
+    scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
+    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Camera()}) as host:
+        await host.prompt("Look")
+        assert (await host.result())["result"] == "Done."
+    (shown,) = scripted_model.requests[-1].messages[-1]["content"][0]["content"]
+    assert shown["text"].startswith("[Image could not be processed: the picture has 3000 x 1 pixels")
 
 
 async def test_pictures_are_such_as_the_api_takes(scripted_model: ScriptedModel) -> None:

@@ -334,16 +334,39 @@ class _ForkRows:
 
 
 def write_new_file(target: Path, lines: Iterable[bytes]) -> None:
-    """Write a new file atomically."""
-    fresh = target.with_name(f".{target.name}.new")
+    """Write the file of a new session atomically, also beside other writers.
+
+    Raises:
+        UsageError: there is already such a file; it stays as it is.
+        OSError: the file cannot be written; then there is none.
+    """
+    fresh = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(lines)
-        fresh.rename(target)
-    except BaseException as error:
-        with suppress(OSError):
-            fresh.unlink()
-        if isinstance(error, OSError) and error.filename is None:
+        _move_new_file(fresh, target)
+    except FileExistsError:
+        raise UsageError(f"there is already a session {target.stem}") from None
+    except OSError as error:
+        if error.filename is None:
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+
+
+def _move_new_file(fresh: Path, target: Path) -> None:
+    """Give a file another name, unless another file has it."""
+    try:
+        os.link(fresh, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: an empty file takes the name first
+        target.touch(PRIVATE_FILE_MODE, exist_ok=False)
+        try:
+            fresh.replace(target)
+        except OSError:
+            target.unlink()
+            raise

@@ -7,6 +7,7 @@ all texts, invents results for calls without one, and answers a prompt at the en
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -94,11 +95,8 @@ def write_history(
     session_id = session_id or str(uuid4())
     rows = make_history_rows(history, resolve_directory(directory), session_id)
     folder = get_new_session_directory(directory, config_dir)
-    path = folder / f"{session_id}{SUFFIX}"
-    if path.exists():
-        raise UsageError(f"there is already a session {session_id}")
     make_private_directory(folder)
-    write_new_file(path, (encode_json(row) + b"\n" for row in rows))
+    write_new_file(folder / f"{session_id}{SUFFIX}", (encode_json(row) + b"\n" for row in rows))
     return session_id
 
 
@@ -154,8 +152,9 @@ def _read_message(number: int, message: object) -> _Message:
     if not isinstance(message, Mapping):
         raise UsageError(f"{place}: expected a mapping with role and content, got {type(message).__name__}")
     given = dict(cast("Mapping[str, Any]", message))
-    role, content = given.pop("role", None), given.pop("content", None)
-    if role not in _BLOCKS:
+    role: Any = given.pop("role", None)
+    content = given.pop("content", None)
+    if not isinstance(role, str) or role not in _BLOCKS:
         advice = "; a system prompt is the option `system_prompt`" if role == "system" else ""
         raise UsageError(f"{place}: expected the role 'user' or 'assistant', got {role!r:.80}{advice}")
     if given:
@@ -174,7 +173,11 @@ def _read_blocks(place: str, content: object, known: Mapping[str, Mapping[str, t
         content = [{"type": "text", "text": content}]
     elif not isinstance(content, Sequence):
         raise UsageError(f"{place}: expected a text or a list of blocks as content, got {type(content).__name__}")
-    plain = to_json_values(list(cast("Sequence[Any]", content)))
+    try:
+        plain = to_json_values(list(cast("Sequence[Any]", content)))
+        json.dumps(plain, allow_nan=False)  # where `encode_json` would write null
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{place}: the content is not JSON: {error}") from error
     if not plain:
         raise UsageError(f"{place}: the content is empty, and Claude Code would drop the message")
     return [_read_block(f"{place}.content[{index}]", block, known) for index, block in enumerate(plain)]
@@ -185,7 +188,7 @@ def _read_block(place: str, block: object, known: Mapping[str, Mapping[str, type
         raise UsageError(f"{place}: expected a block, got {type(block).__name__}")
     body = cast("dict[str, Any]", block)
     kind: Any = body.get("type")
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise UsageError(f"{place}: expected a block of type {', '.join(known)} here, got {kind!r:.80}")
     for name, expected in known[kind].items():
         value: Any = body.get(name)

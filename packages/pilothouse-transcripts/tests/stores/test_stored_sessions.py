@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import pytest
 from faulty_stores import Plain, Talk, rows_of
 
@@ -19,7 +22,7 @@ from pilothouse_transcripts import (
     project_key,
 )
 from pilothouse_transcripts import sync as sync_stores
-from pilothouse_transcripts.stores import MemoryStore, StoredSessions, import_session_to_store
+from pilothouse_transcripts.stores import MemoryStore, StoredSessions, import_session_to_store, stored_sessions
 
 pytestmark = pytest.mark.anyio
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -265,3 +268,72 @@ async def test_a_history_is_written_to_the_store(disk: Disk) -> None:
     with pytest.raises(UsageError, match="two messages of the user"):
         await sessions.write_history([history[0], history[0]])
     assert len(await sessions.list()) == 1
+
+
+HISTORY: Final[list[Any]] = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+
+
+async def test_of_two_histories_with_one_id_one_is_written(disk: Disk) -> None:
+    """Both see that the id is free, and write one after the other."""
+
+    class Meeting(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.looking = 0
+            self.both = anyio.Event()
+            self.turn = anyio.Lock()
+
+        async def load(self, key: Any) -> Any:
+            found = await super().load(key)
+            self.looking += 1
+            if self.looking == 2:
+                self.both.set()
+            await self.both.wait()
+            return found
+
+        async def acquire(self, key: Any, owner: str, ttl: float) -> Any:
+            await self.turn.acquire()
+            return await super().acquire(key, owner, ttl)
+
+        async def release(self, lease: Any) -> None:
+            await super().release(lease)
+            self.turn.release()
+
+    store = Meeting()
+    outcomes: list[str] = []
+
+    async def write() -> None:
+        try:
+            outcomes.append(await StoredSessions(store, directory=disk.cwd).write_history(HISTORY, session_id=NOBODY))
+        except UsageError as error:
+            outcomes.append(str(error))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            tasks.start_soon(write)
+    assert sorted(outcomes) == [NOBODY, f"there is already a session {NOBODY} in the store"]
+    assert len(await StoredSessions(store, directory=disk.cwd).messages(NOBODY)) == 2
+
+
+async def test_a_history_is_read_here_and_prepared_in_a_thread(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor of a database may belong to its thread; pictures take long."""
+    here = threading.get_ident()
+    readers: list[int] = []
+    preparers: list[int] = []
+    make_rows = stored_sessions.make_history_rows
+
+    def spy(*args: Any) -> Any:
+        preparers.append(threading.get_ident())
+        return make_rows(*args)
+
+    def read() -> Iterator[Any]:
+        for message in HISTORY:
+            readers.append(threading.get_ident())
+            yield message
+
+    monkeypatch.setattr(stored_sessions, "make_history_rows", spy)
+    await StoredSessions(MemoryStore(), directory=disk.cwd).write_history(read())
+    assert set(readers) == {here}
+    assert len(preparers) == 1
+    assert here not in preparers

@@ -85,6 +85,13 @@ def test_another_configuration_directory_and_project_folder(
     assert [path.parent.name for path in (tmp_path / "other").rglob(f"{key}.jsonl")] == ["ours"]
 
 
+def nest(depth: int) -> list[Any]:
+    inside: list[Any] = []
+    for _ in range(depth):
+        inside = [inside]
+    return inside
+
+
 REFUSED = {
     "nothing": ([], "no message"),
     "not a mapping": (["hello"], r"history\[0\]: expected a mapping"),
@@ -131,6 +138,20 @@ REFUSED = {
     "cache control": ([user([{**text("a"), "cache_control": {"type": "ephemeral"}}])], "cache_control"),
     "no picture": ([user([ImageBlock(source={"type": "base64", "data": "aGk="})])], "are not a PNG"),
     "no block": ([user([7])], "expected a block, got int"),
+    "role in a list": ([{"role": ["user"], "content": "a"}], r"history\[0\]: expected the role .* got \['user'\]"),
+    "type in a list": ([user([{"type": ["text"]}])], r"content\[0\]: expected a block of type text, .* got \['text'\]"),
+    "an object": ([user([object()])], r"history\[0\]: the content is not JSON: .*object"),
+    "an object as a key": ([user([{object(): 1}])], r"history\[0\]: the content is not JSON: .*object"),
+    "a tuple as a key": (
+        [user([{**text("a"), "more": {(1, 2): 3}}])],
+        r"history\[0\]: the content is not JSON: .*tuple",
+    ),
+    "too deep": ([user([nest(100_000)])], r"history\[0\]: the content is not JSON: .*recursion"),
+    "not a number": (
+        [user("a"), assistant([call(input={"x": [float("nan")]})]), user([result()]), assistant("c")],
+        r"history\[1\]: the content is not JSON: .*(nan|Out of range)",
+    ),
+    "infinite": ([user([{**text("\ud800"), "more": float("inf")}])], r"history\[0\]: the content is not JSON"),
 }
 
 

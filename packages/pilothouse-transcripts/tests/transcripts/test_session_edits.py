@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pilothouse_transcripts import (
     tag_session,
     unarchive_session,
 )
+from pilothouse_transcripts.edits import write_new_file
 
 
 def rows(path: Path | str) -> list[dict[str, Any]]:
@@ -344,3 +346,41 @@ def test_half_a_fork_is_no_fork(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OSError, match="No space left"):
         fork_session(file.id)
     assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
+
+
+def test_a_new_file_takes_no_place_and_no_file_of_another_writer(tmp_path: Path) -> None:
+    """Both begin before either ends."""
+    target = tmp_path / "session.jsonl"
+
+    def write_another() -> Iterator[bytes]:
+        yield b"mine\n"
+        write_new_file(target, [b"theirs\n"])
+
+    with pytest.raises(UsageError, match="already a session"):
+        write_new_file(target, write_another())
+    assert target.read_bytes() == b"theirs\n"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def refuse_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refuse_links)
+    target = tmp_path / "session.jsonl"
+    write_new_file(target, [b"first\n"])
+    with pytest.raises(UsageError, match="already a session"):
+        write_new_file(target, [b"second\n"])
+    assert target.read_bytes() == b"first\n"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_place_that_is_not_filled_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refuse_links)
+    monkeypatch.setattr(Path, "replace", refuse_links)
+    with pytest.raises(OSError, match="not permitted") as caught:
+        write_new_file(tmp_path / "session.jsonl", [b"first\n"])
+    assert caught.value.filename == str(tmp_path / "session.jsonl")
+    assert not list(tmp_path.iterdir())

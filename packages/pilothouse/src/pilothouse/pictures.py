@@ -11,6 +11,7 @@ import base64
 import io
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from pilothouse.errors import UsageError
@@ -20,9 +21,13 @@ MAX_PIXELS: Final = 2000
 """Most pixels of each side: the API's limit with more than 20 pictures in a request. With fewer, it is 8000."""
 MAX_BYTES: Final = 3_750_000
 """Most bytes; in base64 they are the 5 MB that the API takes."""
-MAX_AREA: Final = 100_000_000
-"""Most pixels of a picture that is scaled down here: they need up to 400 MB of memory."""
+MAX_AREA: Final = 89_000_000
+"""Most pixels of a picture that is scaled down here: they need up to 356 MB of memory. Pillow warns of more."""
 _QUALITIES: Final = (85, 60, 30)  # of a JPEG, until it is small enough
+# What Pillow raises for damaged files besides its own error; warnings, if Python turns them into errors.
+_DAMAGE: Final = (
+    OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, ArithmeticError, struct.error, Warning,
+)  # fmt: skip
 
 
 def fit_picture(data: bytes) -> tuple[bytes, str]:
@@ -49,8 +54,10 @@ def fit_picture(data: bytes) -> tuple[bytes, str]:
         raise UsageError(f"{limits}; make it smaller, or pip install 'pilothouse[images]', which scales it") from None
     try:
         with Image.open(io.BytesIO(data)) as picture:
+            if picture.width * picture.height > MAX_AREA:
+                raise ValueError(f"its data has {picture.width} x {picture.height}")
             return _scale(picture)
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for damaged files
+    except (*_DAMAGE, Image.DecompressionBombError) as error:
         raise UsageError(f"{about}, and is damaged: {error}") from error
 
 
@@ -75,8 +82,13 @@ def fit_picture_block(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scale(picture: Any) -> tuple[bytes, str]:
+    from PIL import ImageOps
+
     picture.thumbnail((MAX_PIXELS, MAX_PIXELS))
-    if (made := _encode(picture, "PNG")) and len(made) <= MAX_BYTES and picture.format not in ("JPEG", "MPO"):
+    with suppress(*_DAMAGE):  # of the EXIF data alone
+        ImageOps.exif_transpose(picture, in_place=True)
+    made = b"" if picture.format in ("JPEG", "MPO") else _encode(picture, "PNG")
+    if made and len(made) <= MAX_BYTES:
         return made, "image/png"
     flat = picture.convert("RGB")
     for quality in _QUALITIES:

@@ -11,7 +11,7 @@ import zlib
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from pilothouse.errors import UsageError
 from pilothouse.pictures import MAX_BYTES, fit_picture, fit_picture_block, read_picture_size
@@ -33,6 +33,14 @@ def claim(width: int, height: int) -> bytes:
     """The head of a PNG without its pixels."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + head + struct.pack(">I", zlib.crc32(b"IHDR" + head))
+
+
+def frame(width: int, height: int) -> bytes:
+    """A GIF whose first frame is larger than the picture says in its head."""
+    data = bytearray(draw("GIF", 3000, 1))
+    where = data.index(b",\0\0\0\0" + struct.pack("<HH", 3000, 1)) + 5
+    data[where : where + 4] = struct.pack("<HH", width, height)
+    return bytes(data)
 
 
 FORMS = {
@@ -74,6 +82,37 @@ def test_a_large_picture_is_scaled_down(data: bytes, kind: str) -> None:
         picture.load()
 
 
+def test_a_jpeg_is_encoded_as_jpeg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms: list[str] = []
+    save = Image.Image.save
+
+    def spy(picture: Any, file: Any, form: str, **settings: Any) -> None:
+        forms.append(form)
+        save(picture, file, form, **settings)
+
+    photo, print_ready = draw("JPEG", 100, 3000), draw("JPEG", 100, 3000, mode="CMYK")
+    monkeypatch.setattr(Image.Image, "save", spy)
+    for data in (photo, print_ready):
+        fitted, media_type = fit_picture(data)
+        with Image.open(io.BytesIO(fitted)) as picture:
+            assert (picture.mode, picture.size, media_type) == ("RGB", (67, 2000), "image/jpeg")
+    assert forms == ["JPEG", "JPEG"]
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_picture_that_is_turned_by_its_exif_stays_upright(form: str) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # to be turned by 90 degrees
+    fitted, _ = fit_picture(draw(form, 4000, 1000, exif=exif))
+    with Image.open(io.BytesIO(fitted)) as picture:
+        assert (picture.size, picture.getexif().get(ExifTags.Base.Orientation, 1)) == ((500, 2000), 1)
+
+
+def test_broken_exif_is_left_out() -> None:
+    fitted, _ = fit_picture(draw("JPEG", 4000, 1000, exif=b"Exif\0\0" + b"x" * 20))
+    assert read_picture_size(fitted) == (2000, 500)
+
+
 def test_without_pillow_the_error_names_limit_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = draw("PNG", 9000, 100)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -90,12 +129,21 @@ def test_without_pillow_the_error_names_limit_and_remedy(monkeypatch: pytest.Mon
         (claim(9000, 9000), "damaged"),
         (draw("PNG", 9000, 100)[:200], "damaged"),
         (claim(20_000, 20_000), "make it smaller"),
+        (claim(10_000, 9_500), "make it smaller"),
+        (frame(20_000, 20_000), "3000 x 1 pixels.*damaged"),
+        (frame(10_000, 9_500), "3000 x 1 pixels.*damaged"),
     ],
-    ids=["text", "cut head", "no pixels", "half", "too many pixels"],
+    ids=["text", "cut head", "no pixels", "half", "too many pixels", "many pixels", "bomb", "small bomb"],
 )
 def test_what_is_no_picture_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         fit_picture(data)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_warning_of_pillow_is_not_needed_to_refuse() -> None:
+    with pytest.raises(UsageError, match=r"3000 x 1 pixels.*damaged: its data has 10000 x 9500"):
+        fit_picture(frame(10_000, 9_500))
 
 
 def block(data: str, media_type: str = "image/png") -> dict[str, Any]:

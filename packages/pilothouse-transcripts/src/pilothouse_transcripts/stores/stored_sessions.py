@@ -13,7 +13,7 @@ from uuid import uuid4
 import anyio
 from anyio import to_thread
 
-from pilothouse.errors import LineDecodeError, SessionNotFoundError, UsageError
+from pilothouse.errors import LineDecodeError, SessionNotFoundError, StoreConflictError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import TABLE
 from pilothouse.support import decode_line, run_blocking
@@ -379,14 +379,22 @@ class StoredSessions:
 
         Raises:
             UsageError: the CLI would change the history, or the id is not valid, or taken.
+            SessionLeasedError: another owner has the session.
         """
         session_id = session_id or str(uuid4())
-        rows = make_history_rows(history, await run_blocking(resolve_directory, self._directory), session_id)
+        messages = list(history)  # here: a cursor of a database may belong to this thread
+        cwd = await run_blocking(resolve_directory, self._directory)
+        rows = await run_blocking(make_history_rows, messages, cwd, session_id)
         transcript = await self._make_transcript_key(session_id)
+        taken = UsageError(f"there is already a session {session_id} in the store")
         if await self._reader.read_entries(transcript):
-            raise UsageError(f"there is already a session {session_id} in the store")
+            raise taken
         async with SessionWriter(self._store, IMPORT_LEASE_SECONDS) as sessions:
-            await call_store(sessions.append(transcript, rows), "append()", ATTEMPT_SECONDS)
+            sessions.set_count(transcript, 0)  # another writer may have come meanwhile
+            try:
+                await call_store(sessions.append(transcript, rows), "append()", ATTEMPT_SECONDS)
+            except StoreConflictError:
+                raise taken from None
         return session_id
 
     async def _read_from_copy(self, session_id: str, work: Callable[[str], Items[T]]) -> Items[T]:
