@@ -111,6 +111,7 @@ class Host:
         for place, (after, message) in enumerate(self._messages):
             while after is not None and after not in [name for name, _ in self.calls]:
                 await anyio.sleep(0.01)
+            await anyio.sleep(0.1)  # a chat that does not wait for the message leaves before it
             yield f"id: {place}\nevent: message\ndata: {json.dumps(message)}\n\n".encode()
         await anyio.sleep_forever()
 
