@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -181,13 +182,13 @@ def slow(cli: Any) -> None:
     import pathlib
     import time
 
-    cli.expect("user")
-    cli.emit(
-        {"type": "assistant", "session_id": "s", "message": {"id": "m", "content": [{"type": "text", "text": "Wait."}]}}
-    )
-    while not pathlib.Path("go").exists():
-        time.sleep(0.01)
-    cli.emit({"type": "result", "subtype": "success", "is_error": False, "result": "Wait.", "session_id": "s"})
+    while True:
+        cli.expect("user")
+        message = {"id": "m", "content": [{"type": "text", "text": "Wait."}]}
+        cli.emit({"type": "assistant", "session_id": "s", "message": message})
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        cli.emit({"type": "result", "subtype": "success", "is_error": False, "result": "Wait.", "session_id": "s"})
 
 
 def test_what_is_typed_during_an_answer_is_kept_for_the_prompt(pilothouse: Command, tmp_path: Path) -> None:
@@ -210,6 +211,79 @@ def test_ctrl_d_during_an_answer_leaves_after_it(pilothouse: Command, tmp_path: 
         assert screen.ends() == 0
         assert screen.echoes
     assert screen.text.count("tokens in") == 1
+
+
+STEERING = """
+import pathlib, sys
+from types import SimpleNamespace
+import anyio
+from pilothouse.client import Query
+from pilothouse.errors import UsageError
+from pilothouse_cli.main import main
+
+go = pathlib.Path(sys.argv.pop(1)) / "go"
+
+async def refuse(self, words, **choices):
+    raise UsageError("no words now")
+
+async def give_back(self, words, **choices):
+    async def outcome():
+        while not go.exists():
+            await anyio.sleep(0.01)
+        return "returned"
+    return SimpleNamespace(outcome=outcome)
+
+Query.steer = HOW
+sys.exit(main())
+"""
+
+
+def chat_steered_by(pilothouse: Command, fake: FakeCLI, how: str, directory: Path) -> Any:
+    """A chat whose words for Claude come to what is meant, which a child does not do when it is told to."""
+    program = STEERING.replace("HOW", how)
+    argv = [sys.executable, "-c", program, str(directory), "chat", "--cli", fake.path, "hi", "--cwd", str(directory)]
+    return chatting(argv, pilothouse.env)
+
+
+def test_words_that_cannot_be_given_are_in_the_line_again(pilothouse: Command, tmp_path: Path) -> None:
+    with FakeCLI.from_function(slow) as fake, chat_steered_by(pilothouse, fake, "refuse", tmp_path) as screen:
+        screen.shows("Wait.")
+        screen.shows("+ ")
+        screen.press("only the docs" + ENTER + "half")
+        screen.shows("no words now")
+        screen.until(lambda: screen.lines[-2:] == ["+ only the docs", "… half"])
+        screen.press("way")
+        (tmp_path / "go").touch()
+        screen.until(lambda: screen.lines[-2:] == ["> only the docs", "… halfway"])
+
+
+def test_ctrl_d_leaves_after_the_words_that_came_back(pilothouse: Command, tmp_path: Path) -> None:
+    with FakeCLI.from_function(slow) as fake, chat_steered_by(pilothouse, fake, "give_back", tmp_path) as screen:
+        screen.shows("Wait.")
+        screen.shows("+ ")
+        screen.press("too late" + ENTER)
+        screen.shows("too late (sent)")
+        screen.press(CTRL_D)
+        screen.shows("when the answer is finished: /exit")
+        (tmp_path / "go").touch()
+        assert screen.ends() == 0
+        [call] = fake.calls
+    assert "> too late" in screen.text
+    assert len(call.prompts) == 2
+
+
+def test_a_stopped_answer_puts_no_exit_into_the_line(pilothouse: Command, tmp_path: Path) -> None:
+    with FakeCLI.from_function(slow) as fake, chat_steered_by(pilothouse, fake, "give_back", tmp_path) as screen:
+        screen.shows("Wait.")
+        screen.shows("+ ")
+        screen.press("too late" + ENTER)
+        screen.shows("too late (sent)")
+        screen.press(CTRL_D)
+        screen.shows("when the answer is finished: /exit")
+        screen.press(CTRL_C)
+        screen.shows("stopping")
+        (tmp_path / "go").touch()
+        screen.until(lambda: screen.lines[-1] == "> too late")
 
 
 def test_type_ahead_does_not_approve(pilothouse: Command) -> None:

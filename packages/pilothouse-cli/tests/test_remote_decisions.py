@@ -15,6 +15,7 @@ from pilothouse.errors import UsageError
 from pilothouse_cli.chat_on_host import RemoteChat, make_decision
 from pilothouse_cli.console import find_link
 from pilothouse_cli.host_client import client_settings
+from pilothouse_testing import frames
 
 LIMIT = 10
 PERMISSION = {"kind": "permission", "can_always_allow": True, "request": {"tool_name": "Bash", "input": {}}}
@@ -97,3 +98,93 @@ async def test_an_ask_between_the_list_and_the_stream_is_shown() -> None:
         async with httpx2.AsyncClient(**settings) as client:
             assert await Chat(client, request, screen).run() == 0
     assert (followed["/v1/events"], shown[1]) == ("7", "? Allow Bash?")
+
+
+class Host:
+    """Answers as a host whose session has the given messages, each after a call of a path, or at once for None."""
+
+    def __init__(self, *messages: tuple[str | None, dict[str, Any]]) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self._messages = messages
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        for place, (after, message) in enumerate(self._messages):
+            while after is not None and after not in [name for name, _ in self.calls]:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.1)  # a chat that does not wait for the message leaves before it
+            yield f"id: {place}\nevent: message\ndata: {json.dumps(message)}\n\n".encode()
+        await anyio.sleep_forever()
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path, name = request.url.path, request.url.path.rpartition("/")[2]
+        if name == "events":
+            content = b"" if path == "/v1/events" else self._stream()
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
+        if name in ("prompt", "steer"):
+            self.calls.append((name, json.loads(request.content)["prompt"]))
+        key = {"prompt": "prompt", "steer": "steering"}.get(name, "id")
+        facts = {key: f"{name}-{len(self.calls)}", "outcome": None, "waiting": 1, "events_from": 0}
+        return httpx2.Response(200, json={"asks": [], "events_from": 7} if path == "/v1/asks" else facts)
+
+
+async def chat_with(host: Host, *lines: str, is_typed: bool) -> list[str]:
+    """What a chat prints whose lines these are."""
+    typed, shown = [*lines], list[str]()
+
+    class Chat(RemoteChat):
+        async def _read_line(self) -> str | None:
+            return typed.pop(0) if typed else None
+
+        def _is_typed(self) -> bool:
+            return is_typed
+
+    screen: Any = SimpleNamespace(
+        note=lambda text, *_: shown.append(text),
+        end_text=lambda: None,
+        idle=lambda: None,
+        busy=lambda *_: None,
+        text=shown.append,
+    )
+    request: Any = SimpleNamespace(thinking=False, settings={}, prompt=None)
+    transport = httpx2.MockTransport(host.answer)
+    settings: dict[str, Any] = client_settings("http://host.example", "t") | {"transport": transport}
+    with anyio.fail_after(LIMIT):
+        async with httpx2.AsyncClient(**settings) as client:
+            assert await Chat(client, request, screen).run() == 0
+    return shown
+
+
+def result_of(*ids: str, **more: Any) -> dict[str, Any]:
+    return {**frames.result(more.pop("text", "")), "user_message_uuids": [*ids], **more}
+
+
+@pytest.mark.anyio
+async def test_a_pipe_waits_for_its_own_answers() -> None:
+    """Words of another viewer make two results of one prompt."""
+    others = [(None, result_of("other")), ("prompt", result_of("other")), ("prompt", result_of("words"))]
+    failed = {"type": "system", "subtype": "query_failed", "prompt": "prompt-2", "error": "e"}
+    own = {**result_of("prompt-1"), "is_error": True, "result": "the own one"}
+    host = Host(*others, ("prompt", failed), ("prompt", own))
+    shown = await chat_with(host, "one", "two", is_typed=False)
+    assert host.calls == [("prompt", "one"), ("prompt", "two")]
+    assert "the own one" in shown
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("outcome", "ends", "note"),
+    [
+        ("taken", [result_of("p", "steer-1")], "+ mend it (read by Claude)"),
+        ("next_turn", [result_of("p"), result_of("steer-1")], "+ mend it (read by Claude, in the next turn)"),
+        ("returned", [], "+ mend it (not read: send it again)"),
+        ("query", [result_of("steer-1")], None),
+    ],
+)
+async def test_a_typed_line_is_for_the_turn_that_runs(outcome: str, ends: list[Any], note: str | None) -> None:
+    told = {"type": "system", "subtype": "steering", "steering": "steer-1", "outcome": outcome, "title": "mend it"}
+    host = Host(*(("steer", message) for message in (told, *ends)), ("prompt", result_of("prompt-2")))
+    shown = await chat_with(host, "mend it", "/queue then test", "/queue", "/help", is_typed=True)
+    assert host.calls == [("steer", "mend it"), ("prompt", "then test")]
+    assert [line for line in shown if line.startswith("+ ")] == ([] if note is None else [note])
+    assert "what? /queue TEXT" in shown
+    assert sum("/queue TEXT waits for afterwards" in line for line in shown) == 2

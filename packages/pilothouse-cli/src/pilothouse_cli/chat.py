@@ -57,6 +57,7 @@ from pilothouse_cli.terminal import SIGNAL_BASE, forward_signals
 LOCAL_CHAT = "chat --local"
 LOCAL_MODEL_NAME = "SmolLM2-135M"
 
+_LEAVING_COMMANDS = ("exit", "quit")
 # A path such as /etc/hosts is not a command.
 _COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
 
@@ -449,7 +450,7 @@ class Chat:
         self._screen.idle()
         self._printer = None
         if self._stopping and self._editor is not None:
-            self._editor.put_back(self._queued)
+            self._editor.put_back(line for line in self._queued if not _leaves(line))
             self._queued.clear()
         if isinstance(outcome, Exception):
             raise outcome
@@ -488,8 +489,9 @@ class Chat:
                 steering.start_soon(self._steer, editor, query, line)
             else:
                 name, rest = asked
-                self.queue(rest if name == "queue" and rest else line)
-                self.print_line(f"when the answer is finished: {shorten_text(self._queued[-1])}", "quiet")
+                later = rest if name == "queue" and rest else line
+                self.queue(later)
+                self.print_line(f"when the answer is finished: {shorten_text(later)}", "quiet")
 
         with self._screen.above(editor):
             async with anyio.create_task_group() as steering, anyio.create_task_group() as reading:
@@ -498,13 +500,17 @@ class Chat:
                 reading.cancel_scope.cancel()
 
     async def _steer(self, editor: EditorInput, query: Query, words: str) -> None:
-        """Give words to the query. If it has ended, or ends without them, they are the next prompt."""
+        """Give words to the query. If it has ended, or ends without them, they are the next prompt.
+
+        Words that cannot be given are put back into the line.
+        """
         with editor.show_sent(words):
             try:
                 steering = await query.steer(words, if_late="return")
                 outcome = await steering.outcome()
             except PilothouseError as error:
                 self._print_failure(error)
+                editor.put_back([words])
                 return
         if outcome == "returned":
             self.queue(words)
@@ -620,8 +626,9 @@ class Chat:
         return self._editor is not None
 
     def queue(self, line: str) -> None:
-        """Handle a line after the answer that is being written."""
+        """Handle a line after the answer that is being written; what leaves comes after all others."""
         self._queued.append(line)
+        self._queued.sort(key=_leaves)
 
     @property
     def can_ask(self) -> bool:
@@ -676,6 +683,12 @@ class Chat:
     def directory(self) -> str:
         """The working directory of the tools."""
         return str(self.session.options.cwd or Path.cwd())
+
+
+def _leaves(line: str) -> bool:
+    """Whether the line is a command that leaves."""
+    asked = split_command(line)
+    return asked is not None and asked[0] in _LEAVING_COMMANDS
 
 
 def _has_no_key(session: Session) -> bool:

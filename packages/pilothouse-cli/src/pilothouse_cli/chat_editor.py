@@ -133,17 +133,24 @@ class EditorInput(InterruptiblePrompt):
                 except CtrlC:
                     stop()
                 except EOFError:
-                    take("/exit")
-                    await anyio.sleep_forever()
+                    break
                 finally:
                     self._typed = self._words.default_buffer.text
                     self._typed_on.set()
+            take("/exit")
+            await anyio.sleep_forever()
 
         await self.read_interruptibly(read)
 
     def put_back(self, lines: Iterable[str]) -> None:
-        """Put lines that were not used into the line that opens next."""
-        self._typed = "\n".join(filter(None, (*lines, self._typed)))
+        """Put lines that were not used into the line that is open for words, before its text, or opens next."""
+        buffer = self._words.default_buffer
+        if self._words.app.is_running:
+            after = len(buffer.text) - buffer.cursor_position
+            text = "\n".join(filter(None, (*lines, buffer.text)))
+            buffer.document = Document(text, len(text) - after)
+        else:
+            self._typed = "\n".join(filter(None, (*lines, self._typed)))
 
     @property
     def is_typed_in(self) -> bool:

@@ -28,9 +28,16 @@ from pilothouse_cli.screen import Screen, escape_invisible
 
 RECONNECT_SECONDS = 1.0
 HELP = (
-    "a line is a prompt; while something waits: y (yes), a (always in this session), n REASON, or the answer to the "
-    "question; /interrupt stops the turn, /quit leaves, and the session goes on"
+    "a line is a prompt; typed while Claude works, it is read before its next step, and /queue TEXT waits for "
+    "afterwards; while something waits: y (yes), a (always in this session), n REASON, or the answer to the question; "
+    "/interrupt stops the turn, /quit leaves, and the session goes on; /help says this again"
 )
+STEERING_NOTES = {
+    "taken": "read by Claude",
+    "next_turn": "read by Claude, in the next turn",
+    "returned": "not read: send it again",
+}
+"""What became of words for a turn, if they are not a prompt of their own."""
 
 
 async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
@@ -53,8 +60,9 @@ class RemoteChat:
         self._session: dict[str, Any] = {}
         self._own_prompts: list[str] = []
         self._changed = LoopCondition()
-        self._ends: list[int] = []  # where in the output prompts have ended
-        self._last_prompt = (0, 0)  # where it began, and how many prompts had no end then
+        # Ids of prompts, and of words for a turn. An answer may be there before the host's response with the id.
+        self._sent: set[str] = set()
+        self._answered: set[str] = set()
 
     async def run(self) -> int:
         """Run the conversation, and return the exit code."""
@@ -91,8 +99,8 @@ class RemoteChat:
 
     # What comes from the host.
 
-    async def _follow(self, path: str, last: str | None) -> AsyncGenerator[tuple[str, str, Any]]:
-        """Yield the events of a stream, which goes on where it broke off: id, name, data."""
+    async def _follow(self, path: str, last: str | None) -> AsyncGenerator[tuple[str, Any]]:
+        """Yield the events of a stream, which goes on where it broke off: name, data."""
         while True:
             headers = {} if last is None else {"Last-Event-ID": last}
             with suppress(httpx2.TransportError):
@@ -102,19 +110,18 @@ class RemoteChat:
                         read_body(response)
                     async for event in httpx2.EventSource(response):
                         last = event.id
-                        yield event.id, event.event, event.json()
+                        yield event.event, event.json()
             await anyio.sleep(RECONNECT_SECONDS)
 
     async def _print_messages(self, path: str, scope: anyio.CancelScope) -> None:
-        async for place, name, data in self._follow(path, None):
+        async for name, data in self._follow(path, None):
             if name == "end" and data.get("detail") == "closed":
                 self._screen.note("the session was closed", "warning")
                 scope.cancel()
             if name == "message":
                 self._print_message(data)
-                if data.get("type") == "result" or data.get("subtype") == "query_failed":
-                    self._ends.append(int(place))
-                    self._changed.notify_all()
+                self._answered |= find_answered(data)
+                self._changed.notify_all()
 
     def _print_message(self, data: dict[str, Any]) -> None:
         content = data.get("message", {}).get("content") if data.get("isReplay") else None
@@ -124,6 +131,10 @@ class RemoteChat:
             else:  # of another viewer, or from before
                 self._screen.end_text()
                 self._screen.note(escape_invisible(f"> {self._redact(content)}"), "title")
+            return
+        if (outcome := STEERING_NOTES.get(find_outcome(data) or "")) is not None:
+            self._screen.end_text()
+            self._screen.note(escape_invisible(f"+ {self._redact(str(data['title']))} ({outcome})"), "title")
             return
         with suppress(PilothouseError):
             self._printer.print_message(from_dict(data))
@@ -137,7 +148,7 @@ class RemoteChat:
             self._printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
 
     async def _note_events(self, last: str) -> None:
-        async for _, name, data in self._follow("/v1/events", last):
+        async for name, data in self._follow("/v1/events", last):
             if name == "asked" and data["request"] is None:  # it is too long for an event
                 for approval in (await self._call("GET", "/v1/asks"))["asks"]:
                     self._note_approval(approval)
@@ -179,9 +190,8 @@ class RemoteChat:
                 await self._take_line(line.strip())
             except UsageError as error:
                 self._screen.note(escape_invisible(str(error)), "error")
-        start, count = self._last_prompt
         # The pipe has ended: its prompts are answered first.
-        await self._changed.wait_until(lambda: sum(place > start for place in self._ends) >= count)
+        await self._changed.wait_until(lambda: self._sent <= self._answered)
 
     async def _read_line(self) -> str | None:
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
@@ -189,16 +199,49 @@ class RemoteChat:
 
     async def _take_line(self, line: str) -> None:
         path = f"/v1/sessions/{self._session['id']}"
+        command, _, rest = line.partition(" ")
         if line == "/interrupt":
             await self._call("POST", f"{path}/interrupt")
+        elif line == "/help":
+            self._screen.note(HELP, "quiet")
+        elif command == "/queue":
+            await self._queue(path, rest.strip())
         elif self._asks and line:
             approval = next(iter(self._asks.values()))
             await self._call("POST", f"{path}/asks/{approval['id']}", make_decision(approval, line))
             self._asks.pop(approval["id"], None)
-        elif line:
+        elif line and self._is_typed():
             self._own_prompts.append(line)
-            sent = await self._call("POST", f"{path}/prompt", {"prompt": line})
-            self._last_prompt = (sent["events_from"], sent["waiting"])
+            given = await self._call("POST", f"{path}/steer", {"prompt": line})  # without a turn, they are a prompt
+            self._sent.add(given["steering"])
+        elif line:
+            await self._queue(path, line)
+
+    async def _queue(self, path: str, prompt: str) -> None:
+        if not prompt:
+            raise UsageError("what? /queue TEXT")
+        self._own_prompts.append(prompt)
+        sent = await self._call("POST", f"{path}/prompt", {"prompt": prompt})
+        self._sent.add(sent["prompt"])
+
+    def _is_typed(self) -> bool:
+        """Whether a person types the lines; each line of a pipe is a prompt."""
+        return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def find_outcome(data: dict[str, Any]) -> str | None:
+    """Return what became of words for a turn, if the message says it."""
+    return data.get("outcome") if data.get("type") == "system" and data.get("subtype") == "steering" else None
+
+
+def find_answered(data: dict[str, Any]) -> set[str]:
+    """Return the ids of the prompts, and of the words for a turn, that the message ends."""
+    if data.get("type") == "result":
+        named: list[str | None] = [*(data.get("user_message_uuids") or ()), data.get("user_message_uuid")]
+        return {*filter(None, named)}
+    if data.get("subtype") == "query_failed":
+        return {data["prompt"]}
+    return {data["steering"]} if find_outcome(data) == "returned" else set()
 
 
 def make_decision(approval: dict[str, Any], line: str) -> dict[str, Any]:
