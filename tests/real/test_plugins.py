@@ -17,6 +17,12 @@ from pilothouse_testing import ScriptedModel
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 
+OPTIONS = {
+    "api_token": {"type": "string", "title": "Token", "description": "Its key.", "sensitive": True},
+    "level": {"type": "number", "title": "Level", "description": "How loud."},
+}
+
+
 @pytest.fixture
 def options(claude: Any, scripted_model: ScriptedModel) -> ph.Options:
     return ph.Options(cli=claude.path, cwd=claude.cwd, env=scripted_model.env(), inherit_env=False)
@@ -33,7 +39,7 @@ def shop(tmp_path: Path) -> Path:
                 "plugins": [{"name": "greet", "source": "./greet", "description": "Greets."}],
             }
         ),
-        "greet/.claude-plugin/plugin.json": json.dumps({"name": "greet", "version": "1.0.0"}),
+        "greet/.claude-plugin/plugin.json": json.dumps({"name": "greet", "version": "1.0.0", "userConfig": OPTIONS}),
         "greet/commands/hello.md": "Say hello.",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +95,24 @@ async def test_a_failure_says_what_the_cli_says(options: ph.Options) -> None:
     assert error.value.raw["outcome"] == "failed"
     with pytest.raises(PluginError, match="not found"):
         await plugins.install("--help")  # a name, not a flag
+
+
+async def test_values_of_its_options_are_not_arguments(
+    options: ph.Options, claude: Any, shop: Path, tmp_path: Path
+) -> None:
+    seen = tmp_path / "claude"
+    seen.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/arguments\nexec {claude.path} "$@"\n')
+    seen.chmod(0o700)
+    plugins = Plugins(options.merge(ph.Options(cli=seen)))
+    await plugins.add_marketplace(str(shop))
+    made = await plugins.install("greet@ours", config={"api_token": "a-key", "level": "5"})
+    assert made.plugin_id == "greet@ours"
+    kept = json.loads((claude.home / ".claude" / "settings.json").read_text())["pluginConfigs"]["greet@ours"]
+    assert kept["options"] == {"level": 5}
+    assert "a-key" in (claude.home / ".claude" / ".credentials.json").read_text()
+    assert "a-key" not in (tmp_path / "arguments").read_text()
+    with pytest.raises(PluginError, match="It takes a number"):
+        await plugins.install("greet@ours", config={"level": "loud"})
 
 
 async def test_what_cannot_be_run(options: ph.Options, claude: Any, tmp_path: Path) -> None:

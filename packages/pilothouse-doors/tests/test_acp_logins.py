@@ -81,7 +81,7 @@ async def test_a_user_who_refuses_is_not_logged_in(served_cli: ServedCli, logins
 @pytest.mark.parametrize(
     ("opens", "cli_says", "expected"),
     [
-        (False, {"account": {}}, "this machine has no browser: run `pilothouse chat`, and /login"),
+        (False, {"account": {}}, "this machine has no browser with a window: run `pilothouse chat`, and /login"),
         (True, "it was refused", "it was refused"),
         (True, {"account": {}}, None),
     ],
@@ -95,11 +95,12 @@ async def test_a_login_ends_as_the_cli_says(
     if not opens:
         cli.silent.add("claude_oauth_wait_for_completion")
 
-    def open_page(url: str) -> bool:
-        opened.append(url)
-        return opens
+    class Browser(webbrowser.BaseBrowser):
+        def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+            opened.append(url)
+            return opens
 
-    monkeypatch.setattr(webbrowser, "open", open_page)
+    monkeypatch.setattr(webbrowser, "get", Browser)
     agent = ph.Agent(transport=cli.transport)
     if expected is None:
         await log_in(agent, "console")
@@ -108,6 +109,29 @@ async def test_a_login_ends_as_the_cli_says(
             await log_in(agent, "console")
     assert opens or opened == ["https://local/?state=s"]  # this CLI may answer before a browser opens
     assert cli.controls[0]["loginWithClaudeAi"] is False
+
+
+@pytest.mark.parametrize("name", ["lynx", "w3m", "www-browser", None])
+async def test_no_browser_takes_the_input_of_the_editor(
+    name: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cli = Cli()
+    cli.answers["claude_authenticate"] = {"manualUrl": "https://x/?state=s", "automaticUrl": "https://local/?state=s"}
+    cli.silent.add("claude_oauth_wait_for_completion")
+    if name is None:
+        monkeypatch.setattr(webbrowser, "get", raise_none)
+    else:
+        browser = tmp_path / name
+        browser.write_text(f"#!/bin/sh\necho started > {tmp_path}/started\n")
+        browser.chmod(0o700)
+        monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser(str(browser)))
+    with pytest.raises(ph.UsageError, match=r"no browser with a window.* shows the link"):
+        await log_in(ph.Agent(transport=cli.transport), "claude")
+    assert not (tmp_path / "started").exists()
+
+
+def raise_none() -> webbrowser.BaseBrowser:
+    raise webbrowser.Error("could not locate runnable browser")
 
 
 async def test_there_is_no_other_method() -> None:

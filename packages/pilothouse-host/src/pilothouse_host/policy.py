@@ -648,8 +648,8 @@ def _parse_json(content: bytes) -> Any:
 ALLOWED_TYPES = frozenset({"user", "control_request", "control_response", "control_cancel_request", "keep_alive"})
 ALLOWED_REQUESTS = frozenset({
     "apply_flag_settings", "background_tasks", "cancel_async_message", "end_session", "get_binary_version",
-    "get_context_usage", "get_hooks_listing", "get_session_cost", "get_settings", "get_task_output", "get_usage",
-    "initialize", "interrupt", "list_models", "list_permission_rules", "mcp_message", "mcp_read_resource",
+    "get_context_usage", "get_hooks_listing", "get_plan", "get_session_cost", "get_settings", "get_task_output",
+    "get_usage", "initialize", "interrupt", "list_models", "list_permission_rules", "mcp_message", "mcp_read_resource",
     "mcp_reconnect", "mcp_set_servers", "mcp_status", "mcp_toggle", "reload_output_styles", "reload_skills",
     "rename_session", "rewind_files", "set_max_thinking_tokens", "set_model", "set_permission_mode", "stop_task",
 })  # fmt: skip

@@ -367,6 +367,9 @@ def test_requests_above_the_limits(policy: HostPolicy) -> None:
         (line("initialize", agents={"a": {"permissionMode": "acceptEdits"}}), "up to 'default'"),
         (line("mcp_set_servers", servers={"s": {"command": "x"}}), "takes no MCP servers"),
         (line("start_shell_task", command="x"), "does not take control requests 'start_shell_task'"),
+        (line("get_workspace_diff"), "does not take control requests 'get_workspace_diff'"),
+        (line("side_question", question="x"), "does not take control requests 'side_question'"),
+        (line("generate_session_title", description="x"), "does not take"),
         *((line(login), f"does not take control requests '{login}'") for login in LOGINS),
         (line("set_mcp_permission_mode_override", mode="plan"), "does not take"),
     ):
@@ -382,6 +385,7 @@ def test_requests_above_the_limits(policy: HostPolicy) -> None:
     for fine in (
         json.dumps(answer).encode(),
         line("set_permission_mode", mode="plan"),
+        line("get_plan"),
         line("mcp_set_servers", servers={}),
     ):
         assert check(fine) == fine

@@ -6,8 +6,9 @@ over changes with `session.settings.reload_plugins()`.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
@@ -20,7 +21,13 @@ from pilothouse.errors import ControlTimeout, PluginError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.renderer import render_child_env
 from pilothouse.options.secrets import mask
+from pilothouse.tracebacks import hide_arguments
+from pilothouse.transports.child_process import ABANDON_GRACE_SECONDS, ChildProcess, ExitStatus, spawn
+from pilothouse.transports.concurrency import run_blocking
 from pilothouse.transports.discovery import find_or_install_cli
+from pilothouse.transports.pipes import PipeReader
+from pilothouse.transports.start_errors import check_system, make_start_error
+from pilothouse.transports.watchdog import KILL
 
 PluginScope: TypeAlias = Literal["user", "project", "local"]
 """Whose settings: your own, the project's for everybody, or the project's for you."""
@@ -80,12 +87,13 @@ class Plugins:
 
     ::
 
-        plugins = Plugins(cwd="project")
+        plugins = Plugins(ph.Options(cwd="project"))
         await plugins.add_marketplace("acme/plugins")
         await plugins.install("review@acme", scope="project")
 
-    Each call runs `claude plugin` once, and raises `PluginError` if that fails, `ControlTimeout` if it takes too long,
-    and `CLINotFoundError`. A plugin may bring hooks and MCP servers, which run as you: install those that you trust.
+    Each call runs `claude plugin`, and raises `PluginError` if that fails, `ControlTimeout` if it takes too long, and
+    `CLINotFoundError` or `CLIStartError` if it does not start. What it has started, such as `git clone`, ends with it.
+    A plugin may bring hooks and MCP servers, which run as you: install those that you trust.
 
     Args:
         options: the options of the children, such as `agent.options`; `cli`, `cwd`, `env`, `inherit_env` and
@@ -109,9 +117,10 @@ class Plugins:
 
     async def available(self) -> AvailablePlugins:
         """Return the plugins of the marketplaces that are not installed."""
-        body = await self._read("list", "--json", "--available")
-        return to_results(AvailablePlugin, body["available"])
+        body = _to_mapping(await self._read("list", "--json", "--available"))
+        return to_results(AvailablePlugin, body.get("available"))
 
+    @hide_arguments
     async def install(
         self,
         plugin: str,
@@ -125,12 +134,17 @@ class Plugins:
         Args:
             plugin: its id, such as "review@acme".
             scope: the settings that it is entered in. Default: "user".
-            config: values of options that the plugin declares.
+            config: values of options that the plugin declares, keys too: Claude Code reads them from its input once
+                the plugin is installed, and keeps the sensitive ones with its login. `PluginError` if it refuses one;
+                the plugin is installed then, without these values.
             accept_command: the digest of a command that the marketplace runs to install the plugin, from
                 `PluginError.raw["shownCommand"]["sha256"]`: show the command to a person first. Default: none is run.
         """
-        flags = {"scope": scope, "config": [f"{name}={value}" for name, value in (config or {}).items()]}
-        return await self._change("install", plugin, **flags, accept_command=accept_command)
+        made = await self._change("install", plugin, scope=scope, accept_command=accept_command)
+        if config:  # not as `install --config`: every user of this machine can read the arguments of a process
+            values = msgspec.json.encode(dict(config))
+            await self._read("configure", "--json", "--values-stdin", "--", made.plugin_id or plugin, content=values)
+        return made
 
     async def enable(self, plugin: str, *, scope: PluginScope | None = None) -> PluginChange:
         """Enable a plugin. Default of `scope`: where it is installed."""
@@ -173,32 +187,73 @@ class Plugins:
         body = await self._read(*command.split(), "--json", *_render_flags(flags), "--", target)
         return to_result(PluginChange, body)
 
-    async def _read(self, *arguments: str) -> Any:
-        """Run `claude plugin`, and return what it prints; raises if it reports a failure."""
-        env = render_child_env(self._options, os.environ)
-        program = await find_or_install_cli(self._options.cli, env)
+    async def _read(self, *arguments: str, content: bytes = b"") -> Any:
+        """Run `claude plugin` with this input, and return what it prints; raises if it reports a failure."""
         command = " ".join(["plugin", *(word for word in arguments[:2] if not word.startswith("-"))])
+        child = await self._start("plugin", *arguments)
         try:
             with anyio.fail_after(self._timeout):
-                done = await anyio.run_process(
-                    [program, "plugin", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    cwd=self._options.cwd,
-                    env=env,
-                    check=False,
-                )
+                status, output, errors = await _communicate(child, content)
         except TimeoutError:
             raise ControlTimeout(f"`claude {command}` took longer than {self._timeout:g} s", subtype=command) from None
-        body = _decode(done.stdout)
-        if done.returncode == 0 and body is not None:
+        finally:
+            await _end(child)
+        body = _decode(output)
+        if status.code == 0 and body is not None:
             return body
-        report: Mapping[str, Any] = cast("Mapping[str, Any]", body) if isinstance(body, dict) else {}
-        reason = str(report.get("message") or done.stderr.decode(errors="replace").strip() or "no output")
+        report = _to_mapping(body)
+        reason = str(report.get("message") or errors.decode(errors="replace").strip() or "no output")
         raise PluginError(
-            f"`claude {command}` failed with exit code {done.returncode}: {mask(reason)}",
+            f"`claude {command}` failed with {status.signal or f'exit code {status.code}'}: {mask(reason)}",
             code=report.get("failureCode"),
             raw=report,
         )
+
+    async def _start(self, *arguments: str) -> ChildProcess:
+        check_system()
+        env = render_child_env(self._options, os.environ)
+        program = await find_or_install_cli(self._options.cli, env)
+        argv, cwd = [program, *arguments], self._options.cwd
+        directory = None if cwd is None else os.fspath(cwd)
+        try:
+            return spawn(argv, env=env, cwd=directory, ends_detached=True)
+        except (OSError, ValueError) as error:
+            size = sum(len(os.fsencode(text)) + 1 for pair in (argv, *env.items()) for text in pair)
+            typed = await run_blocking(make_start_error, error, program, directory, size)
+        raise typed  # outside of `except`: the original error may contain arguments
+
+
+async def _communicate(child: ChildProcess, content: bytes) -> tuple[ExitStatus, bytes, bytes]:
+    """Write to a child; return how it has exited, its output, and its standard error."""
+    status, output, errors = ExitStatus(), bytearray(), bytearray()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_drain, child.stdout, output)
+        tasks.start_soon(_drain, child.stderr, errors)
+        with contextlib.suppress(anyio.BrokenResourceError):  # it has exited: its error says why
+            await child.stdin.write(content)
+        await child.stdin.end()
+        status = await child.wait()
+        child.finish_streams()
+    return status, bytes(output), bytes(errors)
+
+
+async def _drain(stream: PipeReader, into: bytearray) -> None:
+    while data := await stream.read():
+        into += data
+
+
+async def _end(child: ChildProcess) -> None:
+    """End a child and what it has started: SIGTERM, `ABANDON_GRACE_SECONDS`, SIGKILL."""
+    try:
+        with anyio.CancelScope(shield=True):
+            for number in (signal.SIGTERM, KILL):
+                if child.poll() is None:
+                    child.signal(number)
+                    with anyio.move_on_after(ABANDON_GRACE_SECONDS):
+                        await child.wait()
+            await child.release()
+    finally:
+        child.abandon()  # no effect if it was released
 
 
 def _render_flags(flags: Mapping[str, Any]) -> Iterator[str]:
@@ -207,7 +262,11 @@ def _render_flags(flags: Mapping[str, Any]) -> Iterator[str]:
         if value is True:
             yield flag
         elif value:
-            yield from (f"{flag}={each}" for each in ([value] if isinstance(value, str) else value))
+            yield f"{flag}={value}"
+
+
+def _to_mapping(body: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", body) if isinstance(body, dict) else {}
 
 
 def _decode(output: bytes) -> Any:

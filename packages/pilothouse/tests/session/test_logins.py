@@ -130,6 +130,10 @@ async def test_a_server_that_still_connects_is_awaited(cli: Cli, server: Server)
         begun = anyio.current_time()
         await session.mcp.authenticate("ledger")
         assert anyio.current_time() - begun >= 3
+        server.status = "pending"
+        begun = anyio.current_time()
+        assert (await session.mcp.authenticate("ledger")).url  # the CLI knows better
+        assert 35 <= anyio.current_time() - begun < 36
 
 
 async def test_a_refusal_to_begin_has_a_code(cli: Cli, server: Server) -> None:
@@ -172,6 +176,16 @@ async def test_waiting_ends_when_the_user_has_refused(cli: Cli, server: Server) 
         assert caught.value.code == "refused"
         with pytest.raises(LoginError, match="No active") as caught:
             await login.complete(BACK)
+        assert caught.value.code == "refused"
+
+
+async def test_an_older_login_waits_for_the_newer_one(cli: Cli, server: Server) -> None:
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        older, newer = await session.mcp.authenticate("ledger"), await session.mcp.authenticate("ledger")
+        group.start_soon(newer.complete, BACK)
+        assert (await older.wait()).status == "connected"
+        with pytest.raises(LoginError) as caught:
+            await older.complete(BACK)
         assert caught.value.code == "refused"
 
 
@@ -251,7 +265,7 @@ async def test_no_code_is_shown(cli: Cli, server: Server, caplog: pytest.LogCapt
         with pytest.raises(LoginError, match=r"cannot use \[redacted\] of") as returned:
             await login.complete(BACK)
     for error in (pasted.value, returned.value):
-        assert error.__cause__ is None
+        assert error.__cause__ is error.__context__ is None
         assert CODE not in str(error)
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if frame.f_globals["__name__"].startswith("pilothouse."):

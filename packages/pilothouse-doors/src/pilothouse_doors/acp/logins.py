@@ -17,6 +17,8 @@ METHODS: tuple[dict[str, Any], ...] = (
     {"id": _CONSOLE, "name": "Log in at the Claude Console", "description": "To pay by use, in your browser"},
 )
 """What the editor offers, in the form of the protocol."""
+_TEXT_BROWSERS = frozenset({"elinks", "links", "lynx", "w3m", "www-browser"})
+"""Those that `webbrowser` starts where there is no other: in the terminal, so here on the protocol's own streams."""
 
 
 async def log_in(agent: Agent, method: str) -> None:
@@ -27,7 +29,7 @@ async def log_in(agent: Agent, method: str) -> None:
         method: the id of one of `METHODS`.
 
     Raises:
-        UsageError: there is no such method, or this machine has no browser.
+        UsageError: there is no such method, or this machine has no browser but for a terminal.
         LoginError, ControlTimeout: the user was refused, or did not log in within 300 s.
     """
     if method not in {each["id"] for each in METHODS}:
@@ -46,8 +48,10 @@ async def _browse(login: ClaudeLogin) -> PilothouseError | None:
     async def open_page() -> None:
         nonlocal failure
         url = login.local_url
-        if not url or not await anyio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True):
-            failure = UsageError("this machine has no browser: run `pilothouse chat`, and /login")
+        if not url or not await anyio.to_thread.run_sync(_open_window, url, abandon_on_cancel=True):
+            failure = UsageError(
+                "this machine has no browser with a window: run `pilothouse chat`, and /login, which shows the link"
+            )
             tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -58,3 +62,14 @@ async def _browse(login: ClaudeLogin) -> PilothouseError | None:
             failure = error
         tasks.cancel_scope.cancel()
     return failure
+
+
+def _open_window(url: str) -> bool:
+    """Open a page in the user's browser, but in none of a terminal, which `webbrowser.open` may try after others."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    if isinstance(browser, webbrowser.GenericBrowser) and browser.basename in _TEXT_BROWSERS:
+        return False
+    return browser.open(url)

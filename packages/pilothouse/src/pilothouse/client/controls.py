@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pilothouse.client.logins import McpLogin, begin_mcp_login, clear_mcp_login
+from pilothouse.client.logins import CONNECT_SECONDS, McpLogin, begin_mcp_login, clear_mcp_login
 from pilothouse.client.settings_check import (
     CHECKED_KEYS,
     SentSettings,
@@ -47,7 +47,6 @@ McpCaller: TypeAlias = Callable[[Mapping[str, Any], float], Awaitable[Mapping[st
 
 MCP_CALL = "mcp_call"
 CHECKS_PERMISSIONS = "mcp_call_check_permissions_v1"
-CONNECT_SECONDS = 35.0  # the CLI gives a server 30 s to connect before the call
 
 
 class _ControlGroup:
@@ -111,7 +110,7 @@ class McpControls(_ControlGroup):
             LoginError: `.code` is "unknown_server"; "no_login": the server is connected, or is a program; "refused":
                 it offers no login, a policy forbids it; or a code of Claude Code, such as "mcp_redirect_uri_unusable".
         """
-        return await begin_mcp_login(server, self._control, self._find, redirect_uri)
+        return await begin_mcp_login(server, self._control, self._find, self.wait, redirect_uri)
 
     async def clear_auth(self, server: str) -> None:
         """Forget the login at a server, and revoke it there if the server can; its status is "needs-auth" then.

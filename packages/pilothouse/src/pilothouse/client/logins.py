@@ -6,6 +6,7 @@ brings. `session.mcp.authenticate` and `session.login` begin one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 from urllib.parse import parse_qs, urlsplit
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 LoginAccount = Literal["claude", "console"]
 FindServer: TypeAlias = "Callable[[str], Awaitable[McpServerStatus | None]]"
 """Returns a server of the session by its name."""
+WaitForServer: TypeAlias = Callable[[str, float], Awaitable[object]]
+"""Waits so many seconds until a server is connected; raises if it will not be, as `McpControls.wait` does."""
 ReadAccount: TypeAlias = "Callable[[object], AccountInfo]"
 TimedSender: TypeAlias = Callable[[str, Mapping[str, Any], float], Awaitable[Mapping[str, Any]]]
 """Sends a control request, and waits for so many seconds if they are more than `control_timeout`."""
 
 POLL_SECONDS = 0.25  # between two looks at a login in a browser; the CLI sends no event
 EXCHANGE_SECONDS = 10.0  # from the browser's return until the CLI has traded the code for a login, and connected
-CONNECT_SECONDS = 35.0  # for a server that is still connecting; the CLI gives it 30
+CONNECT_SECONDS = 35.0  # for a server that is still connecting; the CLI gives it 30 s
 CALLBACK = "mcp_oauth_callback_url"
 NOT_THEIRS = "http://localhost/?error=none&state=none"  # what the CLI never takes, but says whether it would take any
 HAS_NO_LOGIN = frozenset({"stdio", "sdk"})
@@ -38,7 +41,7 @@ _RETRY = "The login still waits: hand over what its own page gave"
 class McpLogin:
     """A login at an MCP server that has begun. Made by `session.mcp.authenticate`.
 
-    It ends with `complete` or in the browser; a newer one for the same server replaces it.
+    It ends with `complete` or in the browser. A newer one for the same server replaces it: `complete` refuses then.
     """
 
     __slots__ = ("_control", "_find", "_server", "_state", "_url")
@@ -80,20 +83,20 @@ class McpLogin:
             raise LoginError(f"the address has no code. {_RETRY}", subtype=CALLBACK, code="wrong_callback")
         if self._state is None or found.get("state") != self._state:
             raise LoginError(f"the address is of another login. {_RETRY}", subtype=CALLBACK, code="wrong_callback")
-        try:
-            await self._control(CALLBACK, serverName=self._server, callbackUrl=callback_url)
-        except ControlError as error:
-            raise _make_error(error, found.get("code", ""), found["state"]) from None
+        sent = self._control(CALLBACK, serverName=self._server, callbackUrl=callback_url)
+        await _answer(sent, found.get("code", ""), found["state"])
         return await self._connect()
 
     async def wait(self, timeout: float = 300.0) -> McpServerStatus:
         """Wait until the user has logged in, in a browser on the machine of Claude Code, and the server is connected.
 
+        Claude Code does not say which login it was: if a newer one has replaced this one, this waits for that.
+
         Args:
             timeout: seconds. Default 300.
 
         Raises:
-            LoginError: `.code` is "refused": the user or the server refused, or another login has replaced this one.
+            LoginError: `.code` is "refused": the user or the server refused.
             ControlTimeout: not in time; the login still waits.
         """
         with anyio.move_on_after(timeout):
@@ -126,32 +129,28 @@ class McpLogin:
         return server or _raise_unknown(self._server, CALLBACK)
 
 
-async def begin_mcp_login(server: str, control: ControlSender, find: FindServer, redirect_uri: str | None) -> McpLogin:
+async def begin_mcp_login(
+    server: str, control: ControlSender, find: FindServer, wait: WaitForServer, redirect_uri: str | None
+) -> McpLogin:
     """Begin a login; see `McpControls.authenticate`."""
     subtype = "mcp_authenticate"
     status = _check_has_login(server, await find(server), subtype)
-    with anyio.move_on_after(CONNECT_SECONDS):
-        while status.status == "pending":
-            await anyio.sleep(POLL_SECONDS)
-            status = _check_has_login(server, await find(server), subtype)
+    if status.status == "pending":
+        with contextlib.suppress(ControlError, ControlTimeout):  # most of them need a login
+            await wait(server, CONNECT_SECONDS)
+        status = _check_has_login(server, await find(server), subtype)
     if status.status == "connected":
         reason = f"MCP server {server!r} is connected and needs no login; `clear_auth` ends the one that it has"
         raise LoginError(reason, subtype=subtype, code="no_login")
     body = {} if redirect_uri is None else {"redirectUri": redirect_uri, "redirectUriOnly": True}
-    try:
-        return McpLogin(server, control, find, await control(subtype, serverName=server, **body))
-    except ControlError as error:
-        raise _make_error(error) from None
+    return McpLogin(server, control, find, await _answer(control(subtype, serverName=server, **body)))
 
 
 async def clear_mcp_login(server: str, control: ControlSender, find: FindServer) -> None:
     """Forget a login; see `McpControls.clear_auth`."""
     subtype = "mcp_clear_auth"
     _check_has_login(server, await find(server), subtype)
-    try:
-        await control(subtype, serverName=server)
-    except ControlError as error:
-        raise _make_error(error) from None
+    await _answer(control(subtype, serverName=server))
 
 
 def _check_has_login(server: str, status: McpServerStatus | None, subtype: str) -> McpServerStatus:
@@ -210,10 +209,7 @@ class ClaudeLogin:
             raise LoginError(f"the code is not whole. {_RETRY}", subtype=subtype, code="wrong_callback")
         if state != _read_parameters(self.url).get("state"):  # which the CLI does not check
             raise LoginError(f"the code is of another login. {_RETRY}", subtype=subtype, code="wrong_callback")
-        try:
-            answer = await self._request(subtype, {"authorizationCode": key, "state": state}, 0.0)
-        except ControlError as error:
-            raise _make_error(error, key, state) from None
+        answer = await _answer(self._request(subtype, {"authorizationCode": key, "state": state}, 0.0), key, state)
         return self._read(answer.get("account"))
 
     async def wait(self, timeout: float = 300.0) -> AccountInfo:
@@ -233,10 +229,7 @@ class ClaudeLogin:
         """
         subtype = "claude_oauth_wait_for_completion"
         with anyio.move_on_after(timeout):
-            try:
-                answer = await self._request(subtype, {}, timeout)
-            except ControlError as error:
-                raise _make_error(error) from None
+            answer = await _answer(self._request(subtype, {}, timeout))
             return self._read(answer.get("account"))
         raise ControlTimeout(f"no login at Claude within {timeout:g} s", subtype=subtype)
 
@@ -245,16 +238,18 @@ async def begin_claude_login(request: TimedSender, read: ReadAccount, account: L
     """Begin a login; see `Session.login`."""
     if account not in (accounts := get_args(LoginAccount)):
         raise UsageError(f"account: expected {' or '.join(map(repr, accounts))}, got {account!r}")
-    try:
-        answer = await request("claude_authenticate", {"loginWithClaudeAi": account == "claude"}, 0.0)
-    except ControlError as error:
-        raise _make_error(error) from None
+    answer = await _answer(request("claude_authenticate", {"loginWithClaudeAi": account == "claude"}, 0.0))
     return ClaudeLogin(request, read, answer)
 
 
-def _make_error(error: ControlError, *secrets: str) -> LoginError:
-    text = Redactor(secrets).redact(str(error))
-    return LoginError(text, subtype=error.subtype, code=error.code or "refused")
+async def _answer(sent: Awaitable[Mapping[str, Any]], *secrets: str) -> Mapping[str, Any]:
+    """Wait for the answer to a request; a refusal becomes a `LoginError`, without the secrets that it repeats."""
+    try:
+        return await sent
+    except ControlError as error:
+        text = Redactor(secrets).redact(str(error))
+        refusal = LoginError(text, subtype=error.subtype, code=error.code or "refused")
+    raise refusal  # outside of `except`, so that the original error is not its context
 
 
 def _read_parameters(url: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 class McpLogin(GroupWrapper[logins.McpLogin]):
     """A login at an MCP server that has begun. Made by `session.mcp.authenticate`.
 
-    It ends with `complete` or in the browser; a newer one for the same server replaces it.
+    It ends with `complete` or in the browser. A newer one for the same server replaces it: `complete` refuses then.
     """
 
     __slots__ = ()
@@ -106,11 +106,13 @@ class McpLogin(GroupWrapper[logins.McpLogin]):
     def wait(self, timeout: float = 300.0) -> McpServerStatus:
         """Wait until the user has logged in, in a browser on the machine of Claude Code, and the server is connected.
 
+        Claude Code does not say which login it was: if a newer one has replaced this one, this waits for that.
+
         Args:
             timeout: seconds. Default 300.
 
         Raises:
-            LoginError: `.code` is "refused": the user or the server refused, or another login has replaced this one.
+            LoginError: `.code` is "refused": the user or the server refused.
             ControlTimeout: not in time; the login still waits.
         """
         return self._call(partial(self._inner.wait, timeout))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Mapping
 from functools import cached_property, partial
 
@@ -32,7 +31,7 @@ from pilothouse.transports.private_files import (
     make_home_variables,
 )
 from pilothouse.transports.process_start import UserAccount
-from pilothouse.transports.start_errors import find_home_error, make_files_error, make_start_error
+from pilothouse.transports.start_errors import check_system, find_home_error, make_files_error, make_start_error
 from pilothouse.transports.stderr import StderrLog
 from pilothouse.transports.watchdog import KILL, watchdog
 
@@ -153,8 +152,7 @@ class CliTransport(Transport):
                 and what to do.
             UsageError: this transport was started before, or `user` does not exist.
         """
-        if sys.platform == "win32":
-            raise CLIStartError("pilothouse starts the CLI on Linux and macOS only; on Windows, use it inside WSL")
+        check_system()
         self._mark_started(is_closed=self._closed is not None)
         self._invocation = invocation
         reason = "unknown system error"

@@ -33,6 +33,12 @@ _REASONS = {
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
+def check_system() -> None:
+    """Raise `CLIStartError` where the CLI cannot be started at all."""
+    if sys.platform == "win32":
+        raise CLIStartError("pilothouse starts the CLI on Linux and macOS only; on Windows, use it inside WSL")
+
+
 def make_start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
     """Build the typed error for what `Popen` raised.
 
