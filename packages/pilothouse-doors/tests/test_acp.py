@@ -7,6 +7,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,13 @@ def results(request: RecordedRequest) -> Text:
 
 def bash(command: str) -> ToolUse:
     return ToolUse("Bash", {"command": command, "description": "d"})
+
+
+def wait_until_exists(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def count_children(served: ServedCli) -> int:
@@ -259,6 +267,24 @@ async def test_a_second_prompt_waits_and_words_do_not(
         with pytest.raises(RequestFailedError) as caught:
             await editor.request("_session/steering", **{**steering, **wrong})
         assert caught.value.code in (-32002, -32602)
+
+
+@real
+async def test_cancel_stops_the_words_too(served_cli: ServedCli, scripted_model: ScriptedModel, editor: Editor) -> None:
+    gate = Gate()
+    scripted_model.on("one", reply=Steps([bash("touch a; tail -f /dev/null")], [Pause(gate), bash("touch b")]))
+    scripted_model.on("words", reply=[Pause(gate), bash("touch b")])
+    session = await editor.start()
+    turn = asyncio.create_task(editor.prompt(session, "one"))
+    await asyncio.to_thread(wait_until_exists, served_cli.cwd / "a")
+    words = [{"type": "text", "text": "words"}]
+    assert await editor.request("_session/steering", sessionId=session, prompt=words) == {"outcome": "injected"}
+    editor.send({"method": "session/cancel", "params": {"sessionId": session}})
+    async with asyncio.timeout(8):
+        assert await turn == "cancelled"
+    gate.open()
+    await editor.request("session/close", sessionId=session)
+    assert not (served_cli.cwd / "b").exists()
 
 
 @real

@@ -459,14 +459,14 @@ class RestSession(ServerSession):
             if_late: as for `Query.steer`.
 
         Returns:
-            None: no turn runs, and nothing was sent.
+            None: no turn runs yet, and nothing was sent.
 
         Raises:
             UsageError: words that cannot be a prompt.
         """
         self.mark_used()
         current = next((prompt.query for prompt in self._prompts.values()), None)
-        if current is None or current.state == "new":
+        if current is None or current.state in ("new", "queued"):  # the query would wait until its prompt is sent
             return None
         words = GivenWords(title)
         self._words.append(words)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_host import LIMIT, Program, Served
+from served_host import LIMIT, TOKEN, Program, Served
 from terminal_screen import CTRL_D, chatting
 
 from pilothouse_host import host
@@ -65,6 +65,13 @@ def outcome_of(served: Served, path: str, given: dict[str, Any]) -> str:
         return wait(events, subtype="steering", steering=given["steering"])["outcome"]
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def finish(served: Served, path: str) -> dict[str, Any]:
     """The session, once nothing waits in it."""
     deadline = time.monotonic() + LIMIT
@@ -114,6 +121,21 @@ def test_words_without_a_turn_are_a_prompt_or_come_back(served: Served, scripted
     with served.events(path.rpartition("/")[2], given["events_from"], token=TOKENS["ann"]) as events:
         assert wait(events, uuid=given["steering"])["message"]["content"] == WORDS
     assert finish(served, path)["last_result"]["text"] == "another turn"
+
+
+def test_words_do_not_wait_for_a_prompt_that_was_not_sent_yet(serve_host: MakeHost) -> None:
+    with FakeCLI().text("done").exit() as fake:
+        served = serve_host(cli=fake.path)
+        _, made = served.request("POST", "/v1/sessions", {"prompt": "go"})
+        path = f"/v1/sessions/{made['id']}"
+        until(lambda: fake.calls[0].exit_code is not None)
+        fake.on_control("initialize", silent=True)  # from here on, a child starts, and gets no further
+        served.request("POST", f"{path}/prompt", {"prompt": "more"})
+        until(lambda: len(fake.calls) == 2)
+        assert steer(served, path, token=TOKEN, if_late="return")["outcome"] == "returned"
+        given = steer(served, path, token=TOKEN)
+        assert given["outcome"] == "query"
+        assert [each["id"] for each in described(served, path, token=TOKEN)["queued"]] == [given["steering"]]
 
 
 @pytest.mark.real_cli

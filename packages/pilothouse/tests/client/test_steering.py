@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.engine import run
 from pilothouse.transports import Delivery, MemoryPeer, MemoryTransport
 from pilothouse_testing import FakeCLI, frames
 
@@ -44,8 +45,8 @@ class Cli:
         return frame["request"]
 
     async def say(self, prompt: Any, state: str) -> None:
-        facts = {"subtype": "command_lifecycle", "command_uuid": prompt["uuid"], "state": state}
-        await self.peer.write({"type": "system", **facts, "session_id": frames.SESSION_ID})
+        facts = {"command_uuid": prompt["uuid"], "state": state, "session_id": frames.SESSION_ID}
+        await self.peer.write({"type": "command_lifecycle", **facts})
 
     async def result(self, text: str, *prompts: Any, **facts: Any) -> None:
         uuids = [prompt["uuid"] for prompt in prompts]
@@ -117,6 +118,72 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
             assert await steering.outcome() == "returned"
             assert (await query.result()).outcome == "interrupted"
     assert asked == ["cancel_async_message", "interrupt"]
+
+
+@pytest.mark.parametrize("control_timeout", [60.0, 0.05])
+async def test_an_interrupt_waits_briefly_for_words_to_come_back(
+    control_timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RETURN_SECONDS", 0.1)
+    asked: list[str] = []
+    arrived = anyio.Event()
+
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        arrived.set()
+        while frame := await cli.peer.read_frame():
+            if frame["type"] == "control_request":
+                asked.append(frame["request"]["subtype"])
+            if asked[-1:] == ["interrupt"]:
+                await cli.peer.write(frames.control_response(frame["request_id"], {}))
+                break
+        stopped = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
+        await cli.result("", first, **stopped)
+        await cli.say(words, "cancelled")
+
+    with anyio.fail_after(10):
+        async with ask(script, control_timeout=control_timeout) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            await arrived.wait()
+            await query.interrupt()
+            assert await steering.outcome() == "returned"
+    assert asked[:2] == ["cancel_async_message", "interrupt"]
+
+
+async def test_no_interrupt_is_sent_when_the_turn_has_ended_meanwhile() -> None:
+    asked: list[str] = []
+    arrived = anyio.Event()
+
+    async def script(cli: Cli) -> None:
+        first = await cli.prompt()
+        await cli.say(first, "started")
+        await cli.peer.write(frames.init())
+        words = await cli.prompt()
+        arrived.set()
+        request = await cli.peer.read_frame()
+        assert request is not None
+        asked.append(request["request"]["subtype"])
+        await cli.result("one", first)
+        await cli.say(words, "cancelled")
+        await cli.peer.write(frames.control_response(request["request_id"], {"cancelled": True}))
+        while frame := await cli.peer.read_frame():
+            if frame["type"] == "control_request":
+                asked.append(frame["request"]["subtype"])
+                await cli.peer.write(frames.control_response(frame["request_id"], {}))
+
+    with anyio.fail_after(10):
+        async with ask(script) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            await arrived.wait()
+            await query.interrupt()
+            assert await steering.outcome() == "returned"
+            assert (await query.result()).text == "one"
+    assert "interrupt" not in asked
 
 
 async def test_late_words_become_the_next_turn() -> None:
@@ -192,7 +259,8 @@ async def test_the_argv_form_cannot_be_steered(fake: FakeCLI) -> None:
             await query.steer("words")
 
 
-async def test_another_child_gets_the_words_too_if_the_first_received_nothing() -> None:
+@pytest.mark.parametrize("if_late", ["ask", "return"])
+async def test_another_child_gets_the_words_too_if_the_first_received_nothing(if_late: Any) -> None:
     class Lossy(MemoryTransport):
         accepted = acknowledged = 0
 
@@ -216,7 +284,11 @@ async def test_another_child_gets_the_words_too_if_the_first_received_nothing() 
         got.extend(prompt["message"]["content"] for prompt in (first, words))
         await cli.say(first, "started")
         await cli.peer.write(frames.init())
-        await cli.result("both", first, words)
+        if if_late == "ask":
+            await cli.result("both", first, words)
+        else:
+            await cli.result("one", first)
+            got.append((await cli.request(cancelled=True))["subtype"])
         while await peer.read_frame():
             pass
 
@@ -228,9 +300,10 @@ async def test_another_child_gets_the_words_too_if_the_first_received_nothing() 
     got: list[Any] = []
     with anyio.fail_after(10):
         async with ph.session(transport=make) as session, session.query("go") as query:
-            await query.steer("words")
-            assert (await query.result()).text == "both"
-    assert got == ["go", "words"]
+            steering = await query.steer("words", if_late=if_late)
+            assert (await query.result()).text == ("both" if if_late == "ask" else "one")
+            assert await steering.outcome() == ("taken" if if_late == "ask" else "returned")
+    assert got == ["go", "words", *(["cancel_async_message"] if if_late == "return" else [])]
 
 
 async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:

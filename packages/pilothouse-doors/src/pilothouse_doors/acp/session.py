@@ -41,6 +41,8 @@ At the end of a turn only the time counts in which nothing is sent to the editor
 """
 STOP_SECONDS = 10.0
 """For a cancelled turn to end by itself."""
+LOOK_SECONDS = 0.02
+"""Between two looks whether it has ended."""
 FACTS_SECONDS = 5.0
 """For the child to say how full its context is."""
 KEPT_RESULTS = 100
@@ -266,18 +268,24 @@ class AcpSession:
         """Give words to the prompt that is being answered, and whose response comes after theirs.
 
         Returns:
-            Whether there was one.
+            Whether there was one; one whose turn has not come yet is none, as its query would wait.
         """
-        return bool(self._queries) and (await self._queries[0].steer(content)).was_sent
+        query = next(iter(self._queries), None)
+        if query is None or query.state in ("new", "queued"):
+            return False
+        return (await query.steer(content)).was_sent
 
     async def cancel(self) -> None:
-        """Stop the prompts that are being answered, or wait for their turn."""
+        """Stop the prompts that are being answered, or wait for their turn, and the words that `steer` gave to them."""
         self.cancel_count += 1
         self._cancelled.update(self._queries)
         for query in reversed(list(self._queries)):
             try:
                 with anyio.fail_after(STOP_SECONDS):
                     await query.interrupt()
+                    while query.state == "active":  # it goes on with words that `steer` gave it
+                        await query.interrupt()
+                        await anyio.sleep(LOOK_SECONDS)
             except (PilothouseError, TimeoutError) as error:
                 log.info("a turn could not be interrupted, and is ended: %s", error)
                 await query.aclose()

@@ -7,7 +7,7 @@ with it. `QueryTurn` decides which messages belong to the query and when it is o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +22,14 @@ from pilothouse.engine.limits import QueryLimits, TimeLimits
 from pilothouse.engine.pending_work import PromptMessage, Prompts, find_named_prompts
 from pilothouse.engine.tasks import OwnedTask, current_owners
 from pilothouse.engine.turn import InterruptStep, Phase, PromptState, QueryTurn, StopReason
-from pilothouse.errors import CLIExitedError, PilothouseError, QueryTimeout, SessionClosedError, UsageError
+from pilothouse.errors import (
+    CLIExitedError,
+    ControlTimeout,
+    PilothouseError,
+    QueryTimeout,
+    SessionClosedError,
+    UsageError,
+)
 from pilothouse.messages import (
     LineSkippedMessage,
     Message,
@@ -36,6 +43,7 @@ RunState = Literal["queued", "active", "completed", "interrupted", "failed", "cl
 
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
+RETURN_SECONDS = 2.0  # for the CLI to give words back; then an interrupt is sent regardless
 
 EnterTurn = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
@@ -302,7 +310,7 @@ class QueryRun(OwnedTask):
             return
         assert self._child is not None
         if step is not InterruptStep.WITHDRAW:
-            await self._request_interrupt(self._child, body)
+            await self._request_interrupt(self._child, body, has_ended)
             return
         await self._changes.wait_until(lambda: not self.turn.is_sending)
         child = self._child  # another one may have taken over
@@ -313,15 +321,17 @@ class QueryRun(OwnedTask):
                 await self._changes.wait()
                 step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
             if step is InterruptStep.REQUEST and not has_ended():
-                await self._request_interrupt(child, body)
+                await self._request_interrupt(child, body, has_ended)
         finally:
             self.turn.end_withdrawal()
             self.follow()
 
-    async def _request_interrupt(self, child: ChildRun, body: Mapping[str, Any]) -> None:
-        for uuid in self.turn.returnable:  # else the CLI would go on with them
-            await child.cancel_prompt(self, uuid)
-        await child.request("interrupt", body)
+    async def _request_interrupt(self, child: ChildRun, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
+        with anyio.move_on_after(RETURN_SECONDS), suppress(ControlTimeout):
+            for uuid in self.turn.returnable:  # else the CLI would go on with them
+                await child.cancel_prompt(self, uuid)
+        if not has_ended():  # else it would stop the turn of another query
+            await child.request("interrupt", body)
 
     @property
     def _is_child_in_turn(self) -> bool:
@@ -573,9 +583,12 @@ class QueryRun(OwnedTask):
         assert self._child is not None
         opening = await self._child.open()
         if isinstance(self._prompts, Sequence):
+            ended_turns = self.turn.ended_turns
             for prompt in (*self._prompts, *self._steering):
                 await self._send_prompt(prompt, opening)
                 opening = b""
+            for uuid in self.turn.returnable:  # those that another child was given before
+                self._start_task(partial(self._return_late, uuid, ended_turns))
         else:
             if opening:
                 await self._child.send(opening)

@@ -591,6 +591,9 @@ class Query(QueryWrapper[OutputT]):
     def steer(self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask") -> Steering:
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
+        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it. A query
+        whose state is "queued" sends nothing until its turn has come, its child runs, and the limit of the API is over.
+
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
         this query.
 
