@@ -61,7 +61,10 @@ async def test_a_copy_of_an_archive(tmp_path: Path, root: Path, suffix: str) -> 
     source = tmp_path / f"Source.{suffix}"
     if suffix == "zip":
         with zipfile.ZipFile(source, "w") as packed:
-            packed.writestr("a/run.sh", "echo")
+            for name, mode, data in (("a/run.sh", 0o100755, "echo"), ("link", 0o120777, "a/run.sh")):
+                info = zipfile.ZipInfo(name)
+                info.external_attr = mode << 16
+                packed.writestr(info, data)
     else:
         with tarfile.open(source, {"tar": "w", "tgz": "w:gz"}.get(suffix, f"w:{suffix[4:]}")) as archive:  # pyright: ignore[reportArgumentType, reportCallIssue]
             add(archive, "a/run.sh", b"echo", mode=0o755)
@@ -71,10 +74,10 @@ async def test_a_copy_of_an_archive(tmp_path: Path, root: Path, suffix: str) -> 
     await workspace.open()
     place = await workspace.make("a", is_resumed=False)
     assert (place.cwd / "run.sh").read_text() == "echo"
+    assert os.access(place.cwd / "run.sh", os.X_OK)
+    assert os.readlink(place.path / "link") == "a/run.sh"
     if suffix != "zip":
-        assert os.access(place.cwd / "run.sh", os.X_OK)
         assert (place.cwd / "hard").samefile(place.cwd / "run.sh")
-        assert os.readlink(place.path / "link") == "a/run.sh"
     await workspace.release(place, "succeeded")
     assert left_in(root) == []
 
@@ -114,6 +117,41 @@ async def test_a_tar_that_leads_out_fails_its_run(tmp_path: Path, name: str, kin
     with pytest.raises(WorkspaceError, match="cannot be unpacked"):
         await workspace.make("a", is_resumed=False)
     assert sorted(os.listdir(tmp_path)) == ["evil.tar", "root"]
+    assert left_in(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"esc": "a/b/s/../../../out", "a/b/s": "../.."},  # the first leads out only with the second
+        {"inner": "a", "inner/deeper": "x"},
+    ],
+)
+async def test_links_of_a_tar_lead_nowhere_else(tmp_path: Path, links: dict[str, str]) -> None:
+    source = tmp_path / "evil.tar"
+    with tarfile.open(source, "w") as archive:
+        for name in ("a", "a/b"):
+            add(archive, name, kind=tarfile.DIRTYPE, mode=0o755)
+        for name, target in links.items():
+            add(archive, name, kind=tarfile.SYMTYPE, target=target)
+    workspace = CopiedDirectory(source, root=tmp_path / "root")
+    await workspace.open()
+    with pytest.raises(WorkspaceError, match=r"leads out|goes through a link|outside"):
+        await workspace.make("a", is_resumed=False)
+    assert left_in(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize("target", ["/etc", "../out"])
+async def test_a_link_of_a_zip_does_not_lead_out(tmp_path: Path, target: str) -> None:
+    source = tmp_path / "evil.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        info = zipfile.ZipInfo("link")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, target)
+    workspace = CopiedDirectory(source, root=tmp_path / "root")
+    await workspace.open()
+    with pytest.raises(WorkspaceError, match="leads out of the directory"):
+        await workspace.make("a", is_resumed=False)
     assert left_in(tmp_path / "root") == []
 
 

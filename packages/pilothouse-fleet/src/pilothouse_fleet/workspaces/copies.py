@@ -1,6 +1,7 @@
 """`CopiedDirectory`: each run gets a copy of a directory, or the files of an archive.
 
-Archives are unpacked by the standard library, whose filters keep every member inside the directory.
+The standard library unpacks archives, and refuses members that lead out of the directory. Some versions of it overlook
+members whose path goes through a link, so none may.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.support import run_blocking, run_cancellable
@@ -30,19 +31,50 @@ def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
         WorkspaceError: the archive cannot be unpacked, or leads out of the directory.
     """
     path.mkdir(parents=True)
+    unpack = _unpack_zip if source.name.lower().endswith(".zip") else _unpack_tar
     try:
-        if source.name.lower().endswith(".zip"):
-            with zipfile.ZipFile(source) as archive:
-                for name in archive.namelist():
-                    check()
-                    archive.extract(name, path)
-        else:
-            with tarfile.open(source) as tar:
-                for member in tar:
-                    check()
-                    tar.extract(member, path, filter="data")
+        unpack(source, path, check)
+        _check_links(path)
     except _BROKEN_ARCHIVE_ERRORS as error:
         raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
+
+
+def _unpack_tar(source: Path, path: Path, check: CancelCheck) -> None:
+    with tarfile.open(source) as tar:
+        for member in tar:
+            check()
+            named = [*PurePath(member.name.lstrip("/")).parents]
+            if member.islnk():
+                named += [PurePath(member.linkname), *PurePath(member.linkname).parents]
+            if any((path / name).is_symlink() for name in named):
+                raise tarfile.TarError(f"the path of {member.name!r} goes through a link")
+            tar.extract(member, path, filter="data")
+
+
+def _unpack_zip(source: Path, path: Path, check: CancelCheck) -> None:
+    links: list[Path] = []
+    with zipfile.ZipFile(source) as archive:
+        for member in archive.infolist():
+            check()
+            target = Path(archive.extract(member, path))
+            mode = member.external_attr >> 16  # 0 in an archive that was not made on Unix
+            if stat.S_ISLNK(mode):
+                links.append(target)
+            elif mode & stat.S_IXUSR and target.is_file():
+                target.chmod(target.stat().st_mode | stat.S_IXUSR)
+    for link in links:  # last, so that no member is written through one
+        text = link.read_bytes()
+        link.unlink()
+        link.symlink_to(os.fsdecode(text))
+
+
+def _check_links(path: Path) -> None:
+    base = os.path.realpath(path)
+    for directory, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            link = Path(directory, name)
+            if link.is_symlink() and not Path(os.path.realpath(link)).is_relative_to(base):
+                raise tarfile.TarError(f"the link {link.relative_to(path)} leads out of the directory")
 
 
 class CopiedDirectory(LocalWorkspace):
@@ -83,6 +115,8 @@ class CopiedDirectory(LocalWorkspace):
             raise UsageError(f"there is no directory or archive {source}")
         elif not source.name.lower().endswith(ARCHIVE_SUFFIXES):
             raise UsageError(f"{source} is neither a directory nor an archive ({', '.join(ARCHIVE_SUFFIXES)})")
+        elif not hasattr(tarfile, "data_filter") and not source.name.lower().endswith(".zip"):
+            raise UsageError("a tar is unpacked by Python 3.11.4 and later, which refuse members that lead out")
 
     async def _fill(self, path: Path, facts: dict[str, str]) -> None:
         work = self._copy if await run_blocking(self._source.is_dir) else unpack_archive
