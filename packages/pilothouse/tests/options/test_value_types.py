@@ -13,6 +13,7 @@ import pytest
 
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import GROUPS, TABLE, Options, OptionsBuilder
+from pilothouse.permissions import Asks
 
 
 @pytest.mark.requirement("E46")
@@ -73,6 +74,9 @@ def test_every_row_is_documented_and_its_default_is_valid() -> None:
         ({"permission_prompts": "none", "on_plan": print}, "'none' denies without a request"),
         ({"permission_prompt_tool_name": "x", "confirm": print}, "only one of them can decide"),
         ({"asks": SimpleNamespace(park=print), "confirm": print}, "both ask a person"),
+        ({"asks": Asks(), "confirm": print}, "both ask a person"),  # without an entry, it is false
+        ({"asks": Asks(), "permission_prompt_tool_name": "mcp__a__b"}, "only one of them can decide"),
+        ({"asks": Asks(), "permission_prompts": "none"}, "'none' denies without a request"),
     ],
 )
 @pytest.mark.requirement("E9", "E12", "E24", "E45")

@@ -455,3 +455,27 @@ async def test_cancelled_while_the_watchdog_starts(monkeypatch: pytest.MonkeyPat
         group.cancel_scope.cancel()
     assert transport.facts.pid is not None
     assert is_dead(transport.facts.pid)
+
+
+@linux_only
+def test_a_loop_that_is_closed_leaves_no_descriptor() -> None:
+    """Its tasks are never collected, so that no `finally` closes what they have opened."""
+    before = set(os.listdir("/proc/self/fd"))
+    transport = CliTransport()
+    tasks: list[object] = []
+
+    async def main() -> None:
+        await transport.start(sh("echo; sleep 600"))
+        tasks.append(asyncio.ensure_future(transport.serve()))
+        await first_line(transport)
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # of tasks that it was made to forget
+    loop.run_until_complete(main())
+    loop.close()
+    pid = transport.facts.pid
+    assert pid is not None
+    del loop
+    gc.collect()
+    eventually(lambda: is_dead(pid))
+    eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)

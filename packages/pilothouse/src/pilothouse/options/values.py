@@ -43,7 +43,7 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
     for conflict in CONFLICTS:
-        if values.get(conflict.first) and values.get(conflict.second) and conflict.applies(values):
+        if _is_set(values, conflict.first) and _is_set(values, conflict.second) and conflict.applies(values):
             names = (conflict.first, conflict.second)
             sources = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
             raise OptionsError(
@@ -53,6 +53,11 @@ def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> No
 
 
 Values = Mapping[str, Any]
+
+
+def _is_set(values: Values, name: str) -> bool:
+    value = values.get(name)
+    return value is not None if name in PERMISSION_OPTIONS else bool(value)  # an empty `Asks` is false, and decides
 
 
 class Conflict(Struct, frozen=True):

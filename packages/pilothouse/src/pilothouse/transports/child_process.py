@@ -80,6 +80,7 @@ class ExitWatcher:
         self._pid = pid
         self.status: ExitStatus | None = None
         self._collected: list[ExitStatus] = []
+        self._duplicates: set[int] = set()  # descriptors of tasks that wait
         self._reaped = False
         self._fd = _open_pidfd(pid) if use_pidfd else -1
         if self._fd < 0:
@@ -99,11 +100,22 @@ class ExitWatcher:
             except OSError:
                 await anyio.sleep(POLL_SECONDS)
                 continue
+            self._duplicates.add(fd)
             try:
                 await anyio.wait_readable(fd)
             finally:
-                os.close(fd)
+                self._close_duplicate(fd)
         return status
+
+    def _close_duplicate(self, fd: int) -> None:
+        if fd in self._duplicates:  # else its number may be that of another file by now
+            self._duplicates.remove(fd)
+            os.close(fd)
+
+    def close_duplicates(self) -> None:
+        """Close the descriptors of tasks that never wake: their loop is closed, or belongs to the parent process."""
+        for fd in list(self._duplicates):
+            self._close_duplicate(fd)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable once the process has exited."""
@@ -323,7 +335,9 @@ class ChildProcess:
         for end in self._pipe_ends():
             end.close() if has_loop else end.close_without_loop()
         notice = self._loop_notice and self._loop_notice()
-        if has_loop and notice is not None:
+        if not has_loop:
+            self._exit_watcher.close_duplicates()
+        elif notice is not None:
             notice.cancel()
 
     def _pipe_ends(self) -> tuple[PipeWriter, PipeReader, PipeReader]:

@@ -168,8 +168,6 @@ class CliTransport(Transport):
             if self._child is None:
                 self._remove_files()
         if self._child is None:
-            # The module that explains errors is imported only on demand. Without a free file descriptor, the import
-            # fails.
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
         try:
             await self._wait_for_watchdog()
