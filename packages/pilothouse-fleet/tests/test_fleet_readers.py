@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -140,7 +140,9 @@ class TestInMemory:
 
     async def test_an_interrupt_ends_although_the_journal_is_lost(self) -> None:
         class LostJournal(SqliteJournal):
-            async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
+            async def release(
+                self, run: Run, *, is_cost_known: bool = True, requeued_keys: Collection[str] = ()
+            ) -> Run:
                 raise FleetJournalError("the disk is gone")
 
         play = Interruptible()

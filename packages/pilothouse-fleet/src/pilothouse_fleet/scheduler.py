@@ -221,9 +221,12 @@ class Scheduler:
         finally:
             if run is None:  # this process stopped the attempt, or the whole fleet stops
                 run = self._make_stopped_run(active, active.run)
+            elif active.stop_reason is None:
+                self._record_end(run)
+            again = () if self.breaker.error is None else tuple(self.breaker.failed_keys)
             try:
                 with anyio.CancelScope(shield=True):
-                    stored = await self.journal.release(run, is_cost_known=active.is_cost_known)
+                    stored = await self.journal.release(run, is_cost_known=active.is_cost_known, requeued_keys=again)
             finally:
                 is_recorded = stored is not None
                 run = stored if stored is not None and stored.is_ended else run
@@ -242,12 +245,9 @@ class Scheduler:
                 active.attempt, active.is_ended = None, True  # the attempt refers to `active`
                 active.ended.notify_all()
                 self.wake()
-        if active.stop_reason is None:
-            self._record_end(run)
-        if run.is_ended and self.breaker.error is None:
+        if run.is_ended and not (self.breaker.error is not None and run.key in self.breaker.failed_keys):
             self._on_ended(run)
         if self.breaker.error is not None and not self.active:
-            await self.journal.requeue(failed=True, keys=self.breaker.failed_keys)
             self.subscribers.fail(self.breaker.make_error)
 
     async def _execute(self, active: RunningAttempt) -> Run:

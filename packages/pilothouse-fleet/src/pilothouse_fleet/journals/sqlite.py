@@ -82,6 +82,10 @@ _READY = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths = 0"
 _SUSPECT = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths > 0"
 _LATER = "run WHERE era = ? AND state = 'queued' AND due > 0"
 _SET_OUTCOME = ", ".join(f"{name} = ?" for name in OUTCOME_COLUMNS)
+_QUEUE_AGAIN = (
+    "state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, ended_as = NULL, "
+    "cancelling = 0"
+)
 _WRITE = f"UPDATE run SET {_SET_OUTCOME}, set_aside = 0, ended_by = ?, ended_as = ? WHERE number = ?"
 
 
@@ -382,24 +386,14 @@ class SqliteJournal:
         found |= {run.key: run for run in map(self._decode, _select_by_keys(db, _COLUMNS, digests))}
         return [found[run.key] for run in runs]
 
-    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
-        """Request all unfinished runs, or queue the failed ones again: all, or those with these keys.
-
-        Of those with these keys, the session is not resumed if the model has said nothing.
-        """
-        statement = "UPDATE run SET is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
-        if keys is not None:
-            statement += ", session_id = iif(output_tokens, session_id, NULL)"
+    async def requeue(self, *, failed: bool = False) -> None:
+        """Request all unfinished runs, or queue all failed ones again."""
+        request = "is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
         if failed:
-            statement += (
-                ", state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, "
-                "ended_as = NULL, cancelling = 0 WHERE state = 'failed'"
-            )
+            statement = f"UPDATE run SET {request}, {_QUEUE_AGAIN} WHERE state = 'failed'"
         else:
-            statement += " WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
-        rows = [(not self._executes, *key) for key in ([()] if keys is None else [(key,) for key in keys])]
-        statement += "" if keys is None else " AND key = ?"
-        await self.transact(lambda db: db.executemany(statement, rows))
+            statement = f"UPDATE run SET {request} WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
+        await self.transact(lambda db: db.execute(statement, (not self._executes,)))
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """Lease these waiting runs (None: all) no more, except `except_keys` and those that other processes want.
@@ -483,15 +477,17 @@ class SqliteJournal:
         statement = "UPDATE run SET session_id = ? WHERE number = ?"
         await self.transact(lambda db: db.execute(statement, (run.session_id, run.number)))
 
-    async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
+    async def release(self, run: Run, *, is_cost_known: bool = True, requeued_keys: Collection[str] = ()) -> Run:
         """Store a leased run in its new state, and end the lease.
 
         Args:
             run: the run after the attempt.
             is_cost_known: whether `run` has the cost of the attempt; otherwise what was reserved for it counts.
+            requeued_keys: of the runs with these keys, those that have failed are queued again in the same transaction.
+                The session of one is not resumed if the model has said nothing.
 
         Returns:
-            The run as it is stored: it has ended as cancelled if it was cancelled and did not end otherwise.
+            The run as it ended: as cancelled if it was cancelled and did not end otherwise.
         """
         before = self._leased[run.number]
 
@@ -509,6 +505,11 @@ class SqliteJournal:
                     run.output_tokens - before.output_tokens,
                 ),
             )  # fmt: skip
+            db.executemany(
+                f"UPDATE run SET {_QUEUE_AGAIN}, session_id = iif(output_tokens, session_id, NULL), "
+                "era = (SELECT era FROM totals) WHERE state = 'failed' AND key = ?",
+                [(key,) for key in requeued_keys],
+            )
             return end
 
         stored = await self.transact(release)
