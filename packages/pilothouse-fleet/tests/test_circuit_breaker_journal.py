@@ -31,7 +31,7 @@ def failing() -> PlayedRunner:
 async def test_when_it_is_mended_all_goes_on_in_turn(tmp_path: Path) -> None:
     path, runner = tmp_path / "runs.db", failing()
     async with Fleet(runner=runner, concurrency=1, journal=path) as fleet:
-        with pytest.raises(AuthenticationError, match="3 in a row .* queued again"):
+        with pytest.raises(AuthenticationError, match=r"3 in a row .* queued again"):
             await all_of(fleet.map([str(n) for n in range(40)], key=str))
         status = await fleet.status()
     assert (status.queued, status.running, status.failed) == (status.total, 0, 0), "those are queued again"

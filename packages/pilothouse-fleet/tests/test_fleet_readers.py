@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
 
 from pilothouse.client import QueryResult
-from pilothouse.errors import Interrupted, SessionClosedError
+from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.messages import from_dict
 from pilothouse_fleet import Attempt, Fleet, Run, SqliteJournal
 from pilothouse_fleet.journals.sqlite import FleetJournalError
@@ -44,6 +44,16 @@ class TestInMemory:
                 del dropped
                 gc.collect()
                 assert (await fleet.wait(third)).text == "third!"
+
+    async def test_what_nobody_reads_any_more_is_not_waited_for(self) -> None:
+        async with Fleet(runner=PlayedRunner(), concurrency=1) as fleet:
+            runs = fleet.map(list("abcd"), key=str)
+            await anext(runs)
+            runs.close()
+            await anyio.sleep(60)
+            assert await fleet.rows() == []
+            with anyio.fail_after(LONG), pytest.raises(UsageError, match="no run 'd'"):
+                await fleet.wait("d")
 
     async def test_a_run_is_still_there_after_a_wait_that_was_too_short(self) -> None:
         async with Fleet(runner=PlayedRunner(seconds=2)) as fleet:

@@ -364,13 +364,15 @@ class SqliteJournal:
             if self.is_persistent:
                 settings = msgspec.json.encode(run.settings)
             else:
-                self._settings[key] = run.settings
+                self._settings.setdefault(key, run.settings)
             if key in digests:
-                db.execute(
+                changed = db.execute(
                     "UPDATE run SET settings = ?, priority = ?, is_shared = is_shared OR ?, era = ? "
                     "WHERE key = ? AND state = 'queued'",
                     (settings, run.priority, not self._executes, era, key),
                 )
+                if changed.rowcount and not self.is_persistent:
+                    self._settings[key] = run.settings
                 continue
             number += 1
             found[key] = replace(run, number=number)
@@ -398,9 +400,13 @@ class SqliteJournal:
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """Lease these waiting runs (None: all) no more, except `except_keys` and those that other processes want.
 
-        Only the executor parks: what other processes have added is executed until it is cancelled.
+        Only the executor parks: what other processes have added is executed until it is cancelled. In memory these
+        runs are dropped.
         """
         if not self._executes:
+            return
+        if not self.is_persistent:
+            await self.transact(lambda db: self._drop_waiting(db, keys, set(except_keys)))
             return
         statement = "UPDATE run SET era = -1 WHERE state = 'queued' AND era = ? AND NOT is_shared"
 
@@ -416,6 +422,12 @@ class SqliteJournal:
             )
 
         await self.transact(park)
+
+    def _drop_waiting(self, db: sqlite3.Connection, keys: Collection[str] | None, except_keys: set[str]) -> None:
+        wanted = self._settings if keys is None else keys
+        for key in [key for key in wanted if key not in except_keys]:
+            if db.execute("DELETE FROM run WHERE state = 'queued' AND key = ?", (key,)).rowcount:
+                del self._settings[key]
 
     # Leasing and releasing.
 
