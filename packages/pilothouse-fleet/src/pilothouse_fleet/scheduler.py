@@ -278,7 +278,7 @@ class Scheduler:
     def _make_next_run(
         self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
     ) -> Run:
-        if error is not None and active.stop_reason is not None:
+        if error is not None and (active.stop_reason is not None or isinstance(error, FleetJournalError)):
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
             return apply_interruption(run, self.on_interrupted, self.now())
@@ -307,6 +307,8 @@ class Scheduler:
         )
         try:
             outcome = await self.runner.run(active.attempt)
+        except FleetJournalError:  # of `_on_message`: not an outcome of the run
+            raise
         except Exception as error:
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
