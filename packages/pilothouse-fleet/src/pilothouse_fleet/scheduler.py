@@ -55,6 +55,7 @@ class RunningAttempt:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
+    journal_error: FleetJournalError | None = None
     ended: LoopCondition = field(default_factory=LoopCondition)
     is_ended: bool = False
     is_cost_known: bool = True
@@ -278,7 +279,7 @@ class Scheduler:
     def _make_next_run(
         self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
     ) -> Run:
-        if error is not None and (active.stop_reason is not None or isinstance(error, FleetJournalError)):
+        if active.journal_error is not None or (error is not None and active.stop_reason is not None):
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
             return apply_interruption(run, self.on_interrupted, self.now())
@@ -307,19 +308,25 @@ class Scheduler:
         )
         try:
             outcome = await self.runner.run(active.attempt)
-        except FleetJournalError:  # of `_on_message`: not an outcome of the run
-            raise
         except Exception as error:
+            if active.journal_error is not None:
+                raise active.journal_error from None
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
             return None, error
+        if active.journal_error is not None:  # the runner only logged it
+            raise active.journal_error
         return outcome, outcome.error
 
     async def _on_message(self, active: RunningAttempt, message: Message) -> None:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            await self.journal.save_session_id(active.run)
+            try:
+                await self.journal.save_session_id(active.run)
+            except FleetJournalError as error:
+                active.journal_error = error  # not an outcome of the run, whatever the runner makes of it
+                raise
         if (
             isinstance(message, AssistantMessage)
             and not self.limiter.is_unlimited

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec.structs import replace
 
@@ -106,9 +107,9 @@ class FleetJournalInUseError(FleetJournalError):
 
     Attributes:
         path: the journal.
-        pid: process id of the executor.
-        host: name of its machine.
-        started: when it began, in Unix seconds.
+        pid: process id of the executor; 0 while it is just opening or closing the journal.
+        host: name of its machine; "" meanwhile.
+        started: when it began, in Unix seconds; 0 meanwhile.
     """
 
     def __init__(self, message: str, *, path: str, pid: int, host: str, started: float) -> None:
@@ -245,10 +246,14 @@ class SqliteJournal:
     def _make_in_use_error(self) -> FleetJournalInUseError:
         assert self._connection is not None
         pid, host, started = self._connection.execute("SELECT pid, host, started FROM totals").fetchone()
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+        if pid is None:
+            executor = "a process that is just opening or closing it"
+        else:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+            executor = f"process {pid} on {host} since {since}"
         return FleetJournalInUseError(
-            f"the runs of the journal {self.path} are executed by process {pid} on {host} since {since}; a journal has "
-            "one executor. With concurrency=0 a fleet adds runs and reads results meanwhile",
+            f"the runs of the journal {self.path} are executed by {executor}; a journal has one executor. "
+            "With concurrency=0 a fleet adds runs and reads results meanwhile",
             path=str(self.path), pid=pid or 0, host=host or "", started=started or 0.0,
         )  # fmt: skip
 
@@ -344,6 +349,8 @@ class SqliteJournal:
         Raises:
             UsageError: a key exists with another prompt; then nothing is added.
         """
+        if not self.is_persistent:
+            await anyio.lowlevel.checkpoint()  # many are added in a row, and no thread does the work
         return await self.transact(lambda db: self._add(db, runs))
 
     def _add(self, db: sqlite3.Connection, runs: Sequence[Run]) -> list[Run]:
