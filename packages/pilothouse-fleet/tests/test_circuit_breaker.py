@@ -99,6 +99,17 @@ async def test_present_and_later_waiters_get_the_error() -> None:
     assert len(reported) == 2, "two have failed before"
 
 
+async def test_in_memory_the_one_that_stopped_the_fleet_has_its_error() -> None:
+    async with Fleet(runner=failing(AuthenticationError("no")), concurrency=1, stop_after=2) as fleet:
+        runs = [await fleet.submit(f"prompt {n}") for n in range(3)]
+        await anyio.sleep(60)
+        assert (await fleet.wait(runs[0])).state == "failed"
+        for run in runs[1:]:
+            with pytest.raises(AuthenticationError, match="2 in a row") as caught:
+                await fleet.wait(run)
+            assert "queued again" not in str(caught.value), "in memory nothing that has ended is kept"
+
+
 async def test_one_run_alone_fails_at_once() -> None:
     runner = failing(AuthenticationError("no"))
     async with Fleet(runner=runner) as fleet:

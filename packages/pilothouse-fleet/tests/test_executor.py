@@ -95,6 +95,16 @@ async def test_a_second_executor_is_refused_with_the_first(path: Path, tmp_path:
     assert (ended.key, ended.attempts, ended.deaths) == ("slow", 2, 1)
 
 
+async def test_an_executor_that_is_just_leaving_has_no_name(path: Path) -> None:
+    first = SqliteJournal(path)
+    await first.open(0.0, "resume")
+    await first.transact(first._end_era)
+    with pytest.raises(FleetJournalInUseError, match="by a process that is just opening or closing it; ") as raised:
+        await SqliteJournal(path).open(0.0, "resume")
+    assert (raised.value.pid, raised.value.host, raised.value.started) == (0, "", 0.0)
+    await first.close()
+
+
 async def test_two_fleets_of_a_process_cannot_both_execute(path: Path) -> None:
     async with Fleet(runner=PlayedRunner(), journal=path), Fleet(concurrency=0, journal=path):
         with pytest.raises(FleetJournalInUseError) as raised:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from scripted_runners import Interruptible, PlayedRunner, all_of, answer
 
 from pilothouse.client import QueryResult
-from pilothouse.errors import Interrupted, SessionClosedError
+from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.messages import from_dict
 from pilothouse_fleet import Attempt, Fleet, Run, SqliteJournal
 from pilothouse_fleet.journals.sqlite import FleetJournalError
@@ -44,6 +44,32 @@ class TestInMemory:
                 del dropped
                 gc.collect()
                 assert (await fleet.wait(third)).text == "third!"
+
+    async def test_adding_many_leaves_others_their_turn(self) -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with Fleet(runner=PlayedRunner(), concurrency=1) as fleet, anyio.create_task_group() as group:
+            group.start_soon(count)
+            await fleet.enqueue([str(number) for number in range(5000)])
+            group.cancel_scope.cancel()
+            assert turns >= 5, "500 are added at a time"
+            await fleet.cancel()
+
+    async def test_what_nobody_reads_any_more_is_not_waited_for(self) -> None:
+        async with Fleet(runner=PlayedRunner(), concurrency=1) as fleet:
+            runs = fleet.map(list("abcd"), key=str)
+            await anext(runs)
+            runs.close()
+            await anyio.sleep(60)
+            assert await fleet.rows() == []
+            with anyio.fail_after(LONG), pytest.raises(UsageError, match="no run 'd'"):
+                await fleet.wait("d")
 
     async def test_a_run_is_still_there_after_a_wait_that_was_too_short(self) -> None:
         async with Fleet(runner=PlayedRunner(seconds=2)) as fleet:
@@ -127,7 +153,7 @@ class TestInMemory:
         class SlowJournal(SqliteJournal):
             async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
                 leased = await super().lease(count, now, limits)
-                await anyio.sleep(1)
+                await anyio.sleep(1 if leased else 0)
                 return leased
 
         runner = PlayedRunner()
@@ -138,9 +164,34 @@ class TestInMemory:
             await anyio.sleep(60)
             assert sum(run.attempts for run in await fleet.rows()) == 2
 
+    @pytest.mark.parametrize("is_swallowed", [False, True])
+    async def test_a_session_id_that_cannot_be_saved_ends_the_fleet(self, is_swallowed: bool) -> None:
+        class FullJournal(SqliteJournal):
+            async def save_session_id(self, run: Run) -> None:
+                raise FleetJournalError("the disk is full")
+
+        states: list[str] = []
+
+        async def play(attempt: Attempt) -> QueryResult:
+            try:
+                await attempt.on_message(from_dict(frames.init(session_id="s")))
+            except FleetJournalError as error:
+                states.append(attempt.state_after(None if is_swallowed else error))
+                if not is_swallowed:
+                    raise
+            return answer("said")
+
+        fleet = Fleet(runner=PlayedRunner(play), journal=FullJournal())
+        with anyio.fail_after(LONG), pytest.raises(FleetJournalError, match="full"):
+            async with fleet:
+                await fleet.gather(["one"])
+        assert states == ["interrupted"], "its directory and session are kept"
+
     async def test_an_interrupt_ends_although_the_journal_is_lost(self) -> None:
         class LostJournal(SqliteJournal):
-            async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
+            async def release(
+                self, run: Run, *, is_cost_known: bool = True, requeued_keys: Collection[str] = ()
+            ) -> Run:
                 raise FleetJournalError("the disk is gone")
 
         play = Interruptible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,34 @@ async def test_what_is_parked_is_not_given_out(journal: SqliteJournal) -> None:
     assert [one.key for one in await journal.lease(9, 0.0)] == ["b"]
     await journal.add([run("a")])
     assert [one.key for one in await journal.lease(9, 0.0)] == ["a"]
+    await journal.close()
+
+
+async def test_in_memory_what_is_parked_is_dropped(make_memory: Callable[[], SqliteJournal]) -> None:
+    journal = make_memory()
+    await journal.open(0.0, "resume")
+    await journal.add([run(key) for key in "abcde"])
+    [leased] = await journal.lease(1, 0.0)
+    await journal.park(["a", "b", "c", "x"], ["c"])
+    assert [one.key for one in await journal.rows(None, 0, 9)] == ["a", "c", "d", "e"]
+    await journal.park(None, ["d"])
+    assert [one.key for one in await journal.rows(None, 0, 9)] == ["a", "d"]
+    assert set(journal._settings) == {"a", "d"}
+    await journal.release(replace(leased, state="succeeded", ended=1.0))
+    assert [one.key for one in await journal.add([run("b")])] == ["b"]
+    await journal.close()
+
+
+async def test_a_run_keeps_the_options_it_was_started_with(journal: SqliteJournal) -> None:
+    await journal.open(0.0, "resume")
+    await journal.add([run("a", settings={"model": "one"})])
+    await journal.add([run("a", settings={"model": "two"})])
+    [leased] = await journal.lease(1, 0.0)
+    assert leased.settings == {"model": "two"}
+    [there] = await journal.add([run("a", settings={"model": "three"})])
+    assert there.settings == {"model": "two"}
+    await journal.release(replace(leased, state="queued"))
+    assert [one.settings for one in await journal.lease(1, 0.0)] == [{"model": "two"}]
     await journal.close()
 
 

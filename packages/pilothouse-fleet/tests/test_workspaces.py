@@ -111,6 +111,20 @@ async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(reposit
     assert (again.path / "a.txt").exists()
 
 
+@pytest.mark.parametrize("record", [b"", b'{"base": 1}', b"[]", b"\xff"])
+async def test_a_record_that_cannot_be_read_counts_as_none(repository: Path, root: Path, record: bytes) -> None:
+    """As after a crash of the machine, or from another version."""
+    workspace = GitWorktree(repository, root=root)
+    await workspace.open()
+    place = await workspace.make("a", is_resumed=False)
+    await workspace.release(place, "interrupted")
+    (root / ".pilothouse" / f"{place.path.name}.json").write_bytes(record)
+    again = await workspace.make("a", is_resumed=True)
+    assert again.is_new
+    assert again.facts == place.facts
+    await workspace.release(again, "succeeded")
+
+
 async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

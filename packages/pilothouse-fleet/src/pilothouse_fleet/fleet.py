@@ -158,7 +158,10 @@ class Fleet:
             keep_messages=keep_messages,
             limits=validate_limits(budget_usd, run_budget_usd),
             limiter=RateLimiter(validate_rate(rate)),
-            breaker=CircuitBreaker(None if stop_after is None else validate_count("stop_after", stop_after)),
+            breaker=CircuitBreaker(
+                None if stop_after is None else validate_count("stop_after", stop_after),
+                is_requeued=self._journal.is_persistent,
+            ),
         )
         self._runner_block = AsyncExitStack()
         self._is_entered = False
@@ -373,12 +376,12 @@ class Fleet:
         buffer.mark_filled()
         try:
             there = self._subscribers.unclaimed_runs.get(key) or await self._journal.get(key)
-            if there is None:
-                raise UsageError(f"there is no run {key!r} in this fleet")
-            if there.is_ended:
+            if there is not None and there.is_ended:
                 self._subscribers.deliver_known(there)
             else:
                 self._check_running()
+                if there is None:
+                    raise UsageError(f"there is no run {key!r} in this fleet")
             ended = await buffer.next()
         finally:
             buffer.is_closed = True

@@ -313,13 +313,18 @@ class CircuitBreaker:
 
     Any other end of an attempt resets the count; attempts stopped by this process do not count.
 
+    Args:
+        stop_after: the fleet stops after this many of them; None: never.
+        is_requeued: whether the journal then has them queued again.
+
     Attributes:
         failed_keys: the keys of these runs.
         error: the error for which the fleet was stopped.
     """
 
-    def __init__(self, stop_after: int | None) -> None:
+    def __init__(self, stop_after: int | None, *, is_requeued: bool = True) -> None:
         self._stop_after = stop_after
+        self._is_requeued = is_requeued
         self.failed_keys: set[str] = set()
         self.error: Exception | None = None
 
@@ -338,7 +343,8 @@ class CircuitBreaker:
         assert self.error is not None
         error = copy.copy(self.error)
         what = f"the fleet was stopped, because {len(self.failed_keys)} in a row failed for this reason"
-        error.args = (f"{self.error}; {what}. They are queued again: correct this, and resume the rest",)
+        advice = ". They are queued again: correct this, and resume the rest" if self._is_requeued else ""
+        error.args = (f"{self.error}; {what}{advice}",)
         error.__cause__ = self.error
         return error
 

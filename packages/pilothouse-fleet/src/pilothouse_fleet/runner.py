@@ -124,7 +124,7 @@ class AgentRunner:
 log = logging.getLogger("pilothouse.fleet")
 
 RELEASE_SECONDS = 5.0
-"""Seconds a cancelled run has to release its directory; the next fleet that starts removes what is left."""
+"""Seconds a cancelled run has to release its directory; the next attempt of its key uses or removes what is left."""
 
 
 class WorkspaceRunner:

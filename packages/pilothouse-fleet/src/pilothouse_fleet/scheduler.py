@@ -55,6 +55,7 @@ class RunningAttempt:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
+    journal_error: FleetJournalError | None = None
     ended: LoopCondition = field(default_factory=LoopCondition)
     is_ended: bool = False
     is_cost_known: bool = True
@@ -221,9 +222,12 @@ class Scheduler:
         finally:
             if run is None:  # this process stopped the attempt, or the whole fleet stops
                 run = self._make_stopped_run(active, active.run)
+            elif active.stop_reason is None:
+                self._record_end(run)
+            again = () if self.breaker.error is None else tuple(self.breaker.failed_keys)
             try:
                 with anyio.CancelScope(shield=True):
-                    stored = await self.journal.release(run, is_cost_known=active.is_cost_known)
+                    stored = await self.journal.release(run, is_cost_known=active.is_cost_known, requeued_keys=again)
             finally:
                 is_recorded = stored is not None
                 run = stored if stored is not None and stored.is_ended else run
@@ -242,12 +246,9 @@ class Scheduler:
                 active.attempt, active.is_ended = None, True  # the attempt refers to `active`
                 active.ended.notify_all()
                 self.wake()
-        if active.stop_reason is None:
-            self._record_end(run)
-        if run.is_ended and self.breaker.error is None:
+        if run.is_ended and not (self.breaker.error is not None and run.key in self.breaker.failed_keys):
             self._on_ended(run)
         if self.breaker.error is not None and not self.active:
-            await self.journal.requeue(failed=True, keys=self.breaker.failed_keys)
             self.subscribers.fail(self.breaker.make_error)
 
     async def _execute(self, active: RunningAttempt) -> Run:
@@ -278,7 +279,7 @@ class Scheduler:
     def _make_next_run(
         self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
     ) -> Run:
-        if error is not None and active.stop_reason is not None:
+        if active.journal_error is not None or (error is not None and active.stop_reason is not None):
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
             return apply_interruption(run, self.on_interrupted, self.now())
@@ -308,16 +309,24 @@ class Scheduler:
         try:
             outcome = await self.runner.run(active.attempt)
         except Exception as error:
+            if active.journal_error is not None:
+                raise active.journal_error from None
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
             return None, error
+        if active.journal_error is not None:  # the runner only logged it
+            raise active.journal_error
         return outcome, outcome.error
 
     async def _on_message(self, active: RunningAttempt, message: Message) -> None:
         active.is_cost_known = False  # until the result; before the first message nothing was asked
         if message.session_id and message.session_id != active.run.session_id:
             active.run = replace(active.run, session_id=message.session_id)
-            await self.journal.save_session_id(active.run)
+            try:
+                await self.journal.save_session_id(active.run)
+            except FleetJournalError as error:
+                active.journal_error = error  # not an outcome of the run, whatever the runner makes of it
+                raise
         if (
             isinstance(message, AssistantMessage)
             and not self.limiter.is_unlimited

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec.structs import replace
 
@@ -82,6 +83,10 @@ _READY = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths = 0"
 _SUSPECT = "run WHERE era = ? AND state = 'queued' AND due = 0 AND deaths > 0"
 _LATER = "run WHERE era = ? AND state = 'queued' AND due > 0"
 _SET_OUTCOME = ", ".join(f"{name} = ?" for name in OUTCOME_COLUMNS)
+_QUEUE_AGAIN = (
+    "state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, ended_as = NULL, "
+    "cancelling = 0"
+)
 _WRITE = f"UPDATE run SET {_SET_OUTCOME}, set_aside = 0, ended_by = ?, ended_as = ? WHERE number = ?"
 
 
@@ -102,9 +107,9 @@ class FleetJournalInUseError(FleetJournalError):
 
     Attributes:
         path: the journal.
-        pid: process id of the executor.
-        host: name of its machine.
-        started: when it began, in Unix seconds.
+        pid: process id of the executor; 0 while it is just opening or closing the journal.
+        host: name of its machine; "" meanwhile.
+        started: when it began, in Unix seconds; 0 meanwhile.
     """
 
     def __init__(self, message: str, *, path: str, pid: int, host: str, started: float) -> None:
@@ -241,10 +246,14 @@ class SqliteJournal:
     def _make_in_use_error(self) -> FleetJournalInUseError:
         assert self._connection is not None
         pid, host, started = self._connection.execute("SELECT pid, host, started FROM totals").fetchone()
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+        if pid is None:
+            executor = "a process that is just opening or closing it"
+        else:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
+            executor = f"process {pid} on {host} since {since}"
         return FleetJournalInUseError(
-            f"the runs of the journal {self.path} are executed by process {pid} on {host} since {since}; a journal has "
-            "one executor. With concurrency=0 a fleet adds runs and reads results meanwhile",
+            f"the runs of the journal {self.path} are executed by {executor}; a journal has one executor. "
+            "With concurrency=0 a fleet adds runs and reads results meanwhile",
             path=str(self.path), pid=pid or 0, host=host or "", started=started or 0.0,
         )  # fmt: skip
 
@@ -340,6 +349,8 @@ class SqliteJournal:
         Raises:
             UsageError: a key exists with another prompt; then nothing is added.
         """
+        if not self.is_persistent:
+            await anyio.lowlevel.checkpoint()  # many are added in a row, and no thread does the work
         return await self.transact(lambda db: self._add(db, runs))
 
     def _add(self, db: sqlite3.Connection, runs: Sequence[Run]) -> list[Run]:
@@ -360,13 +371,15 @@ class SqliteJournal:
             if self.is_persistent:
                 settings = msgspec.json.encode(run.settings)
             else:
-                self._settings[key] = run.settings
+                self._settings.setdefault(key, run.settings)
             if key in digests:
-                db.execute(
+                changed = db.execute(
                     "UPDATE run SET settings = ?, priority = ?, is_shared = is_shared OR ?, era = ? "
                     "WHERE key = ? AND state = 'queued'",
                     (settings, run.priority, not self._executes, era, key),
                 )
+                if changed.rowcount and not self.is_persistent:
+                    self._settings[key] = run.settings
                 continue
             number += 1
             found[key] = replace(run, number=number)
@@ -382,31 +395,25 @@ class SqliteJournal:
         found |= {run.key: run for run in map(self._decode, _select_by_keys(db, _COLUMNS, digests))}
         return [found[run.key] for run in runs]
 
-    async def requeue(self, *, failed: bool = False, keys: Collection[str] | None = None) -> None:
-        """Request all unfinished runs, or queue the failed ones again: all, or those with these keys.
-
-        Of those with these keys, the session is not resumed if the model has said nothing.
-        """
-        statement = "UPDATE run SET is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
-        if keys is not None:
-            statement += ", session_id = iif(output_tokens, session_id, NULL)"
+    async def requeue(self, *, failed: bool = False) -> None:
+        """Request all unfinished runs, or queue all failed ones again."""
+        request = "is_shared = is_shared OR ?, era = (SELECT era FROM totals)"
         if failed:
-            statement += (
-                ", state = 'queued', failures = 0, interruptions = 0, deaths = 0, due = 0, ended = NULL, "
-                "ended_as = NULL, cancelling = 0 WHERE state = 'failed'"
-            )
+            statement = f"UPDATE run SET {request}, {_QUEUE_AGAIN} WHERE state = 'failed'"
         else:
-            statement += " WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
-        rows = [(not self._executes, *key) for key in ([()] if keys is None else [(key,) for key in keys])]
-        statement += "" if keys is None else " AND key = ?"
-        await self.transact(lambda db: db.executemany(statement, rows))
+            statement = f"UPDATE run SET {request} WHERE state = 'queued' AND era <> (SELECT era FROM totals)"
+        await self.transact(lambda db: db.execute(statement, (not self._executes,)))
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """Lease these waiting runs (None: all) no more, except `except_keys` and those that other processes want.
 
-        Only the executor parks: what other processes have added is executed until it is cancelled.
+        Only the executor parks: what other processes have added is executed until it is cancelled. In memory these
+        runs are dropped.
         """
         if not self._executes:
+            return
+        if not self.is_persistent:
+            await self.transact(lambda db: self._drop_waiting(db, keys, set(except_keys)))
             return
         statement = "UPDATE run SET era = -1 WHERE state = 'queued' AND era = ? AND NOT is_shared"
 
@@ -422,6 +429,12 @@ class SqliteJournal:
             )
 
         await self.transact(park)
+
+    def _drop_waiting(self, db: sqlite3.Connection, keys: Collection[str] | None, except_keys: set[str]) -> None:
+        wanted = self._settings if keys is None else keys
+        for key in [key for key in wanted if key not in except_keys]:
+            if db.execute("DELETE FROM run WHERE state = 'queued' AND key = ?", (key,)).rowcount:
+                del self._settings[key]
 
     # Leasing and releasing.
 
@@ -483,15 +496,17 @@ class SqliteJournal:
         statement = "UPDATE run SET session_id = ? WHERE number = ?"
         await self.transact(lambda db: db.execute(statement, (run.session_id, run.number)))
 
-    async def release(self, run: Run, *, is_cost_known: bool = True) -> Run:
+    async def release(self, run: Run, *, is_cost_known: bool = True, requeued_keys: Collection[str] = ()) -> Run:
         """Store a leased run in its new state, and end the lease.
 
         Args:
             run: the run after the attempt.
             is_cost_known: whether `run` has the cost of the attempt; otherwise what was reserved for it counts.
+            requeued_keys: of the runs with these keys, those that have failed are queued again in the same transaction.
+                The session of one is not resumed if the model has said nothing.
 
         Returns:
-            The run as it is stored: it has ended as cancelled if it was cancelled and did not end otherwise.
+            The run as it ended: as cancelled if it was cancelled and did not end otherwise.
         """
         before = self._leased[run.number]
 
@@ -509,6 +524,11 @@ class SqliteJournal:
                     run.output_tokens - before.output_tokens,
                 ),
             )  # fmt: skip
+            db.executemany(
+                f"UPDATE run SET {_QUEUE_AGAIN}, session_id = iif(output_tokens, session_id, NULL), "
+                "era = (SELECT era FROM totals) WHERE state = 'failed' AND key = ?",
+                [(key,) for key in requeued_keys],
+            )
             return end
 
         stored = await self.transact(release)

@@ -163,15 +163,13 @@ class LocalWorkspace(ABC):
                 text = f"another process is at work in {path}; give each fleet its own root"
                 raise WorkspaceError(text, path=str(path)) from None
             with lock:
-                is_kept = is_resumed and await run_blocking(path.is_dir) and await run_blocking(record.exists)
-                if not is_kept:
-                    await self._create(path, record)
-                facts = msgspec.json.decode(await run_blocking(record.read_bytes), type=dict[str, str])
+                kept = await run_blocking(_read_record, path, record) if is_resumed else None
+                facts = await self._create(path, record) if kept is None else kept
                 self._locks[path] = lock.pop_all()
-        return RunDirectory(path, path / (self._subdirectory or ""), not is_kept, facts)
+        return RunDirectory(path, path / (self._subdirectory or ""), kept is None, facts)
 
-    async def _create(self, path: Path, record: Path) -> None:
-        """Make a directory, and then its record: whatever has no record is not whole."""
+    async def _create(self, path: Path, record: Path) -> dict[str, str]:
+        """Make a directory, and then its record: whatever has no record is not whole. Return the stored facts."""
         try:
             await run_blocking(self._remove, path)
             facts: dict[str, str] = {}
@@ -183,6 +181,7 @@ class LocalWorkspace(ABC):
             with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError):
                 await run_blocking(self._remove, path)
             raise
+        return facts
 
     async def release(self, run_directory: RunDirectory, state: RunState) -> None:
         """See `Workspace`."""
@@ -201,6 +200,16 @@ class LocalWorkspace(ABC):
 
     def _get_admin_path(self, path: Path, kind: str) -> Path:
         return self._root / _ADMIN_DIRECTORY / f"{path.name}.{kind}"
+
+
+def _read_record(path: Path, record: Path) -> dict[str, str] | None:
+    """Read the facts of a directory; None: it does not exist, or has no record that can be read. Blocking."""
+    if not path.is_dir():
+        return None
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=dict[str, str])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
 
 
 def make_directory_name(key: str) -> str:
