@@ -257,14 +257,18 @@ def test_words_that_cannot_be_given_are_in_the_line_again(pilothouse: Command, t
         screen.until(lambda: screen.lines[-2:] == ["> only the docs", "… halfway"])
 
 
+def give_late_words_and_leave(screen: ChatScreen) -> None:
+    screen.shows("Wait.")
+    screen.shows("+ ")
+    screen.press("too late" + ENTER)
+    screen.shows("too late (sent)")
+    screen.press(CTRL_D)
+    screen.shows("when the answer is finished: /exit")
+
+
 def test_ctrl_d_leaves_after_the_words_that_came_back(pilothouse: Command, tmp_path: Path) -> None:
     with FakeCLI.from_function(slow) as fake, chat_steered_by(pilothouse, fake, "give_back", tmp_path) as screen:
-        screen.shows("Wait.")
-        screen.shows("+ ")
-        screen.press("too late" + ENTER)
-        screen.shows("too late (sent)")
-        screen.press(CTRL_D)
-        screen.shows("when the answer is finished: /exit")
+        give_late_words_and_leave(screen)
         (tmp_path / "go").touch()
         assert screen.ends() == 0
         [call] = fake.calls
@@ -274,12 +278,7 @@ def test_ctrl_d_leaves_after_the_words_that_came_back(pilothouse: Command, tmp_p
 
 def test_a_stopped_answer_puts_no_exit_into_the_line(pilothouse: Command, tmp_path: Path) -> None:
     with FakeCLI.from_function(slow) as fake, chat_steered_by(pilothouse, fake, "give_back", tmp_path) as screen:
-        screen.shows("Wait.")
-        screen.shows("+ ")
-        screen.press("too late" + ENTER)
-        screen.shows("too late (sent)")
-        screen.press(CTRL_D)
-        screen.shows("when the answer is finished: /exit")
+        give_late_words_and_leave(screen)
         screen.press(CTRL_C)
         screen.shows("stopping")
         (tmp_path / "go").touch()

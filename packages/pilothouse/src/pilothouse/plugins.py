@@ -218,8 +218,7 @@ class Plugins:
         try:
             return spawn(argv, env=env, cwd=directory, ends_detached=True)
         except (OSError, ValueError) as error:
-            size = sum(len(os.fsencode(text)) + 1 for pair in (argv, *env.items()) for text in pair)
-            typed = await run_blocking(make_start_error, error, program, directory, size)
+            typed = await run_blocking(make_start_error, error, argv, env, directory)
         raise typed  # outside of `except`: the original error may contain arguments
 
 

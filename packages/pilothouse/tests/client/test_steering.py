@@ -18,6 +18,9 @@ pytestmark = pytest.mark.anyio
 Script = Callable[["Cli"], Awaitable[None]]
 
 
+STOPPED = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
+
+
 class Cli:
     """A CLI that names the prompts that it begins with, and is told what to do step by step."""
 
@@ -35,6 +38,13 @@ class Cli:
             if frame["type"] == "control_request":
                 await self.peer.write(frames.control_response(frame["request_id"], {}))
         raise EOFError
+
+    async def begin(self) -> Any:
+        """Take a prompt and begin the turn that answers it."""
+        prompt = await self.prompt()
+        await self.say(prompt, "started")
+        await self.peer.write(frames.init())
+        return prompt
 
     async def request(self, **response: Any) -> Any:
         """The next request, and the response to it."""
@@ -69,9 +79,7 @@ async def begun(query: ph.Query[Any]) -> None:
 @pytest.mark.parametrize("is_dropped", [True, False])
 async def test_late_words_are_returned_unless_the_cli_has_begun(is_dropped: bool) -> None:
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         assert words["priority"] == "next"
         await cli.result("one", first)
@@ -98,16 +106,13 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
     arrived = anyio.Event()
 
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         arrived.set()
         asked.append((await cli.request(cancelled=True))["subtype"])
         await cli.say(words, "cancelled")
         asked.append((await cli.request())["subtype"])
-        stopped = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
-        await cli.result("", first, **stopped)
+        await cli.result("", first, **STOPPED)
 
     with anyio.fail_after(10):
         async with ask(script) as query:
@@ -129,9 +134,7 @@ async def test_an_interrupt_waits_briefly_for_words_to_come_back(
     arrived = anyio.Event()
 
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         arrived.set()
         while frame := await cli.peer.read_frame():
@@ -140,8 +143,7 @@ async def test_an_interrupt_waits_briefly_for_words_to_come_back(
             if asked[-1:] == ["interrupt"]:
                 await cli.peer.write(frames.control_response(frame["request_id"], {}))
                 break
-        stopped = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
-        await cli.result("", first, **stopped)
+        await cli.result("", first, **STOPPED)
         await cli.say(words, "cancelled")
 
     with anyio.fail_after(10):
@@ -159,9 +161,7 @@ async def test_no_interrupt_is_sent_when_the_turn_has_ended_meanwhile() -> None:
     arrived = anyio.Event()
 
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         arrived.set()
         request = await cli.peer.read_frame()
@@ -188,9 +188,7 @@ async def test_no_interrupt_is_sent_when_the_turn_has_ended_meanwhile() -> None:
 
 async def test_late_words_become_the_next_turn() -> None:
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         await cli.result("one", first)
         await cli.say(words, "started")
@@ -308,9 +306,7 @@ async def test_another_child_gets_the_words_too_if_the_first_received_nothing(if
 
 async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:
     async def script(cli: Cli) -> None:
-        first = await cli.prompt()
-        await cli.say(first, "started")
-        await cli.peer.write(frames.init())
+        first = await cli.begin()
         words = await cli.prompt()
         await cli.result("one", first)
         request = await cli.peer.read_frame()

@@ -484,7 +484,7 @@ class Session:
         return await begin_claude_login(self._request, partial(to_result, AccountInfo), account)
 
     async def _call_mcp_tool(self, body: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
-        child = self._supervisor.ready_child() or await self._ensure_running()
+        child = await self._ensure_running()
         check_can_call(body, child.server_info)
         return await child.request(MCP_CALL, body, timeout=timeout)
 

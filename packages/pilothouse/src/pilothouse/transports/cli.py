@@ -207,8 +207,7 @@ class CliTransport(Transport):
             self.facts = replace(self.facts, executable=executable)
             return child
         except (OSError, ValueError) as error:
-            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
-            typed = await run_blocking(make_start_error, error, executable, invocation.cwd, size)
+            typed = await run_blocking(make_start_error, error, argv, env, invocation.cwd)
             if account is not None and isinstance(error, PermissionError):
                 typed = make_account_error(account, executable, invocation.cwd)
         # Raised outside of `except` and without a cause: the original error may contain arguments.

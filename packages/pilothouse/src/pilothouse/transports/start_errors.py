@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilothouse.errors import CLIStartError, ProcessError
@@ -39,20 +40,24 @@ def check_system() -> None:
         raise CLIStartError("pilothouse starts the CLI on Linux and macOS only; on Windows, use it inside WSL")
 
 
-def make_start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
-    """Build the typed error for what `Popen` raised.
+def make_start_error(
+    error: OSError | ValueError, argv: Sequence[str], env: Mapping[str, str], cwd: str | None
+) -> ProcessError:
+    """Build the typed error for what `spawn` raised. Raise it outside of `except`: the original may hold arguments.
 
     Args:
         error: what was raised.
-        executable: path of the executable.
+        argv: path of the executable, and its arguments.
+        env: its complete environment.
         cwd: its working directory; None: that of this process.
-        size: bytes of its arguments and environment.
     """
+    executable = argv[0]
     if isinstance(error, ValueError):
         reason = _explain_value_error(error)
     elif error.errno in _MISSING and not Path(executable).exists():
         return make_not_found_error(executable, [executable])
     else:
+        size = sum(len(os.fsencode(text)) + 1 for pair in (argv, *env.items()) for text in pair)
         reason = _explain_os_error(error, executable, cwd, size)
     return CLIStartError(f"could not start {executable}: {reason}")
 
