@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from claude_login_server import ClaudeLogins, serve_claude_logins
 from editor import Editor, RequestFailedError
@@ -125,7 +126,7 @@ async def test_no_browser_takes_the_input_of_the_editor(
         browser.write_text(f"#!/bin/sh\necho started > {tmp_path}/started\n")
         browser.chmod(0o700)
         monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser(str(browser)))
-    with pytest.raises(ph.UsageError, match=r"no browser with a window.* shows the link"):
+    with anyio.fail_after(10), pytest.raises(ph.UsageError, match=r"no browser with a window.* shows the link"):
         await log_in(ph.Agent(transport=cli.transport), "claude")
     assert not (tmp_path / "started").exists()
 
