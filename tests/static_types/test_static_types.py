@@ -20,6 +20,7 @@ USUAL = Path(__file__).with_name("usual_code.py")
 HEAD = """
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.options import CliSettings
 from pilothouse_fleet import Fleet
 
 def before(event: ph.PreToolUseEvent) -> None: raise
@@ -34,6 +35,8 @@ async def ask() -> None:
 WRONG = (
     'ph.query("x", modle="x")',
     'ph.query("x", max_turns="3")',
+    'ph.query("x", allowed_tools="Bash")',
+    'sent: CliSettings = {"permissions": {"deny": "Bash"}}',
     'ph.query("x", permission_mode="accept_edits")',
     'ph.query("x", hooks={"PreTooluse": before})',
     'ph.query("x", hooks={"PostToolUse": before})',
@@ -74,6 +77,13 @@ def test_mistakes_are_errors_before_the_program_runs(check: Any, tmp_path: Path)
     found = check(tmp_path)
     assert [line for number, line in enumerate(WRONG, len(head) + 1) if number not in found] == []
     assert {number: what for number, what in found.items() if number <= len(head)} == {}
+
+
+@pytest.mark.parametrize(("checker", "setting"), [(pyright, "reportUnusedCallResult"), (mypy, "unused-awaitable")])
+def test_a_query_that_nobody_awaits_is_an_error_on_request(checker: Any, setting: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import pilothouse as ph\n\nph.query('x')\n")
+    assert checker(tmp_path) == {}
+    assert list(checker(tmp_path, setting)) == [3]
 
 
 def test_each_hook_event_has_its_class() -> None:

@@ -16,11 +16,13 @@ from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse as ph
 from pilothouse import hints, sync
+from pilothouse.messages import from_dict
 from pilothouse.options import TABLE
 from pilothouse.tracebacks import hide_arguments
 from pilothouse_fleet import Fleet
 from pilothouse_fleet import sync as blocking
 from pilothouse_models import LanguageModel
+from pilothouse_testing import frames
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 
@@ -175,8 +177,9 @@ def test_dir_has_public_names_only() -> None:
 
 
 def test_a_query_shows_its_state_in_one_line() -> None:
-    for query in (ph.query("x"), sync.query("x")):
-        assert repr(query) == f"<Query {query.id}: {query.state}>"
+    for query, hint in ((ph.query("x"), "`await` it"), (sync.query("x"), "call `.result()`")):
+        assert repr(query).startswith(f"<Query {query.id}: new, not sent yet: {hint}, ")
+        assert "\n" not in repr(query)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,14 @@ def test_help_explains_what_everybody_calls_first() -> None:
 
 def test_a_notebook_shows_the_answer() -> None:
     output = ph.QueryResult([])
-    assert output._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]
+    assert "<em>error, turns: 0</em>" in output._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_notebook_does_not_run_what_the_model_says() -> None:
+    output = ph.QueryResult([from_dict(frames.assistant("<img src=x onerror=alert(1)>"))])
+    shown = output._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "&lt;img src=x" in shown
+    assert "<img" not in shown
 
 
 @pytest.mark.parametrize("module", ["pilothouse", *PUBLIC_MODULES])

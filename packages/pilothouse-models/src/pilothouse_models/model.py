@@ -215,7 +215,7 @@ class LanguageModel:
                 changes["cwd"] = _make_empty_directory()
         # The run is the bridge of its query, and its steps return the messages unchanged.
         query = Query(content, options.with_(**changes), bridge=run)
-        query.unused_warning = "of a stream was never sent: read the stream, await its `result()`, or close it"
+        query.unsent_hint = "read the stream, await its `result()`, or close it"
         return Stream(query, run, abort)
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) -> None:
     stream = [LanguageModel("opus", cli=fake.path).stream("Tidy up")]
-    with pytest.warns(RuntimeWarning, match=r"of a stream was never sent: read the stream"):
+    with pytest.warns(RuntimeWarning, match=r"was never sent: read the stream"):
         stream.clear()
 
 

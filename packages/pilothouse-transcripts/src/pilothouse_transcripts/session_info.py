@@ -340,8 +340,8 @@ def _read_beginning(file: SessionFile, head: bytes, size: int) -> _Beginning:
     while (stop := head.find(b"\n", start)) >= 0 and not beginning.is_complete:
         beginning.add_line(head[start:stop])
         start = stop + 1
-    if len(head) == size:
-        beginning.add_line(head[start:])  # the last line may lack its newline
+    if len(head) == size and not beginning.is_complete:
+        beginning.add_line(head[start:])  # the last line, which may lack its newline
     elif not beginning.has_messages:
         with open_transcript(file.path) as transcript:
             for _, _, line in read_lines(transcript, Path(file.path)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from handmade_transcripts import Disk, File
 
-from pilothouse_transcripts import SessionInfo, get_session_info, list_sessions
+from pilothouse_transcripts import SessionInfo, get_session_info, list_sessions, session_info
 from pilothouse_transcripts.rows import EDGE_BYTES
 
 
@@ -151,6 +151,14 @@ def test_a_prompt_longer_than_what_is_read(disk: Disk) -> None:
     assert prompt is not None
     assert prompt.startswith('begin \\ "quoted" é zzz')
     assert len(prompt) == 201
+
+
+def test_no_row_is_read_twice_or_as_part_of_another(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.talk("prompt", "answer", "next", "another")
+    read: list[bytes] = []
+    monkeypatch.setattr(session_info, "find_row", lambda line: read.append(line))  # what cannot be decoded at once
+    assert info_of(file).first_prompt == "prompt"
+    assert read == []
 
 
 def test_empty_sessions_are_not_listed(disk: Disk) -> None:

@@ -189,21 +189,21 @@ def drop(query: object) -> None:
 
 
 def test_a_query_that_is_never_awaited_warns(fake: FakeCLI) -> None:
-    with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never awaited: `await` it"):
+    with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never sent: `await` it"):
         drop(ph.query("Tidy up", cli=fake.path))
-    with pytest.warns(RuntimeWarning, match=r"query 'x{39}…' was never awaited"):
+    with pytest.warns(RuntimeWarning, match=r"query 'x{39}…' was never sent"):
         drop(ph.query("x" * 100, cli=fake.path).text_stream())
     assert fake.calls == []
 
 
 async def test_a_query_of_a_session_warns_too(fake: FakeCLI) -> None:
     async with ph.session(cli=fake.path) as session:
-        with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never awaited"):
+        with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never sent"):
             drop(session.query("Tidy up"))
 
 
 def test_the_blocking_query_names_its_own_verbs(fake: FakeCLI) -> None:
-    with pytest.warns(RuntimeWarning, match=r"query 'Tidy up' was never run: call `\.result\(\)`"):
+    with pytest.warns(RuntimeWarning, match=r"query 'Tidy up' was never sent: call `\.result\(\)`"):
         drop(sync.query("Tidy up", cli=fake.path))
 
 

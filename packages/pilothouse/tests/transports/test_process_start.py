@@ -23,11 +23,11 @@ ODD = ["nothing", "blocked", "ignored"]
 @pytest.fixture(params=ODD)
 def signals(request: pytest.FixtureRequest) -> Iterator[str]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED if request.param == "blocked" else ())
-    handler = signal.signal(signal.SIGWINCH, signal.SIG_IGN) if request.param == "ignored" else None
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_IGN) if request.param == "ignored" else None
     yield request.param
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if handler is not None:
-        signal.signal(signal.SIGWINCH, handler)
+        signal.signal(signal.SIGUSR1, handler)
 
 
 def run(*argv: str, cwd: str | None = None, env: dict[str, str] | None = None) -> str:

@@ -183,8 +183,8 @@ class Query(Generic[OutputT]):
         self._loop: object = None
         self._received = ReceivedMessages()
         self._is_managed = False
-        # The text of the warning about an unused query; "" once it was used.
-        self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
+        # How to send the prompt, for the warning about an unused query; "" once it was used.
+        self.unsent_hint = "`await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
         self._given_up = None  # what ended it before its start, or that it was closed
@@ -247,7 +247,8 @@ class Query(Generic[OutputT]):
 
     def __repr__(self) -> str:
         session = "" if self.session_id is None else f", session_id={self.session_id!r}"
-        return f"<Query {self.id}: {self.state}{session}>"
+        hint = f", not sent yet: {self.unsent_hint}" if self.state == "new" and self.unsent_hint else ""
+        return f"<Query {self.id}: {self.state}{session}{hint}>"
 
     def __await__(self) -> Generator[Any, Any, QueryResult[OutputT]]:
         return self.result().__await__()
@@ -526,8 +527,8 @@ class Query(Generic[OutputT]):
             await self._prompts.aclose()
 
     def __del__(self) -> None:
-        if self._run is None and self._given_up is None and self.unused_warning and not sys.is_finalizing():
-            text = f"query {_shorten(self._prompt)} {self.unused_warning}"
+        if self._run is None and self._given_up is None and self.unsent_hint and not sys.is_finalizing():
+            text = f"query {_shorten(self._prompt)} was never sent: {self.unsent_hint}"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
         self._stop_soon()
 

@@ -7,6 +7,7 @@ the result.
 
 from __future__ import annotations
 
+import html
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -307,11 +308,17 @@ class QueryResult(Generic[OutputT]):
             f"cost_usd={self.cost_usd}, session_id={self.session_id!r})"
         )
 
-    def _repr_markdown_(self) -> str:
-        """What a notebook shows: the answer, and a line about it."""
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, and a line about it.
+
+        Not Markdown: a notebook runs the HTML in it, and loads its images, and the text is the model's.
+        """
         cost = "" if self.cost_usd is None else f", ${self.cost_usd:.4f}"
-        about = f"*{self.outcome}, turns: {self.turns}{cost}*"
-        return f"{self.text}\n\n{about}" if self.error is None else f"{self.text}\n\n{about}\n\n**{self.error}**"
+        reason = "" if self.error is None else f"<p><strong>{html.escape(str(self.error))}</strong></p>"
+        return (
+            f'<div style="white-space: pre-wrap">{html.escape(self.text)}</div>'
+            f"<p><em>{self.outcome}, turns: {self.turns}{cost}</em></p>{reason}"
+        )
 
     if not TYPE_CHECKING:
         __getattr__ = explain_missing_attribute

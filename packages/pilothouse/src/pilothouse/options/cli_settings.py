@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, TypeAlias, TypedDict
 
+Strings: TypeAlias = list[str] | tuple[str, ...]
+"""Not `Sequence[str]`: a text is one, and the CLI drops all settings if it gets a text where a list belongs."""
 SavedEffort: TypeAlias = Literal["low", "medium", "high", "xhigh"]
 CacheTime: TypeAlias = Literal["5m", "1h"]
 WaitTime: TypeAlias = Literal["60s", "5m", "10m", "never"]
@@ -20,11 +22,11 @@ ManagedSources: TypeAlias = Literal["first-wins", "merge"]
 class CliPermissions(TypedDict, total=False):
     """Permission rules and modes: the key `permissions` of `CliSettings`."""
 
-    allow: Sequence[str]
+    allow: Strings
     """Rules for calls that run without a permission request, such as "Bash(git log:*)"."""
-    deny: Sequence[str]
+    deny: Strings
     """Rules for calls that never run. They win over `ask` and `allow`."""
-    ask: Sequence[str]
+    ask: Strings
     """Rules for calls that always need permission. They win over `allow`."""
     defaultMode: Literal["acceptEdits", "auto", "bypassPermissions", "default", "dontAsk", "plan"]
     """The permission mode at the start."""
@@ -34,17 +36,17 @@ class CliPermissions(TypedDict, total=False):
     """Refuse the mode "auto"."""
     denyInsteadOfPrompting: bool
     """Deny what would need permission, and ask nobody."""
-    additionalDirectories: Sequence[str]
+    additionalDirectories: Strings
     """Directories that count as working directories, besides `cwd`."""
     blockReadsOutsideWorkingDirectories: bool
     """Keep the file tools from reading elsewhere."""
-    blockReadsExemptPaths: Sequence[str]
+    blockReadsExemptPaths: Strings
     """Paths that may be read all the same."""
     blockWritesOutsideWorkingDirectories: bool
     """Keep the file tools from writing elsewhere."""
-    workingDirectoriesAsGiven: Sequence[str]
+    workingDirectoriesAsGiven: Strings
     """Working directories whose links are not followed."""
-    workingDirectoriesExclude: Sequence[str]
+    workingDirectoriesExclude: Strings
     """Directories that do not count as working directories."""
 
 
@@ -57,7 +59,7 @@ class CliHook(_HookWords, total=False):
     type: Required[Literal["command", "prompt", "agent", "http", "mcp_tool"]]
     command: str
     """For "command": the shell command; with `args` the program."""
-    args: Sequence[str]
+    args: Strings
     shell: Literal["bash", "powershell"]
     prompt: str
     """For "prompt" and "agent": what a model is asked."""
@@ -66,7 +68,7 @@ class CliHook(_HookWords, total=False):
     url: str
     """For "http": where the event is posted to."""
     headers: Mapping[str, str]
-    allowedEnvVars: Sequence[str]
+    allowedEnvVars: Strings
     """Variables whose values may be put into `headers`."""
     server: str
     """For "mcp_tool": the MCP server, with the name of its `tool` and the `input`."""
@@ -92,15 +94,15 @@ class CliHookMatcher(TypedDict, total=False):
 class CliSandboxNetwork(TypedDict, total=False):
     """What sandboxed commands reach over the network."""
 
-    allowedDomains: Sequence[str]
-    deniedDomains: Sequence[str]
+    allowedDomains: Strings
+    deniedDomains: Strings
     strictAllowlist: bool
     """Refuse other domains instead of asking."""
     allowManagedDomainsOnly: bool
-    allowUnixSockets: Sequence[str]
+    allowUnixSockets: Strings
     allowAllUnixSockets: bool
     allowLocalBinding: bool
-    allowMachLookup: Sequence[str]
+    allowMachLookup: Strings
     httpProxyPort: int
     socksProxyPort: int
     tlsTerminate: Mapping[str, str]
@@ -109,10 +111,10 @@ class CliSandboxNetwork(TypedDict, total=False):
 class CliSandboxFilesystem(TypedDict, total=False):
     """What sandboxed commands see of the disk."""
 
-    allowWrite: Sequence[str]
-    denyWrite: Sequence[str]
-    denyRead: Sequence[str]
-    allowRead: Sequence[str]
+    allowWrite: Strings
+    denyWrite: Strings
+    denyRead: Strings
+    allowRead: Strings
     allowManagedReadPathsOnly: bool
     disabled: bool
 
@@ -128,12 +130,12 @@ class CliSandbox(TypedDict, total=False):
     filesystem: CliSandboxFilesystem
     credentials: Mapping[str, Any]
     """Files and variables that commands do not see."""
-    ignoreViolations: Mapping[str, Sequence[str]]
+    ignoreViolations: Mapping[str, Strings]
     enableWeakerNestedSandbox: bool
     allowNestedUserNamespaces: bool
     enableWeakerNetworkIsolation: bool
     allowAppleEvents: bool
-    excludedCommands: Sequence[str]
+    excludedCommands: Strings
     """Commands that run outside."""
     ripgrep: Mapping[str, Any]
     bwrapPath: str
@@ -162,8 +164,8 @@ class CliSettings(_Schema, total=False):
     """Run no hooks of settings files and plugins."""
     disableSkillShellExecution: bool
     """Replace the shell commands of skills and slash commands with a placeholder."""
-    allowedHttpHookUrls: Sequence[str]
-    httpHookAllowedEnvVars: Sequence[str]
+    allowedHttpHookUrls: Strings
+    httpHookAllowedEnvVars: Strings
     autoMode: Mapping[str, Any]
     """What the classifier of the mode "auto" is told."""
     disableAutoMode: Literal["disable"]
@@ -173,12 +175,12 @@ class CliSettings(_Schema, total=False):
     # The model.
 
     model: str
-    fallbackModel: Sequence[str]
-    availableModels: Sequence[str]
+    fallbackModel: Strings
+    availableModels: Strings
     """The only models that may be chosen."""
     availableModelsMatch: Literal["prefix", "exact"]
     enforceAvailableModels: bool
-    deniedModels: Sequence[str]
+    deniedModels: Strings
     """Models that may not be chosen, whatever `availableModels` says."""
     modelOverrides: Mapping[str, str]
     """The provider's names of models, by their name at Anthropic."""
@@ -225,7 +227,7 @@ class CliSettings(_Schema, total=False):
     autoMemoryEnabled: bool
     autoMemoryDirectory: str
     autoDreamEnabled: bool
-    claudeMdExcludes: Sequence[str]
+    claudeMdExcludes: Strings
     promptSuggestionEnabled: bool
     autoContinueAtUsageLimit: bool
     askUserQuestionTimeout: WaitTime
@@ -245,8 +247,8 @@ class CliSettings(_Schema, total=False):
 
     enableAllProjectMcpServers: bool
     """Approve the MCP servers of the project without a question."""
-    enabledMcpjsonServers: Sequence[str]
-    disabledMcpjsonServers: Sequence[str]
+    enabledMcpjsonServers: Strings
+    disabledMcpjsonServers: Strings
     allowedMcpServers: Sequence[Mapping[str, Any]]
     deniedMcpServers: Sequence[Mapping[str, Any]]
     disableClaudeAiConnectors: bool
@@ -256,13 +258,13 @@ class CliSettings(_Schema, total=False):
     skillListingBudgetFraction: float
     syncClaudeAiSkills: bool
     syncClaudeAiPlugins: bool
-    enabledPlugins: Mapping[str, bool | Sequence[str] | Mapping[str, Any]]
-    prependPlugins: Sequence[str]
-    appendPlugins: Sequence[str]
+    enabledPlugins: Mapping[str, bool | Strings | Mapping[str, Any]]
+    prependPlugins: Strings
+    appendPlugins: Strings
     pluginConfigs: Mapping[str, Mapping[str, Any]]
     extraKnownMarketplaces: Mapping[str, Mapping[str, Any]]
     additionalMarketplaces: Mapping[str, Mapping[str, Any]]
-    pluginSuggestionMarketplaces: Sequence[str]
+    pluginSuggestionMarketplaces: Strings
     enableArtifact: bool
     disableArtifact: bool
     """Deprecated: use `enableArtifact`."""
@@ -281,11 +283,11 @@ class CliSettings(_Schema, total=False):
     gcpAuthRefresh: str
     otelHeadersHelper: str
     forceLoginMethod: Literal["claudeai", "console", "gateway"]
-    forceLoginOrgUUID: str | Sequence[str]
+    forceLoginOrgUUID: str | Strings
     forceLoginGatewayUrl: str
-    gatewayInternalNetworks: Sequence[str]
+    gatewayInternalNetworks: Strings
     allowNestedModelAccessUnderForceLogin: bool
-    allowedProviders: Sequence[str]
+    allowedProviders: Strings
     processWrapper: str
     remote: Mapping[str, Any]
     sshConfigs: Sequence[Mapping[str, Any]]
@@ -320,7 +322,7 @@ class CliSettings(_Schema, total=False):
     channelsEnabled: bool
     allowedChannelPlugins: Sequence[Mapping[str, str]]
     desktopMcpServersListScope: str
-    companyAnnouncements: Sequence[str]
+    companyAnnouncements: Strings
     pluginTrustMessage: str
     claudeMd: str
 

@@ -75,7 +75,7 @@ class Settings(TypedDict, total=False):
     autocompact: Literal['auto'] | int | None
     """Tokens of the window within which the conversation is compacted; 'auto': those of the model."""
 
-    betas: Sequence[str] | None
+    betas: list[str] | tuple[str, ...] | None
     """Beta features of the API, such as 'context-1m-2025-08-07'."""
 
     system_prompt: SystemPromptChoice | None
@@ -96,13 +96,13 @@ class Settings(TypedDict, total=False):
     prompt_via: Literal['stdin', 'argv'] | None
     """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128 KiB."""
 
-    tools: Sequence[str] | Literal["default"] | Mapping[str, str] | None
+    tools: list[str] | tuple[str, ...] | Literal["default"] | Mapping[str, str] | None
     """The available built-in tools; [] for none, 'default' for all."""
 
-    allowed_tools: Sequence[str] | None
+    allowed_tools: list[str] | tuple[str, ...] | None
     """Tools that run without a permission request, such as 'Bash(git:*)'. To remove tools, use `tools`."""
 
-    disallowed_tools: Sequence[str] | None
+    disallowed_tools: list[str] | tuple[str, ...] | None
     """Tools that may not be used."""
 
     tool_aliases: Mapping[str, str] | None
@@ -111,14 +111,14 @@ class Settings(TypedDict, total=False):
     tool_config: ToolConfig | Mapping[str, Any] | None
     """Settings of individual built-in tools."""
 
-    skills: Sequence[str] | Literal["all"] | None
+    skills: list[str] | tuple[str, ...] | Literal["all"] | None
     """Skills that the model may use without a permission request, or 'all'; loads the settings of user and project,
     unless `setting_sources` is set."""
 
     disable_slash_commands: bool | None
     """No skills and no commands at all."""
 
-    files: Sequence[str] | None
+    files: list[str] | tuple[str, ...] | None
     """Files of the Files API to download at the start, each as 'file_id:path'; in cloud sessions only."""
 
     agent: str | None
@@ -182,7 +182,7 @@ class Settings(TypedDict, total=False):
     on_user_dialog: DialogCallback | None
     """Function that shows dialogs of the CLI, called with a DialogRequest; needs `supported_dialog_kinds`."""
 
-    supported_dialog_kinds: Sequence[str] | None
+    supported_dialog_kinds: list[str] | tuple[str, ...] | None
     """Kinds of dialogs that `on_user_dialog` can show."""
 
     restricted: bool | None
@@ -339,7 +339,7 @@ class Settings(TypedDict, total=False):
     env: Mapping[str, str | None] | None
     """Environment variables to set for the child; None removes one."""
 
-    inherit_env: bool | Sequence[str] | None
+    inherit_env: bool | list[str] | tuple[str, ...] | None
     """Start from the environment of this process: True, False, or only from these variables, by name or by prefix, such
     as ['PATH', 'HOME', 'AWS_*']."""
 
@@ -791,7 +791,7 @@ class OptionSetters:
     def autocompact(self, value: Literal['auto'] | int | None) -> Self:
         """Tokens of the window within which the conversation is compacted; 'auto': those of the model."""
 
-    def betas(self, value: Sequence[str] | None) -> Self:
+    def betas(self, value: list[str] | tuple[str, ...] | None) -> Self:
         """Beta features of the API, such as 'context-1m-2025-08-07'."""
 
     def system_prompt(self, value: SystemPromptChoice | None) -> Self:
@@ -813,13 +813,13 @@ class OptionSetters:
         """How the prompt is sent. 'argv' is the plain one-shot form: no control protocol, prompts of at most 128
         KiB."""
 
-    def tools(self, value: Sequence[str] | Literal["default"] | Mapping[str, str] | None) -> Self:
+    def tools(self, value: list[str] | tuple[str, ...] | Literal["default"] | Mapping[str, str] | None) -> Self:
         """The available built-in tools; [] for none, 'default' for all."""
 
-    def allowed_tools(self, value: Sequence[str] | None) -> Self:
+    def allowed_tools(self, value: list[str] | tuple[str, ...] | None) -> Self:
         """Tools that run without a permission request, such as 'Bash(git:*)'. To remove tools, use `tools`."""
 
-    def disallowed_tools(self, value: Sequence[str] | None) -> Self:
+    def disallowed_tools(self, value: list[str] | tuple[str, ...] | None) -> Self:
         """Tools that may not be used."""
 
     def tool_aliases(self, value: Mapping[str, str] | None) -> Self:
@@ -828,14 +828,14 @@ class OptionSetters:
     def tool_config(self, value: ToolConfig | Mapping[str, Any] | None) -> Self:
         """Settings of individual built-in tools."""
 
-    def skills(self, value: Sequence[str] | Literal["all"] | None) -> Self:
+    def skills(self, value: list[str] | tuple[str, ...] | Literal["all"] | None) -> Self:
         """Skills that the model may use without a permission request, or 'all'; loads the settings of user and project,
         unless `setting_sources` is set."""
 
     def disable_slash_commands(self, value: bool | None) -> Self:
         """No skills and no commands at all."""
 
-    def files(self, value: Sequence[str] | None) -> Self:
+    def files(self, value: list[str] | tuple[str, ...] | None) -> Self:
         """Files of the Files API to download at the start, each as 'file_id:path'; in cloud sessions only."""
 
     def agent(self, value: str | None) -> Self:
@@ -899,7 +899,7 @@ class OptionSetters:
     def on_user_dialog(self, value: DialogCallback | None) -> Self:
         """Function that shows dialogs of the CLI, called with a DialogRequest; needs `supported_dialog_kinds`."""
 
-    def supported_dialog_kinds(self, value: Sequence[str] | None) -> Self:
+    def supported_dialog_kinds(self, value: list[str] | tuple[str, ...] | None) -> Self:
         """Kinds of dialogs that `on_user_dialog` can show."""
 
     def restricted(self, value: bool | None) -> Self:
@@ -1057,7 +1057,7 @@ class OptionSetters:
     def env(self, value: Mapping[str, str | None] | None) -> Self:
         """Environment variables to set for the child; None removes one."""
 
-    def inherit_env(self, value: bool | Sequence[str] | None) -> Self:
+    def inherit_env(self, value: bool | list[str] | tuple[str, ...] | None) -> Self:
         """Start from the environment of this process: True, False, or only from these variables, by name or by prefix,
         such as ['PATH', 'HOME', 'AWS_*']."""
 

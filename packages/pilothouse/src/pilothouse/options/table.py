@@ -258,9 +258,10 @@ _MODELS = ValueType("a model, or a list of models in the order to try", structs.
     takes="str | Sequence[str]", gives="str | list[str]")
 _TOOLS = ValueType("a list of tool names, or 'default'", structs.read_tools,
     types.word_or({"default": "default"}.get, types.parse_list), "A,B",
-    'Sequence[str] | Literal["default"] | Mapping[str, str]', "list[str] | str")
+    'list[str] | tuple[str, ...] | Literal["default"] | Mapping[str, str]', "list[str] | str")
 _SKILLS = ValueType("a list of skill names, or 'all'", structs.read_skills,
-    types.word_or({"all": "all"}.get, types.parse_list), "A,B", 'Sequence[str] | Literal["all"]', "list[str] | str")
+    types.word_or({"all": "all"}.get, types.parse_list), "A,B",
+    'list[str] | tuple[str, ...] | Literal["all"]', "list[str] | str")
 _ALIASES = ValueType("a mapping of tool names to tool names", structs.read_aliases, types.parse_mapping, _JSON,
     "Mapping[str, str]", "dict[str, str]")
 _MAPPING = ValueType("a mapping with text keys", structs.read_json_object, types.parse_mapping, _JSON,

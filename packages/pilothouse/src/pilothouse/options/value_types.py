@@ -444,10 +444,10 @@ WINDOW = ValueType("'auto', or a number of tokens of at least 100000",
     lambda text: text if text == "auto" else parse_count(text), "auto|N", "Literal['auto'] | int")
 INHERIT = ValueType("True, False, or a list of names and prefixes such as 'AWS_*'",
     lambda v: v if isinstance(v, bool) else read_texts(v), word_or(_find_bool, parse_list), "true|A,B",
-    "bool | Sequence[str]", "bool | list[str]")
+    "bool | list[str] | tuple[str, ...]", "bool | list[str]")
 USER = ValueType("the name of a user, or a number", _read_if(lambda v: is_name(v) or (_is_int(v) and v >= 0)),
     lambda text: int(text) if text.isdecimal() and text.isascii() else text, "NAME", "str | int")
-NAMES = ValueType("a list of text", read_texts, parse_list, "A,B", "Sequence[str]", "list[str]")
+NAMES = ValueType("a list of text", read_texts, parse_list, "A,B", "list[str] | tuple[str, ...]", "list[str]")
 SETTING_SOURCES = ValueType("a list of 'user', 'project', 'local'", _read_setting_sources, parse_list, "A,B",
     "Sequence[SettingSource]", "list[SettingSource]")
 PATH = ValueType("a path", _read_if(is_path, os.fspath), str, "PATH", "StrPath", "str", resolve_path)

@@ -179,7 +179,7 @@ class QueryWrapper(Generic[OutputT]):
         self, query: client.Query[OutputT], on_message: OnMessage | None = None, portal: Portal | None = None
     ) -> None:
         self._inner = query
-        query.unused_warning = "was never run: call `.result()`, read it with `for` or `with`, or close it"
+        query.unsent_hint = "call `.result()`, read it with `for` or `with`, or close it"
         self._on_message = on_message
         self._portal = portal
         self._callback_errors: list[Exception] = []
@@ -187,7 +187,7 @@ class QueryWrapper(Generic[OutputT]):
     def __del__(self) -> None:
         portal: Portal | None = vars(self).get("_portal")  # missing if the constructor raised
         if portal is not None and portal.is_forked:
-            self._inner.unused_warning = ""  # a query of another process, which may still run it
+            self._inner.unsent_hint = ""  # a query of another process, which may still run it
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -218,7 +218,7 @@ class QueryWrapper(Generic[OutputT]):
         serve: Callable[[Message], object] | None = None,
         finish: bool = False,
     ) -> T:
-        self._inner.unused_warning = ""
+        self._inner.unsent_hint = ""
         if self._portal is None:
             self._portal = get_portal()
         return self._portal.call(work, serve=serve, finish=finish)

@@ -1,4 +1,4 @@
-"""Starts a process in a session of its own, with no signal blocked or ignored. POSIX only.
+"""Starts a process in a session of its own, with no signal blocked, and none ignored that tools need. POSIX only.
 
 `Popen` passes on the signals that this program blocks or ignores, and the tools of a child suffer from it: `timeout`
 waits for a SIGALRM that is never delivered, and with SIGCHLD ignored a shell does not learn how its commands ended.
@@ -20,8 +20,13 @@ from typing import Any, NamedTuple
 if sys.platform != "win32":
     import fcntl
 
-_RESET_BY_POPEN = frozenset({"SIGPIPE", "SIGXFSZ", "SIGXFZ"})
-"""Signals that Python itself ignores, and that `Popen` resets."""
+    # By which tools end, wait or stop. `Popen` resets those that Python itself ignores.
+    _RELEVANT_SIGNALS = (
+        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGTERM, signal.SIGCHLD,
+        signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGVTALRM,
+        signal.SIGPROF, signal.SIGXCPU,
+    )  # fmt: skip
+
 _CHANGE_DIRECTORY = 'cd -- "$1" && shift && exec "$@"'
 
 _log = logging.getLogger("pilothouse.transports")
@@ -91,10 +96,7 @@ def start_process(
 def _has_signals_to_reset() -> bool:
     if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return True
-    return any(
-        signal.getsignal(number) is signal.SIG_IGN and getattr(number, "name", "") not in _RESET_BY_POPEN
-        for number in signal.valid_signals()
-    )
+    return any(signal.getsignal(number) is signal.SIG_IGN for number in _RELEVANT_SIGNALS)
 
 
 def _spawn(argv: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str | None) -> int:
