@@ -188,12 +188,8 @@ def public_names() -> str:
 
 def genai_names() -> str:
     found = [(name, value) for name, value in vars(genai).items() if name.isupper() and isinstance(value, str)]
-    rows = [
-        (name.lower().replace("_", " "), code(value))
-        for name, value in found
-        if name != "SCHEMA_URL" and not value.startswith("pilothouse.")
-    ]
-    return table(("what", "name"), rows)
+    names = [value for name, value in found if name != "SCHEMA_URL" and not value.startswith("pilothouse.")]
+    return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
 def request_fields() -> str:
@@ -221,13 +217,27 @@ def fault_states() -> str:
 
 
 def faults_of_queries() -> str:
-    head, *rows = FAULT_MATRIX["matrix"]("query")
-    return table(head, rows)
+    return fault_table("query")
 
 
 def faults_of_sessions() -> str:
-    head, *rows = FAULT_MATRIX["matrix"]("session")
+    return fault_table("session")
+
+
+def fault_table(subject: str) -> str:
+    """The outcomes; states and faults that lead to the same share a row and a column."""
+    head, *rows = FAULT_MATRIX["matrix"](subject)
+    columns = merge(zip(head, *merge(rows), strict=True))
+    head, *rows = zip(*columns, strict=True)
     return table(head, rows)
+
+
+def merge(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Join rows that differ only in their first cell."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [("; ".join(same), *cells) for cells, same in names.items()]
 
 
 def programs() -> str:
