@@ -41,6 +41,7 @@ CHOSEN = {  # what the first page tells of: case and metric
     "the same with a journal": ("fleet-journaled", "wall"),
     "a search of transcripts; the bare program is ripgrep": ("search", "wall"),
 }
+_SPREAD = re.compile(r" ±[\d.,]+")
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -88,13 +89,10 @@ def changed() -> str:
 
 
 def results() -> str:
-    """The first number of each case, and those that have a goal; `changed` tells what is in the last column."""
+    """Medians of the first metric of each case, and of those that have a goal; `changed` tells the last column."""
     found = _read("results.json")["cases"]
-    shown: list[tuple[str, ...]] = []
-    for case in CASES:
-        first, *others = rows_of([case], found) or [()]
-        shown += [row[:-1] for row in (first, *(row for row in others if row[GOAL])) if row]
-    return markdown(COLUMNS[:-1], shown)
+    rows = [row for case in CASES for at, row in enumerate(rows_of([case], found)) if at == 0 or row[GOAL]]
+    return markdown(COLUMNS[:-1], [[_SPREAD.sub("", cell) for cell in row[:-1]] for row in rows])
 
 
 def _median(entry: Mapping[str, float] | None) -> str:
