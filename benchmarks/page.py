@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, SUBJECTS
 from benchmarks.environment import HERE, ROOT
-from benchmarks.report import COLUMNS, changes_of, is_met, markdown, misses_of, rows_of
+from benchmarks.report import COLUMNS, is_met, markdown, misses_of, rows_of
 
 GOAL = COLUMNS.index("goal")
 PAGES = (ROOT / "docs" / "speed.md", ROOT / "README.md")
@@ -82,17 +82,11 @@ def missed() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def changed() -> str:
-    """What has changed since the run before the last one, in words."""
-    changes = changes_of(CASES, _read("results.json")["cases"])
-    return "".join(f"- {change}\n" for change in changes) or "Nothing that was measured before, beyond the noise.\n"
-
-
 def results() -> str:
-    """Medians of the first metric of each case, and of those that have a goal; `changed` tells the last column."""
+    """Medians of the first metric of each case and of those that have a goal, without goals and changes."""
     found = _read("results.json")["cases"]
     rows = [row for case in CASES for at, row in enumerate(rows_of([case], found)) if at == 0 or row[GOAL]]
-    return markdown(COLUMNS[:-1], [[_SPREAD.sub("", cell) for cell in row[:-1]] for row in rows])
+    return markdown(COLUMNS[:GOAL], [[_SPREAD.sub("", cell) for cell in row[:GOAL]] for row in rows])
 
 
 def _median(entry: Mapping[str, float] | None) -> str:
@@ -123,9 +117,7 @@ def _slope(line: Mapping[str, Any] | None) -> str:
     return "-" if line is None or line["slope"] is None else f"{line['slope']:.2f}"
 
 
-PARTS: Mapping[str, Callable[[], str]] = {
-    work.__name__: work for work in (machine, missed, changed, results, chosen, scale)
-}
+PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, missed, results, chosen, scale)}
 
 
 def fresh(text: str) -> str:

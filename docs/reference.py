@@ -193,7 +193,7 @@ def genai_names() -> str:
 
 
 def request_fields() -> str:
-    """What becomes of each field of a request to an endpoint."""
+    """The fields of a request that an endpoint does not use."""
     apis = {
         "`/v1/chat/completions`": CHAT_FIELDS,
         "`/v1/responses`": RESPONSES_FIELDS,
@@ -203,7 +203,7 @@ def request_fields() -> str:
         (api, *(listed(path for path, field in known.items() if field.use == use) for use in REQUEST_FIELD_USES))
         for api, known in apis.items()
     ]
-    return table(("path", "used", "ignored, and named in the header", "refused: status 400"), rows)
+    return table(("path", "ignored, and named in the header", "refused: status 400"), rows)
 
 
 def faults() -> str:
@@ -250,7 +250,7 @@ def programs() -> str:
     return table(("program", "what it shows"), rows)
 
 
-REQUEST_FIELD_USES = ("used", "ignored", "refused")
+REQUEST_FIELD_USES = ("ignored", "refused")
 
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
