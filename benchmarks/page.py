@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, SUBJECTS
 from benchmarks.environment import HERE, ROOT
-from benchmarks.report import COLUMNS, changes_of, is_met, markdown, misses_of, rows_of
+from benchmarks.report import COLUMNS, is_met, markdown, misses_of, rows_of
 
+GOAL = COLUMNS.index("goal")
 PAGES = (ROOT / "docs" / "speed.md", ROOT / "README.md")
 CHOSEN = {  # what the first page tells of: case and metric
     "text deltas, streamed": ("deltas", "wall"),
@@ -40,6 +41,7 @@ CHOSEN = {  # what the first page tells of: case and metric
     "the same with a journal": ("fleet-journaled", "wall"),
     "a search of transcripts; the bare program is ripgrep": ("search", "wall"),
 }
+_SPREAD = re.compile(r" ±[\d.,]+")
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -80,14 +82,11 @@ def missed() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def changed() -> str:
-    """What has changed since the run before the last one, in words."""
-    changes = changes_of(CASES, _read("results.json")["cases"])
-    return "".join(f"- {change}\n" for change in changes) or "Nothing that was measured before, beyond the noise.\n"
-
-
 def results() -> str:
-    return markdown(COLUMNS, rows_of(CASES, _read("results.json")["cases"]))
+    """Medians of the first metric of each case and of those that have a goal, without goals and changes."""
+    found = _read("results.json")["cases"]
+    rows = [row for case in CASES for at, row in enumerate(rows_of([case], found)) if at == 0 or row[GOAL]]
+    return markdown(COLUMNS[:GOAL], [[_SPREAD.sub("", cell) for cell in row[:GOAL]] for row in rows])
 
 
 def _median(entry: Mapping[str, float] | None) -> str:
@@ -118,9 +117,7 @@ def _slope(line: Mapping[str, Any] | None) -> str:
     return "-" if line is None or line["slope"] is None else f"{line['slope']:.2f}"
 
 
-PARTS: Mapping[str, Callable[[], str]] = {
-    work.__name__: work for work in (machine, missed, changed, results, chosen, scale)
-}
+PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, missed, results, chosen, scale)}
 
 
 def fresh(text: str) -> str:

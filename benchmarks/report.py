@@ -133,21 +133,6 @@ def _miss(case: Case, goal: Goal, result: Mapping[str, Any]) -> str:
     return f"**{case.title}**, {words}: {value:,.4g}{measure}; the goal is {bound} {goal.limit:,.5g}."
 
 
-def changes_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[str]:
-    """What has changed since the run before, beyond the noise, each as a sentence."""
-    found: list[str] = []
-    for case in cases:
-        for metric in case.metrics if case.name in results else ():
-            entry = results[case.name]["metrics"].get(metric, {})
-            for name, before in entry.get("before", {}).items():
-                of, words = name.partition("/")[2], WORDS.get(metric, metric.replace("_", " "))
-                scale = 1.0 if of else SCALES[case.metrics[metric]]
-                now = f"{before * scale:.3g} → {entry[name]['median'] * scale:.3g}"
-                beside = f" times that of {WORDS.get(of, of)}" if of else f" {case.metrics[metric]}".rstrip()
-                found.append(f"{case.title}, {words}: {now}{beside}.")
-    return found
-
-
 def rows_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The results in words, under `COLUMNS`: a line for each metric of each case that was measured."""
     rows: list[tuple[str, ...]] = []

@@ -188,16 +188,12 @@ def public_names() -> str:
 
 def genai_names() -> str:
     found = [(name, value) for name, value in vars(genai).items() if name.isupper() and isinstance(value, str)]
-    rows = [
-        (name.lower().replace("_", " "), code(value))
-        for name, value in found
-        if name != "SCHEMA_URL" and not value.startswith("pilothouse.")
-    ]
-    return table(("what", "name"), rows)
+    names = [value for name, value in found if name != "SCHEMA_URL" and not value.startswith("pilothouse.")]
+    return textwrap.fill(listed(names), 120, break_on_hyphens=False) + "\n"
 
 
 def request_fields() -> str:
-    """What becomes of each field of a request to an endpoint."""
+    """The fields of a request that an endpoint does not use."""
     apis = {
         "`/v1/chat/completions`": CHAT_FIELDS,
         "`/v1/responses`": RESPONSES_FIELDS,
@@ -207,7 +203,7 @@ def request_fields() -> str:
         (api, *(listed(path for path, field in known.items() if field.use == use) for use in REQUEST_FIELD_USES))
         for api, known in apis.items()
     ]
-    return table(("path", "used", "ignored, and named in the header", "refused: status 400"), rows)
+    return table(("path", "ignored, and named in the header", "refused: status 400"), rows)
 
 
 def faults() -> str:
@@ -221,13 +217,27 @@ def fault_states() -> str:
 
 
 def faults_of_queries() -> str:
-    head, *rows = FAULT_MATRIX["matrix"]("query")
-    return table(head, rows)
+    return fault_table("query")
 
 
 def faults_of_sessions() -> str:
-    head, *rows = FAULT_MATRIX["matrix"]("session")
+    return fault_table("session")
+
+
+def fault_table(subject: str) -> str:
+    """The outcomes; states and faults that lead to the same share a row and a column."""
+    head, *rows = FAULT_MATRIX["matrix"](subject)
+    columns = merge(zip(head, *merge(rows), strict=True))
+    head, *rows = zip(*columns, strict=True)
     return table(head, rows)
+
+
+def merge(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Join rows that differ only in their first cell."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [("; ".join(same), *cells) for cells, same in names.items()]
 
 
 def programs() -> str:
@@ -240,7 +250,7 @@ def programs() -> str:
     return table(("program", "what it shows"), rows)
 
 
-REQUEST_FIELD_USES = ("used", "ignored", "refused")
+REQUEST_FIELD_USES = ("ignored", "refused")
 
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,

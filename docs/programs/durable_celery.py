@@ -1,4 +1,4 @@
-"""A task of Celery that survives its worker: the broker delivers it again, and its conversation continues.
+"""A Celery task that survives its worker: its conversation continues.
 
 pip install 'pilothouse[fleet]' 'celery[redis]'
 celery --app durable_celery worker --concurrency 4
@@ -16,21 +16,28 @@ from pilothouse.options import RetryPolicy
 from pilothouse_fleet.sync import durable_query
 
 BROKER = os.environ.get("BROKER", "redis://localhost")
+# Seconds until an unfinished task is delivered again: longer than an answer.
+REDELIVER_AFTER = int(os.environ.get("REDELIVER_AFTER", "3600"))
 app: Any = Celery("tickets", broker=BROKER, backend=BROKER)
 app.conf.update(
     task_acks_late=True,  # a task whose worker dies is delivered again
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
-    # Seconds until a task without an end is delivered again: more than an answer may take.
-    broker_transport_options={"visibility_timeout": int(os.environ.get("REDELIVER_AFTER", "3600"))},
+    broker_transport_options={"visibility_timeout": REDELIVER_AFTER},
 )
-agent = ph.Agent(tools=[], timeout=1800, max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
+agent = ph.Agent(
+    tools=[],
+    timeout=1800,
+    max_budget_usd=0.50,
+    retry=RetryPolicy(attempts=5),
+)
 
 
 @app.task(name="triage", bind=True)
 def triage(self: Any, ticket: str) -> str:
-    """Ask, or continue what a killed worker began: the id of the task is the same then."""
-    return durable_query(f"Triage: {ticket}", key=self.request.id, agent=agent).text
+    """Ask, or continue what a killed worker began under the same task id."""
+    key = self.request.id
+    return durable_query(f"Triage: {ticket}", key=key, agent=agent).text
 
 
 if __name__ == "__main__":

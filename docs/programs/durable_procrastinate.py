@@ -1,4 +1,4 @@
-"""A task of procrastinate, a queue in PostgreSQL, that survives its worker: its conversation continues.
+"""A procrastinate task that survives its worker: its conversation continues.
 
 pip install 'pilothouse[fleet]' procrastinate
 export DATABASE=postgresql://localhost/tickets
@@ -17,15 +17,18 @@ import pilothouse as ph
 from pilothouse.options import RetryPolicy
 from pilothouse_fleet import durable_query
 
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE"]))
+connector = procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE"])
+app = procrastinate.App(connector=connector)
 agent = ph.Agent(tools=[], max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
-DEAD_AFTER = float(os.environ.get("DEAD_AFTER", "30"))  # seconds without a sign of life
+# Seconds without a sign of life:
+DEAD_AFTER = float(os.environ.get("DEAD_AFTER", "30"))
 
 
 @app.task(name="triage", pass_context=True)
 async def triage(context: procrastinate.JobContext, ticket: str) -> None:
-    """Ask, or continue what a killed worker began: the id of the job is the same then."""
-    result = await durable_query(f"Triage: {ticket}", key=f"tickets/{context.job.id}", agent=agent)
+    """Ask, or continue what a killed worker began under the same job id."""
+    key = f"tickets/{context.job.id}"
+    result = await durable_query(f"Triage: {ticket}", key=key, agent=agent)
     print(result.text, flush=True)  # or write it to a table
 
 
@@ -33,8 +36,9 @@ async def triage(context: procrastinate.JobContext, ticket: str) -> None:
 @app.task(name="retry_stalled_jobs", queueing_lock="retry_stalled_jobs")
 async def retry_stalled_jobs(timestamp: int) -> None:
     """Queue the jobs of dead workers again."""
-    for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=DEAD_AFTER):
-        await app.job_manager.retry_job(job)
+    jobs = app.job_manager
+    for job in await jobs.get_stalled_jobs(seconds_since_heartbeat=DEAD_AFTER):
+        await jobs.retry_job(job)
 
 
 async def main(command: str, *tickets: str) -> None:

@@ -1,7 +1,7 @@
-"""Work of several steps that survives its program: DBOS records each answer, and no step is asked twice.
+"""Durable work in steps: DBOS records each answer; no step is asked twice.
 
 pip install 'pilothouse[fleet]' dbos
-python durable_steps.py release-7 notes.txt     the same name again continues, whatever ended the program
+python durable_steps.py release-7 notes.txt   # the same name continues
 """
 
 import sys
@@ -26,8 +26,11 @@ def ask(prompt: str, key: str) -> tuple[str, float]:
 @DBOS.workflow()
 def announce(notes: str) -> str:
     """Two steps; the second builds on the answer of the first."""
-    changes, first = ask(f"List what users will notice:\n{notes}", f"{DBOS.workflow_id}/changes")
-    text, second = ask(f"Announce this in two sentences:\n{changes}", f"{DBOS.workflow_id}/text")
+    key = DBOS.workflow_id
+    prompt = f"List what users will notice:\n{notes}"
+    changes, first = ask(prompt, f"{key}/changes")
+    prompt = f"Announce this in two sentences:\n{changes}"
+    text, second = ask(prompt, f"{key}/text")
     return f"{text}\n[${first + second:.4f}]"
 
 
@@ -35,14 +38,17 @@ if __name__ == "__main__":
     DBOS(
         config={
             "name": "announce",
-            "system_database_url": "sqlite:///durable.db",  # or postgresql://…, for many hosts
-            "application_version": "1",  # without it, a changed program leaves interrupted work alone
+            # For many hosts: postgresql://…
+            "system_database_url": "sqlite:///durable.db",
+            # Without it, a changed program leaves interrupted work alone.
+            "application_version": "1",
             "console_log_level": "ERROR",
         }
     )
     DBOS.launch()  # continues what was interrupted
     with SetWorkflowID(sys.argv[1]):
-        handle = DBOS.start_workflow(announce, Path(sys.argv[2]).read_text("utf-8"))
+        notes = Path(sys.argv[2]).read_text("utf-8")
+        handle = DBOS.start_workflow(announce, notes)
     try:
         print(handle.get_result())
     finally:

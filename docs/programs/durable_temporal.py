@@ -1,4 +1,4 @@
-"""A workflow of Temporal whose activity survives its worker: its conversation continues on the next one.
+"""A Temporal activity that survives its worker: its conversation continues.
 
 pip install 'pilothouse[fleet]' temporalio
 temporal server start-dev
@@ -18,18 +18,24 @@ with workflow.unsafe.imports_passed_through():
     from pilothouse.options import RetryPolicy
     from pilothouse_fleet import durable_query
 
-agent = ph.Agent(tools=[], timeout=1500, max_budget_usd=0.50, retry=RetryPolicy(attempts=5))
+agent = ph.Agent(
+    tools=[],
+    timeout=1500,
+    max_budget_usd=0.50,
+    retry=RetryPolicy(attempts=5),
+)
 
 
 @activity.defn
 async def triage(ticket: str) -> str:
-    """Ask, or continue what a killed worker began: the ids are the same then."""
+    """Ask, or continue what a killed worker began under the same ids."""
     info = activity.info()
     key = f"{info.workflow_id}/{info.activity_id}"
-    asking = asyncio.ensure_future(durable_query(f"Triage: {ticket}", key=key, agent=agent))
+    query = durable_query(f"Triage: {ticket}", key=key, agent=agent)
+    asking = asyncio.ensure_future(query)
     try:
         while not (await asyncio.wait([asking], timeout=10))[0]:
-            activity.heartbeat()  # so Temporal soon learns of the death of this worker, and can cancel
+            activity.heartbeat()  # Temporal soon notices a dead worker
         return asking.result().text
     finally:
         asking.cancel()  # ends the child
@@ -42,14 +48,30 @@ class Tickets:
     @workflow.run
     async def run(self, ticket: str) -> str:
         return await workflow.execute_activity(
-            triage, ticket, start_to_close_timeout=timedelta(minutes=30), heartbeat_timeout=timedelta(seconds=30)
+            triage,
+            ticket,
+            start_to_close_timeout=timedelta(minutes=30),
+            heartbeat_timeout=timedelta(seconds=30),
         )
 
 
 async def main(name: str, ticket: str) -> None:
     client = await Client.connect("localhost:7233")
-    async with Worker(client, task_queue="tickets", workflows=[Tickets], activities=[triage]):
-        print(await client.execute_workflow(Tickets.run, ticket, id=name, task_queue="tickets"))
+    queue = "tickets"
+    worker = Worker(
+        client,
+        task_queue=queue,
+        workflows=[Tickets],
+        activities=[triage],
+    )
+    async with worker:
+        answer = await client.execute_workflow(
+            Tickets.run,
+            ticket,
+            id=name,
+            task_queue=queue,
+        )
+        print(answer)
 
 
 if __name__ == "__main__":
