@@ -38,7 +38,7 @@ from pilothouse_otel import genai
 HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
 FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
-MAIN_FIELDS = 8
+MAIN_FIELDS = 5
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
 BASE_VIEWS = frozenset({"type", "raw"})
@@ -46,6 +46,7 @@ EVENT_FIELDS = frozenset(HookEvent.__struct_fields__)
 
 _OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
 _IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
+_CARRIER = re.compile(r"`(--[a-zA-Z-]+|[A-Z_]{5,})`")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PROGRAM = re.compile(r"(<!-- program: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -74,12 +75,12 @@ def fields(cls: Any, hidden: frozenset[str]) -> str:
     names = [name for name in dict.fromkeys([*views, *own]) if name not in hidden | BASE_VIEWS]
     left = len(names) - max(MAIN_FIELDS, len(set(views) - BASE_VIEWS))
     shown = names if left <= 1 else names[:-left]
-    return ", ".join(map(code, shown)) + (f", {left} more" if left > 1 else "")
+    return ", ".join(map(code, shown)) + (" …" if left > 1 else "")
 
 
 def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
-    rows = [(code(cls.__name__), code(wire), first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
-    return table(("class", "wire type", "what it is", "main fields"), rows)
+    rows = [(f"{code(cls.__name__)} {code(wire)}", first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
+    return table(("class and wire type", "what it is", "main fields"), rows)
 
 
 def tag(cls: Any) -> str:
@@ -97,7 +98,7 @@ def notices() -> str:
 
 def system() -> str:
     hidden = BASE_FIELDS | frozenset(MESSAGE_TYPES["system"].__struct_fields__)
-    return struct_rows([(f"system/{name}", cls) for name, cls in sorted(SYSTEM_SUBTYPES.items())], hidden)
+    return struct_rows(sorted(SYSTEM_SUBTYPES.items()), hidden)
 
 
 def content_blocks() -> str:
@@ -119,29 +120,36 @@ def options() -> str:
     parts: list[str] = []
     for group, rows in groupby(TABLE.values(), key=lambda option: option.group):
         parts.append(f"\n### {group[:1].upper()}{group[1:]}\n\n")
-        parts.append(
-            table(("option", "value", "default", "where it goes", "needs", "what it does"), map(option_row, rows))
-        )
+        parts.append(table(("option", "value (default)", "what it does (in Claude Code)"), map(option_row, rows)))
     return "".join(parts) + "\n"
 
 
 def option_row(option: Option) -> tuple[str, ...]:
     value = option.value_type.expected[:1].upper() + option.value_type.expected[1:]
-    return code(option.name), value, default(option), option.destination, option.min_cli_version, option.doc
+    carriers = listed(_CARRIER.findall(option.destination))
+    cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
+    return code(option.name), value + in_brackets(default(option)), option.doc + in_brackets(cli)
+
+
+def in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def hook_events() -> str:
-    head = ("class", "when", "matched by", "own fields", "may answer", "refused?")
+    head = ("class", "when", "own fields", "may answer", "refused?")
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
 def event_row(rule: HookEventSpec) -> tuple[str, ...]:
     cls: Any = rule.event_class
-    own = [name for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
-    what = " ".join((cls.__doc__ or "").split())
-    refusal = "" if rule.refusal_format is RefusalFormat.NONE else "yes; a gate" if rule.is_gate else "yes"
-    matched = code(rule.match_field) if rule.match_field else ""
-    return code(cls.__name__), what, matched, listed(own), listed(sorted(rule.output_fields)), refusal
+    own = [bold(code(name), name == rule.match_field) for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
+    what = first_sentence(cls)
+    refusal = "" if rule.refusal_format is RefusalFormat.NONE else "gate" if rule.is_gate else "yes"
+    return code(cls.__name__), what, ", ".join(own), listed(sorted(rule.output_fields)), refusal
+
+
+def bold(text: str, is_bold: bool) -> str:
+    return f"**{text}**" if is_bold else text
 
 
 def listed(names: Iterable[str]) -> str:
@@ -160,9 +168,13 @@ def nested_values() -> str:
 
 
 def error_tree() -> str:
-    lines = (errors.__doc__ or "").splitlines()
-    tree = [line.removeprefix("    ") for line in lines if line.startswith("    ")]
-    return "```text\n" + "\n".join(tree) + "\n```\n"
+    """The tree of the docstring as a nested list."""
+    rows = re.findall(r"^ {4}(\W*)(\w+)((?: \(\w+\))?)(?: {2,}(.*))?$", errors.__doc__ or "", re.MULTILINE)
+    lines = [
+        f"{' ' * len(branches)}- {code(name)}{base}" + (f": {what}" if what else "")
+        for branches, name, base, what in rows
+    ]
+    return "\n" + "\n".join(lines) + "\n\n"
 
 
 def public_names() -> str:
