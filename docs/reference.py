@@ -39,6 +39,19 @@ HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
 FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
 MAIN_FIELDS = 5
+SHORT_VALUES = {
+    "True or False": "bool",
+    "a callable": "function",
+    "a list of text": "list of str",
+    "a mapping with text keys": "mapping",
+    "a number greater than 0": "number",
+    "a number of seconds greater than 0": "seconds",
+    "a path": "path",
+    "a whole number of at least 0": "int, 0 or more",
+    "a whole number of at least 1": "int, 1 or more",
+    "non-empty text": "str",
+    "text without NUL or lone surrogates": "str",
+}
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
 BASE_VIEWS = frozenset({"type", "raw"})
@@ -79,8 +92,17 @@ def fields(cls: Any, hidden: frozenset[str]) -> str:
 
 
 def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
-    rows = [(f"{code(cls.__name__)} {code(wire)}", first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
+    rows = [(*class_row(wire, cls), fields(cls, hidden)) for wire, cls in classes]
     return table(("class and wire type", "what it is", "main fields"), rows)
+
+
+def short_rows(classes: Iterable[tuple[str, Any]]) -> str:
+    """The same without fields."""
+    return table(("class and wire type", "what it is"), [class_row(wire, cls) for wire, cls in classes])
+
+
+def class_row(wire: str, cls: Any) -> tuple[str, str]:
+    return f"{code(cls.__name__)} {code(wire)}", first_sentence(cls)
 
 
 def tag(cls: Any) -> str:
@@ -92,13 +114,11 @@ def conversation() -> str:
 
 
 def notices() -> str:
-    rest = [(kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION]
-    return struct_rows(rest, BASE_FIELDS)
+    return short_rows((kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION)
 
 
 def system() -> str:
-    hidden = BASE_FIELDS | frozenset(MESSAGE_TYPES["system"].__struct_fields__)
-    return struct_rows(sorted(SYSTEM_SUBTYPES.items()), hidden)
+    return short_rows(sorted(SYSTEM_SUBTYPES.items()))
 
 
 def content_blocks() -> str:
@@ -107,7 +127,7 @@ def content_blocks() -> str:
 
 def stream_events() -> str:
     known = (*get_args(api_messages.KnownApiEvent), *get_args(api_messages.KnownWireDelta))
-    return struct_rows([(tag(cls), cls) for cls in known], frozenset())
+    return short_rows((tag(cls), cls) for cls in known)
 
 
 def default(option: Option) -> str:
@@ -125,10 +145,15 @@ def options() -> str:
 
 
 def option_row(option: Option) -> tuple[str, ...]:
-    value = option.value_type.expected[:1].upper() + option.value_type.expected[1:]
     carriers = listed(_CARRIER.findall(option.destination))
     cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
-    return code(option.name), value + in_brackets(default(option)), option.doc + in_brackets(cli)
+    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(cli)
+
+
+def value(option: Option) -> str:
+    """What the option takes, in the words of a Python program."""
+    expected = option.value_type.expected
+    return SHORT_VALUES.get(expected, expected.removeprefix("one of "))
 
 
 def in_brackets(text: str) -> str:
