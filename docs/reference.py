@@ -203,23 +203,16 @@ def error_tree() -> str:
 
 
 def public_names() -> str:
-    """The public names of each package: those that the root has too, and the others."""
-    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
+    """The public names of each package that the root does not have."""
     parts: list[str] = []
-    left = set(root)
+    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
     for home in map(import_module, PUBLIC_MODULES):
         is_package = hasattr(home, "__path__")
         found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
-        left -= set(found)
-        what = first_sentence(home).partition(". ")[0].rstrip(".")
-        parts.append(f"### `{home.__name__}`\n\n{what}.\n")
-        for head, names in (
-            ("In `pilothouse` too", [name for name in found if getattr(home, name) is root.get(name)]),
-            ("Only here", [name for name in found if getattr(home, name) is not root.get(name)]),
-        ):
-            if names:
-                parts.append(f"{head}: {listed(names)}\n")
-    parts.append(f"### `pilothouse` alone\n\n{listed(sorted(left))}\n")
+        own = [name for name in found if getattr(home, name) is not root.get(name)]
+        if own:
+            what = first_sentence(home).partition(". ")[0].rstrip(".")
+            parts.append(f"### `{home.__name__}`\n\n{what}.\n\n{listed(own)}\n")
     return "\n" + "\n".join(parts) + "\n"
 
 
