@@ -41,16 +41,39 @@ FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/fault
 MAIN_FIELDS = 5
 SHORT_VALUES = {
     "True or False": "bool",
+    "True, False, or a list of names and prefixes such as 'AWS_*'": "bool or list of str",
+    "True, False, or a name": "bool or str",
+    "True, False, or a number of seconds greater than 0": "bool or seconds",
+    "True, False, or the categories to log": "bool or str",
+    "'auto', or a number of tokens of at least 100000": "'auto', or int, 100000 or more",
+    "a Transport, or a callable that makes one": "Transport or function",
     "a callable": "function",
+    "a callable that is not async": "function, not async",
+    "a list of Middleware classes, or of functions that make one": "list of classes or functions",
+    "a list of functions, or of what @tool made of them": "list of functions",
+    "a list of paths": "list of paths",
+    "a list of paths or Plugins": "list of paths or Plugins",
+    "a list of skill names, or 'all'": "list of str, or 'all'",
     "a list of text": "list of str",
+    "a list of tool names, or 'default'": "list of str, or 'default'",
+    "a mapping of event names to hooks": "mapping",
+    "a mapping of names to agents": "mapping",
+    "a mapping of names to servers, or a path or JSON text": "mapping, path, or JSON text",
+    "a mapping of tool names to tool names": "mapping",
+    "a mapping of variable names to text (None removes one)": "mapping",
     "a mapping with text keys": "mapping",
+    "a mapping, or a path or JSON text": "mapping, path, or JSON text",
+    "a model, or a list of models in the order to try": "str or list of str",
     "a number greater than 0": "number",
     "a number of seconds greater than 0": "seconds",
     "a path": "path",
     "a whole number of at least 0": "int, 0 or more",
     "a whole number of at least 1": "int, 1 or more",
+    "a whole number of tokens of at least 1": "int, 1 or more",
+    "an Instrumentation, or a list of them": "Instrumentation or list",
     "non-empty text": "str",
     "text without NUL or lone surrogates": "str",
+    "the name of a user, or a number": "str or int",
 }
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
@@ -145,7 +168,8 @@ def options() -> str:
 
 
 def option_row(option: Option) -> tuple[str, ...]:
-    carriers = listed(_CARRIER.findall(option.destination))
+    same = "--" + option.name.replace("_", "-")
+    carriers = listed(name for name in _CARRIER.findall(option.destination) if name != same)
     cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
     return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(cli)
 
@@ -188,8 +212,7 @@ def nested_values() -> str:
         for value in vars(value_structs).values()
         if isinstance(value, type) and issubclass(value, base) and value != base
     ]
-    rows = [(code(cls.__name__), first_sentence(cls), listed(cls.__struct_fields__)) for cls in classes]
-    return table(("class", "what it is", "fields"), rows)
+    return table(("class", "what it is"), [(code(cls.__name__), first_sentence(cls)) for cls in classes])
 
 
 def error_tree() -> str:
