@@ -28,7 +28,7 @@ from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 from pilothouse import errors
-from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
+from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, settings, value_structs
@@ -78,7 +78,6 @@ SHORT_VALUES = {
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
 BASE_VIEWS = frozenset({"type", "raw"})
-EVENT_FIELDS = frozenset(HookEvent.__struct_fields__)
 
 _OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
 _IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
@@ -185,20 +184,16 @@ def in_brackets(text: str) -> str:
 
 
 def hook_events() -> str:
-    head = ("class", "when", "own fields", "may answer", "refused?")
+    head = ("class", "when", "matched by", "may answer", "refused?")
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
 def event_row(rule: HookEventSpec) -> tuple[str, ...]:
     cls: Any = rule.event_class
-    own = [bold(code(name), name == rule.match_field) for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
     what = first_sentence(cls)
     refusal = "" if rule.refusal_format is RefusalFormat.NONE else "gate" if rule.is_gate else "yes"
-    return code(cls.__name__), what, ", ".join(own), listed(sorted(rule.output_fields)), refusal
-
-
-def bold(text: str, is_bold: bool) -> str:
-    return f"**{text}**" if is_bold else text
+    matched = code(rule.match_field) if rule.match_field else ""
+    return code(cls.__name__), what, matched, listed(sorted(rule.output_fields)), refusal
 
 
 def listed(names: Iterable[str]) -> str:
