@@ -28,7 +28,7 @@ from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 from pilothouse import errors
-from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
+from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, settings, value_structs
@@ -38,14 +38,50 @@ from pilothouse_otel import genai
 HERE = Path(__file__).parent
 OPTION_TYPES = HERE.parent / "packages" / "pilothouse" / "src" / "pilothouse" / "options" / "settings.pyi"
 FAULT_MATRIX = runpy.run_path(str(HERE.parent / "packages/pilothouse/tests/faults/fault_matrix.py"))
-MAIN_FIELDS = 8
+MAIN_FIELDS = 5
+SHORT_VALUES = {
+    "True or False": "bool",
+    "True, False, or a list of names and prefixes such as 'AWS_*'": "bool or list of str",
+    "True, False, or a name": "bool or str",
+    "True, False, or a number of seconds greater than 0": "bool or seconds",
+    "True, False, or the categories to log": "bool or str",
+    "'auto', or a number of tokens of at least 100000": "'auto', or int, 100000 or more",
+    "a Transport, or a callable that makes one": "Transport or function",
+    "a callable": "function",
+    "a callable that is not async": "function, not async",
+    "a list of Middleware classes, or of functions that make one": "list of classes or functions",
+    "a list of functions, or of what @tool made of them": "list of functions",
+    "a list of paths": "list of paths",
+    "a list of paths or Plugins": "list of paths or Plugins",
+    "a list of skill names, or 'all'": "list of str, or 'all'",
+    "a list of text": "list of str",
+    "a list of tool names, or 'default'": "list of str, or 'default'",
+    "a mapping of event names to hooks": "mapping",
+    "a mapping of names to agents": "mapping",
+    "a mapping of names to servers, or a path or JSON text": "mapping, path, or JSON text",
+    "a mapping of tool names to tool names": "mapping",
+    "a mapping of variable names to text (None removes one)": "mapping",
+    "a mapping with text keys": "mapping",
+    "a mapping, or a path or JSON text": "mapping, path, or JSON text",
+    "a model, or a list of models in the order to try": "str or list of str",
+    "a number greater than 0": "number",
+    "a number of seconds greater than 0": "seconds",
+    "a path": "path",
+    "a whole number of at least 0": "int, 0 or more",
+    "a whole number of at least 1": "int, 1 or more",
+    "a whole number of tokens of at least 1": "int, 1 or more",
+    "an Instrumentation, or a list of them": "Instrumentation or list",
+    "non-empty text": "str",
+    "text without NUL or lone surrogates": "str",
+    "the name of a user, or a number": "str or int",
+}
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
 BASE_VIEWS = frozenset({"type", "raw"})
-EVENT_FIELDS = frozenset(HookEvent.__struct_fields__)
 
 _OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
 _IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
+_CARRIER = re.compile(r"`(--[a-zA-Z-]+|[A-Z_]{5,})`")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PROGRAM = re.compile(r"(<!-- program: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -74,12 +110,21 @@ def fields(cls: Any, hidden: frozenset[str]) -> str:
     names = [name for name in dict.fromkeys([*views, *own]) if name not in hidden | BASE_VIEWS]
     left = len(names) - max(MAIN_FIELDS, len(set(views) - BASE_VIEWS))
     shown = names if left <= 1 else names[:-left]
-    return ", ".join(map(code, shown)) + (f", {left} more" if left > 1 else "")
+    return ", ".join(map(code, shown)) + (" …" if left > 1 else "")
 
 
 def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
-    rows = [(code(cls.__name__), code(wire), first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
-    return table(("class", "wire type", "what it is", "main fields"), rows)
+    rows = [(*class_row(wire, cls), fields(cls, hidden)) for wire, cls in classes]
+    return table(("class and wire type", "what it is", "main fields"), rows)
+
+
+def short_rows(classes: Iterable[tuple[str, Any]]) -> str:
+    """The same without fields."""
+    return table(("class and wire type", "what it is"), [class_row(wire, cls) for wire, cls in classes])
+
+
+def class_row(wire: str, cls: Any) -> tuple[str, str]:
+    return f"{code(cls.__name__)} {code(wire)}", first_sentence(cls)
 
 
 def tag(cls: Any) -> str:
@@ -91,13 +136,11 @@ def conversation() -> str:
 
 
 def notices() -> str:
-    rest = [(kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION]
-    return struct_rows(rest, BASE_FIELDS)
+    return short_rows((kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION)
 
 
 def system() -> str:
-    hidden = BASE_FIELDS | frozenset(MESSAGE_TYPES["system"].__struct_fields__)
-    return struct_rows([(f"system/{name}", cls) for name, cls in sorted(SYSTEM_SUBTYPES.items())], hidden)
+    return short_rows(sorted(SYSTEM_SUBTYPES.items()))
 
 
 def content_blocks() -> str:
@@ -106,7 +149,7 @@ def content_blocks() -> str:
 
 def stream_events() -> str:
     known = (*get_args(api_messages.KnownApiEvent), *get_args(api_messages.KnownWireDelta))
-    return struct_rows([(tag(cls), cls) for cls in known], frozenset())
+    return short_rows((tag(cls), cls) for cls in known)
 
 
 def default(option: Option) -> str:
@@ -119,29 +162,38 @@ def options() -> str:
     parts: list[str] = []
     for group, rows in groupby(TABLE.values(), key=lambda option: option.group):
         parts.append(f"\n### {group[:1].upper()}{group[1:]}\n\n")
-        parts.append(
-            table(("option", "value", "default", "where it goes", "needs", "what it does"), map(option_row, rows))
-        )
+        parts.append(table(("option", "value (default)", "what it does (in Claude Code)"), map(option_row, rows)))
     return "".join(parts) + "\n"
 
 
 def option_row(option: Option) -> tuple[str, ...]:
-    value = option.value_type.expected[:1].upper() + option.value_type.expected[1:]
-    return code(option.name), value, default(option), option.destination, option.min_cli_version, option.doc
+    same = "--" + option.name.replace("_", "-")
+    carriers = listed(name for name in _CARRIER.findall(option.destination) if name != same)
+    cli = ", ".join(filter(None, (carriers, option.min_cli_version)))
+    return code(option.name), value(option) + in_brackets(default(option)), option.doc + in_brackets(cli)
+
+
+def value(option: Option) -> str:
+    """What the option takes, in the words of a Python program."""
+    expected = option.value_type.expected
+    return SHORT_VALUES.get(expected, expected.removeprefix("one of "))
+
+
+def in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def hook_events() -> str:
-    head = ("class", "when", "matched by", "own fields", "may answer", "refused?")
+    head = ("class", "when", "matched by", "may answer", "refused?")
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
 def event_row(rule: HookEventSpec) -> tuple[str, ...]:
     cls: Any = rule.event_class
-    own = [name for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
-    what = " ".join((cls.__doc__ or "").split())
-    refusal = "" if rule.refusal_format is RefusalFormat.NONE else "yes; a gate" if rule.is_gate else "yes"
+    what = first_sentence(cls)
+    refusal = "" if rule.refusal_format is RefusalFormat.NONE else "gate" if rule.is_gate else "yes"
     matched = code(rule.match_field) if rule.match_field else ""
-    return code(cls.__name__), what, matched, listed(own), listed(sorted(rule.output_fields)), refusal
+    return code(cls.__name__), what, matched, listed(sorted(rule.output_fields)), refusal
 
 
 def listed(names: Iterable[str]) -> str:
@@ -155,34 +207,30 @@ def nested_values() -> str:
         for value in vars(value_structs).values()
         if isinstance(value, type) and issubclass(value, base) and value != base
     ]
-    rows = [(code(cls.__name__), first_sentence(cls), listed(cls.__struct_fields__)) for cls in classes]
-    return table(("class", "what it is", "fields"), rows)
+    return table(("class", "what it is"), [(code(cls.__name__), first_sentence(cls)) for cls in classes])
 
 
 def error_tree() -> str:
-    lines = (errors.__doc__ or "").splitlines()
-    tree = [line.removeprefix("    ") for line in lines if line.startswith("    ")]
-    return "```text\n" + "\n".join(tree) + "\n```\n"
+    """The tree of the docstring as a nested list."""
+    rows = re.findall(r"^ {4}(\W*)(\w+)((?: \(\w+\))?)(?: {2,}(.*))?$", errors.__doc__ or "", re.MULTILINE)
+    lines = [
+        f"{' ' * len(branches)}- {code(name)}{base}" + (f": {what}" if what else "")
+        for branches, name, base, what in rows
+    ]
+    return "\n" + "\n".join(lines) + "\n\n"
 
 
 def public_names() -> str:
-    """The public names of each package: those that the root has too, and the others."""
-    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
+    """The public names of each package that the root does not have."""
     parts: list[str] = []
-    left = set(root)
+    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
     for home in map(import_module, PUBLIC_MODULES):
         is_package = hasattr(home, "__path__")
         found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
-        left -= set(found)
-        what = first_sentence(home).partition(". ")[0].rstrip(".")
-        parts.append(f"### `{home.__name__}`\n\n{what}.\n")
-        for head, names in (
-            ("In `pilothouse` too", [name for name in found if getattr(home, name) is root.get(name)]),
-            ("Only here", [name for name in found if getattr(home, name) is not root.get(name)]),
-        ):
-            if names:
-                parts.append(f"{head}: {listed(names)}\n")
-    parts.append(f"### `pilothouse` alone\n\n{listed(sorted(left))}\n")
+        own = [name for name in found if getattr(home, name) is not root.get(name)]
+        if own:
+            what = first_sentence(home).partition(". ")[0].rstrip(".")
+            parts.append(f"### `{home.__name__}`\n\n{what}.\n\n{listed(own)}\n")
     return "\n" + "\n".join(parts) + "\n"
 
 

@@ -1,7 +1,8 @@
-"""Stream answers with Django under ASGI, and answer in a blocking view; when the client leaves, Claude Code ends.
+"""Answer with Django, streaming and blocking; Claude Code ends with the client.
 
 pip install django uvicorn
-python django_app.py 8000        and then, in another terminal: curl -N "localhost:8000/ask?q=Hello"
+python django_app.py 8000
+curl -N "localhost:8000/ask?q=Hello"        in another terminal
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -19,7 +20,10 @@ import pilothouse as ph
 from pilothouse import sync as blocking
 
 settings.configure(
-    ROOT_URLCONF=__name__, SECRET_KEY=secrets.token_hex(), ALLOWED_HOSTS=["127.0.0.1", "localhost"], USE_TZ=True
+    ROOT_URLCONF=__name__,
+    SECRET_KEY=secrets.token_hex(),
+    ALLOWED_HOSTS=["127.0.0.1", "localhost"],
+    USE_TZ=True,
 )
 agent = ph.Agent(tools=[], max_turns=1, timeout=120)
 
@@ -30,8 +34,9 @@ async def ask(request: HttpRequest) -> StreamingHttpResponse:
 
 
 def answer(request: HttpRequest) -> JsonResponse:
-    """Django runs a view without `async` in a thread, where the blocking API has its place."""
-    result = blocking.query(request.GET["q"], tools=[], max_turns=1, timeout=120).result()
+    """Django runs this view in a thread: here, use the blocking API."""
+    options = agent.options
+    result = blocking.query(request.GET["q"], options).result()
     if result.error is not None:
         return JsonResponse({"error": str(result.error)}, status=502)
     return JsonResponse({"text": result.text, "cost_usd": result.cost_usd})

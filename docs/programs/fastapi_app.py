@@ -1,7 +1,8 @@
 """Stream answers with FastAPI; when the client leaves, Claude Code ends.
 
 pip install fastapi uvicorn
-python fastapi_app.py 8000        and then, in another terminal: curl -N "localhost:8000/ask?q=Hello"
+python fastapi_app.py 8000
+curl -N "localhost:8000/ask?q=Hello"        in another terminal
 """
 
 import sys
@@ -18,7 +19,8 @@ agent = ph.Agent(tools=[], max_turns=1, timeout=120)
 
 @app.get("/ask")
 async def ask(q: str) -> StreamingResponse:
-    return StreamingResponse(agent.query(q).text_stream(), media_type="text/plain")
+    text = agent.query(q).text_stream()
+    return StreamingResponse(text, media_type="text/plain")
 
 
 @app.get("/answer")

@@ -1,7 +1,8 @@
-"""Stream answers with Flask, in blocking code; when the client leaves, Claude Code ends with the next piece of text.
+"""Stream answers with Flask; Claude Code ends soon after the client leaves.
 
 pip install flask
-python flask_app.py 8000        and then, in another terminal: curl -N "localhost:8000/ask?q=Hello"
+python flask_app.py 8000
+curl -N "localhost:8000/ask?q=Hello"        in another terminal
 """
 
 import sys
@@ -20,7 +21,7 @@ def ask() -> Response:
     query = agent.query(request.args["q"])
 
     def stream() -> Iterator[str]:
-        with query:  # a server closes what it streams from when the client is gone, and that ends the query
+        with query:  # ends the query when the server closes the stream
             yield from query.text_stream()
 
     return Response(stream(), mimetype="text/plain")

@@ -32,6 +32,7 @@ SYSTEMS = {"claude-agent-sdk, Python", "claude-agent-sdk, TypeScript", "Laravel,
     "Ruby",
     "Elixir",
     "Go",
+    "What the others lack",
 }
 
 PROMPT = "Explain this project"

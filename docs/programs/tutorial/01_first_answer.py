@@ -1,4 +1,4 @@
-"""Ask one question. A small open model on this machine answers: no key, and no network after the download.
+"""Ask one question. A small open model on this machine answers, without a key.
 
 python 01_first_answer.py
 """
@@ -11,7 +11,8 @@ from pilothouse_models.local import LocalModel
 
 async def main() -> None:
     async with LocalModel() as model:
-        result = await ph.query("What is the capital of France?", **model.options())
+        agent = ph.Agent(**model.options())
+        result = await agent.query("What is the capital of France?")
     result.raise_for_error()
     print(result.text)
 

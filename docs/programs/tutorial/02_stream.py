@@ -11,9 +11,11 @@ from pilothouse_testing import ScriptedModel, Text
 
 async def main() -> None:
     with ScriptedModel() as model:
-        model.reply(Text("The Fram was built in 1892.", chunks=["The Fram ", "was built ", "in 1892."]))
+        pieces = ["The Fram ", "was built ", "in 1892."]
+        model.reply(Text("".join(pieces), chunks=pieces))
         agent = ph.Agent(env=model.env(), inherit_env=False)
-        async for piece in agent.query("When was the Fram built?").text_stream():
+        query = agent.query("When was the Fram built?")
+        async for piece in query.text_stream():
             print(f"[{piece}]")
 
 

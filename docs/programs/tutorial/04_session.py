@@ -22,8 +22,10 @@ async def main() -> None:
         async with agent.session() as session:
             await session.query("I command the Fram.")
             async with session.fork() as branch:
-                print("branch:  ", (await branch.query("My friend commands the Gjoa. Who commands what?")).text)
-            print("original:", (await session.query("Which ship is mine?")).text)
+                said = await branch.query("My friend commands the Gjoa. And I?")
+                print("branch:  ", said.text)
+            said = await session.query("Which ship is mine?")
+            print("original:", said.text)
         async with agent.session(resume=session.id) as again:
             print("resumed: ", (await again.query("And now?")).text)
 

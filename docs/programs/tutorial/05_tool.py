@@ -18,11 +18,12 @@ def find_pier(ship: str) -> int:
         ship: the name of the ship.
     """
     if ship not in PIERS:
-        raise ph.ToolError(f"There is no {ship} here; there are {', '.join(PIERS)}.")
+        known = ", ".join(PIERS)
+        raise ph.ToolError(f"There is no {ship} here; there are {known}.")
     return PIERS[ship]
 
 
-# What a real model would do: it calls the tool, reads the error, and calls it again.
+# What a real model would do: call the tool, read the error, call it again.
 SCRIPT = Steps(
     [ToolUse("mcp__tools__find_pier", {"ship": "Farm"})],
     [ToolUse("mcp__tools__find_pier", {"ship": "Fram"})],
@@ -33,7 +34,12 @@ SCRIPT = Steps(
 async def main() -> None:
     with ScriptedModel() as model:
         model.on("Where is", reply=SCRIPT)
-        agent = ph.Agent(env=model.env(), inherit_env=False, tools=[], custom_tools=[find_pier])
+        agent = ph.Agent(
+            env=model.env(),
+            inherit_env=False,
+            tools=[],
+            custom_tools=[find_pier],
+        )
         result = await agent.query("Where is the Farm?")
         for request in model.requests[1:]:
             print("the tool said:", request.tool_text)

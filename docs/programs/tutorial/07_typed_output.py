@@ -21,7 +21,8 @@ async def main() -> None:
         model.reply([ToolUse("StructuredOutput", {"ship": "Fram", "pier": 3})])
         model.reply("Done.")
         agent = ph.Agent(env=model.env(), inherit_env=False, tools=[])
-        result = await agent.query("Extract: 'The Fram came in at pier three.'", output_type=Arrival)
+        text = "Extract: 'The Fram came in at pier three.'"
+        result = await agent.query(text, output_type=Arrival)
         arrival = result.raise_for_error().output
         print(arrival)
         print("next pier:", arrival.pier + 1)

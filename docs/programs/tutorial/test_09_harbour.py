@@ -35,20 +35,32 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def options(scripted_model: ScriptedModel, real_cli: str) -> ph.Options:
-    """The real CLI, led to the scripted model, and kept away from everything else on this machine."""
-    return ph.Options(cli=real_cli, env=scripted_model.env(max_retries=0), inherit_env=False, cwd=scripted_model.home)
+    """The real CLI with the scripted model, and nothing else of this machine."""
+    return ph.Options(
+        cli=real_cli,
+        env=scripted_model.env(max_retries=0),
+        inherit_env=False,
+        cwd=scripted_model.home,
+    )
 
 
 @pytest.mark.anyio
-async def test_the_model_learns_the_pier(scripted_model: ScriptedModel, options: ph.Options) -> None:
-    plan = Steps([ToolUse("mcp__tools__find_pier", {"ship": "Gjoa"})], "At pier 7.")
-    scripted_model.on("Where is the Gjoa?", reply=plan)
+async def test_the_model_learns_the_pier(
+    scripted_model: ScriptedModel,
+    options: ph.Options,
+) -> None:
+    call = ToolUse("mcp__tools__find_pier", {"ship": "Gjoa"})
+    scripted_model.on("Where is the Gjoa?", reply=Steps([call], "At pier 7."))
     assert await answer("Where is the Gjoa?", options) == "At pier 7."
     assert scripted_model.requests[-1].tool_text == "7"
     scripted_model.assert_done()
 
 
 @pytest.mark.anyio
-async def test_an_overloaded_model_is_no_crash(scripted_model: ScriptedModel, options: ph.Options) -> None:
+async def test_an_overloaded_model_is_no_crash(
+    scripted_model: ScriptedModel,
+    options: ph.Options,
+) -> None:
     scripted_model.default = HttpError(529)
-    assert await answer("Where is the Gjoa?", options) == "Please ask again in a minute."
+    said = await answer("Where is the Gjoa?", options)
+    assert said == "Please ask again in a minute."
