@@ -99,7 +99,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "Test and watch": ("testing.md", "recording.md", "local.md", "observability.md"),
         "Look up": ("options.md", "command.md", "names.md", "error-texts.md"),
     },
-    "API": {"Core": (), "Packages": ()},
+    "API": {},
     "Understand": {
         "": ("design.md", "reliability.md", "stability.md", "speed.md", "benchmarks/README.md"),
     },
@@ -298,7 +298,7 @@ def list_pages(places: tuple[str, ...]) -> Iterator[str]:
 def list_parts() -> dict[str, dict[str, list[str]]]:
     """The parts, their groups, and the pages of each; the pages of the API are those of the public modules."""
     api = {
-        "Core": ("pilothouse", *(module for module in PUBLIC_MODULES if module in CORE_MODULES)),
+        "pilothouse": ("pilothouse", *(module for module in PUBLIC_MODULES if module in CORE_MODULES)),
         "Packages": tuple(module for module in PUBLIC_MODULES if module not in CORE_MODULES),
     }
     groups = {**PARTS, "API": {group: tuple(map(name_api_page, modules)) for group, modules in api.items()}}

@@ -17,7 +17,8 @@ cancel interrupt stop abort kill ctrl
 key apikey credential login token auth authentication
 login oauth account subscription
 jupyter notebook ipython colab
-disconnect hang close leave visitor
+disconnect hang close leave
+client visitor
 timeout hang stuck slow silence deadline
 proxy network firewall certificate
 windows wsl macos linux
@@ -25,7 +26,7 @@ limit budget cap cost
 cost price money spend usage billing
 tool function
 resume continue
-permission approve approval allow confirm
+permission approve approval allow confirm inbox
 block deny forbid refuse prevent
 callback function
 test pytest mock fake key
@@ -46,7 +47,7 @@ fast faster slow slower speed performance benchmark latency
 offline local
 server web http fastapi flask django
 editor zed jetbrains neovim vscode ide
-console browser dashboard
+console browser dashboard inbox
 claude cli
 tomorrow later day
 conversation session chat
@@ -57,11 +58,13 @@ ssh remote machine host
 
 /* How much a result counts in a part, a group or on a page of the site. */
 const WEIGHTS = {
-  Guides: 1.3, Reference: 1, Start: 1, Understand: 0.7, API: 0.2, Project: 0.35, "Moving here": 0.5,
+  Guides: 1.3, Reference: 1, Start: 1, Understand: 1, API: 0.2, Project: 0.35, "Moving here": 0.5,
   "Error texts": 0.3, "Where names are": 0.4, Programs: 0.6, Tutorial: 0.9, Decisions: 0.5, Changelog: 0.5,
 };
-const SAME_WEIGHT = 0.7;
+const SAME_WEIGHT = 0.85;
 const FURTHER_SECTION = 0.5;
+const PAGE_SHARE = 0.2;
+const COVERAGE = 1.5;
 const WORD = /[\p{L}\p{N}]+/gu;
 const CAMEL = /(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
 const TAG = /<[^>]*>|&[a-z]+;/g;
@@ -82,61 +85,72 @@ const reduced = SAME.map((words) => words.map(reduce));
 /** The words of a text with tags; a name such as `RateLimitError`, and its parts. */
 function listWords(text) {
   const words = text.replace(TAG, " ").match(WORD) ?? [];
-  return words.flatMap((word) => [word, ...(CAMEL.test(word) ? word.split(CAMEL) : [])]);
+  return words.flatMap((word) => [word, ...(CAMEL.test(word) ? word.split(CAMEL).filter((part) => part.length > 2) : [])]);
 }
 
 let items = [];
 let index;
 let found = [];
+let known = new Set();
 
 /** Takes the sections of all pages. */
 function load(given) {
   items = given;
+  known = new Set(items.flatMap(({ title, text }) => [...listWords(title), ...listWords(text)].map(reduce)));
   index = new MiniSearch({
     fields: ["title", "page", "text"],
     tokenize: listWords,
     processTerm: reduce,
     searchOptions: {
-      boost: { title: 3, page: 2, text: 1 },
+      boost: { title: 2, page: 2, text: 1 },
       weights: { fuzzy: 0.1, prefix: 0.3 },
-      fuzzy: (term) => (term.length > 5 ? 0.2 : false),
+      fuzzy: (term) => (term.length > 5 && !known.has(term) ? 0.2 : false),
     },
   });
   index.addAll(items.map(({ title, text, path }, id) => ({ id, title, text, page: path[path.length - 1] ?? "" })));
 }
 
+const byScore = (one, other) => other.score - one.score;
 const findWeight = (item) => item.path.reduce((weight, part) => weight * (WEIGHTS[part] ?? 1), 1);
+
+/** What a word finds: for each section, the better of the word itself and of another one for the same thing. */
+function findMeaning(word, isLast) {
+  const best = new Map();
+  const others = new Set(reduced.filter((words) => words.includes(word)).flat());
+  for (const term of others.add(word)) {
+    const weight = term === word ? 1 : SAME_WEIGHT;
+    const settings = { tokenize: () => [term], processTerm: (same) => same, prefix: isLast && term === word };
+    for (const { id, score, terms } of index.search(term, settings)) {
+      const before = best.get(id) ?? { score: 0, matched: [] };
+      best.set(id, { score: Math.max(before.score, score * weight), matched: [...before.matched, ...terms] });
+    }
+  }
+  return best;
+}
 
 /** The sections that fit, best first: of each page its best one, and further ones where they fit well, too. */
 function search(text) {
   const asked = [...new Set(listWords(text).map(reduce).filter(Boolean))];
-  const meanings = new Map(asked.map((word) => [word, new Set([word])]));
-  for (const words of reduced) {
-    for (const word of words) {
-      if (asked.includes(word)) for (const other of words) if (!asked.includes(other)) meanings.set(other, (meanings.get(other) ?? new Set()).add(word));
+  const sums = new Map();
+  for (const word of asked) {
+    for (const [id, { score, matched }] of findMeaning(word, word === asked[asked.length - 1])) {
+      const sum = sums.get(id) ?? { id, score: 0, met: 0, matched: [] };
+      sums.set(id, { id, score: sum.score + score, met: sum.met + 1, matched: [...sum.matched, ...matched] });
     }
   }
-  const terms = [...meanings.keys()];
-  const last = asked[asked.length - 1];
-  const hits = index.search(terms.join(" "), {
-    tokenize: () => terms,
-    processTerm: (term) => term,
-    prefix: (term) => term === last,
-    boostTerm: (term) => (asked.includes(term) ? 1 : SAME_WEIGHT),
-  });
-  const scored = hits.map(({ id, score, queryTerms, terms: matched }) => {
-    const met = new Set(queryTerms.flatMap((term) => [...meanings.get(term)]));
-    return { id, matched, score: (score / queryTerms.length) * met.size * findWeight(items[id]) };
-  });
-  scored.sort((one, other) => other.score - one.score);
-  const seen = new Map();
-  for (const hit of scored) {
-    const page = items[hit.id].path.includes("API") ? items[hit.id].location : items[hit.id].location.split("#")[0];
-    const before = seen.get(page) ?? 0;
-    hit.score *= FURTHER_SECTION ** before;
-    seen.set(page, before + 1);
+  const hits = [...sums.values()];
+  for (const hit of hits) hit.score *= (hit.met / asked.length) ** COVERAGE * findWeight(items[hit.id]);
+  const pages = new Map();
+  for (const hit of hits.sort(byScore)) {
+    const { path, location } = items[hit.id];
+    const page = path.includes("API") ? location : location.split("#")[0];
+    pages.set(page, [...(pages.get(page) ?? []), hit]);
   }
-  return scored.sort((one, other) => other.score - one.score);
+  for (const [first, ...further] of pages.values()) {
+    for (const { score } of further.slice(0, 3)) first.score += PAGE_SHARE * score;
+    further.forEach((hit, at) => { hit.score *= FURTHER_SECTION ** (at + 1); });
+  }
+  return hits.sort(byScore);
 }
 
 /** Where the words that matched stand in a text with tags. */
