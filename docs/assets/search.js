@@ -61,9 +61,9 @@ const WEIGHTS = {
   Guides: 1.3, Reference: 1, Start: 1, Understand: 1, API: 0.2, Project: 0.35, "Moving here": 0.5,
   "Error texts": 0.3, "Where names are": 0.4, Programs: 0.6, Tutorial: 0.9, Decisions: 0.5, Changelog: 0.5,
 };
-const SAME_WEIGHT = 0.85;
+const SAME_WEIGHT = 0.8;
 const FURTHER_SECTION = 0.5;
-const PAGE_SHARE = 0.2;
+const PAGE_SHARE = 0.15;
 const COVERAGE = 1.5;
 const WORD = /[\p{L}\p{N}]+/gu;
 const CAMEL = /(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
@@ -98,16 +98,23 @@ function load(given) {
   items = given;
   known = new Set(items.flatMap(({ title, text }) => [...listWords(title), ...listWords(text)].map(reduce)));
   index = new MiniSearch({
-    fields: ["title", "page", "text"],
+    fields: ["title", "page", "text", "whole"],
     tokenize: listWords,
     processTerm: reduce,
     searchOptions: {
-      boost: { title: 2, page: 2, text: 1 },
+      boost: { title: 2, page: 2, text: 1, whole: 0.6 },
       weights: { fuzzy: 0.1, prefix: 0.3 },
       fuzzy: (term) => (term.length > 5 && !known.has(term) ? 0.2 : false),
     },
   });
-  index.addAll(items.map(({ title, text, path }, id) => ({ id, title, text, page: path[path.length - 1] ?? "" })));
+  const pages = new Map();
+  for (const { location, path, title, text } of items) {
+    const page = location.split("#")[0];
+    if (!path.includes("API")) pages.set(page, `${pages.get(page) ?? ""} ${title} ${text}`);
+  }
+  index.addAll(items.map(({ location, title, text, path }, id) => (
+    { id, title, text, page: path[path.length - 1] ?? "", whole: pages.get(location) ?? "" }
+  )));
 }
 
 const byScore = (one, other) => other.score - one.score;
