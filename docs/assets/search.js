@@ -6,7 +6,7 @@
 const SAY_NOTHING = new Set(
   `a about again all already an and any are as at be been but by can cannot could did do does doing for from get got had
   has have having how i if in into is it its just like make me my need no not of on one only or our out over should so
-  some than that the their them then there these they this to up us use used using want was way we were what when where which
+  some than set that the their them then there these they this to up us use used using want was way we were what when where which
   while who why will with without would you your`.split(/\s+/),
 );
 
@@ -29,7 +29,7 @@ resume continue
 permission approve approval allow confirm inbox
 block deny forbid refuse prevent
 callback function
-test pytest mock fake key
+test pytest mock fake
 exception error failure crash
 retry overload backoff
 batch bulk thousand many fleet
