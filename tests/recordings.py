@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ from pilothouse_testing import ScriptedModel, Steps, Text, ToolUse
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 COLUMNS = 110
+NARROW = 80
+"""The columns of the picture on the front page, which phones show, too."""
 CHAR_WIDTH, LINE_HEIGHT, FONT_SIZE = 7.8, 17, 13
 SIDE, TOP = 14, 34
 HOME = "/home/you/notes"
@@ -192,47 +195,83 @@ def record_batch(recorder: Recorder, model: ScriptedModel) -> None:
     recorder.keep(2)
 
 
+PROGRAM = """\
+import asyncio
+import pilothouse as ph
+
+async def main():
+    query = ph.query("Which tests are slow?")
+    async for text in query.text_stream():
+        print(text, end="", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def record_first(recorder: Recorder, model: ScriptedModel) -> None:
+    """The front page: a program that streams an answer, then a question of a chat before it runs a command."""
+    model.on("slow", reply="Two of 214: `test_retry` sleeps for 3 s,\n`test_import` builds its index twice.\n")
+    run = ToolUse("Bash", {"command": "python test_retry.py", "description": "Run the test"})
+    model.on("Mend", reply=Steps([Text("A fake clock will do."), run], "Done: `test_retry` now takes 0.02 s."))
+    (Path(recorder._place) / "ask.py").write_text(PROGRAM)
+    (Path(recorder._place) / "test_retry.py").write_text("print('1 passed')\n")
+    recorder.type("cat ask.py")
+    _end(recorder, "asyncio.run")
+    recorder.type("python ask.py")
+    _end(recorder, "twice")
+    recorder.type('pilothouse chat "Mend test_retry"')
+    recorder.see("[d]eny", 2.5)
+    recorder.type("o")
+    recorder.screen.shows("0.02 s")
+    recorder.screen.until(lambda: recorder.screen.at_prompt)
+    recorder.keep(4)
+
+
 RECORDINGS: dict[str, tuple[str, int, Callable[[Recorder, ScriptedModel], None]]] = {
     "demo": ("pilothouse demo", 36, record_demo),
     "chat": ("pilothouse chat", 30, record_chat),
     "permission": ("pilothouse chat: a tool needs permission", 30, record_permission),
     "batch": ("pilothouse batch", 16, record_batch),
+    "first": ("pilothouse", 22, record_first),
 }
+COLUMNS_OF = {"first": NARROW}
 
 
 @contextmanager
-def open_terminal(rows: int, model: ScriptedModel, cli: str) -> Generator[Recorder]:
-    """A shell in an empty directory, in which `pilothouse` is this one."""
+def open_terminal(rows: int, columns: int, model: ScriptedModel, cli: str) -> Generator[Recorder]:
+    """A shell in an empty directory, in which `pilothouse` and `python` are these."""
     with tempfile.TemporaryDirectory(prefix="notes") as made:
         place = Path(made).resolve()
         programs = place.parent / f"{place.name}-bin"
         programs.mkdir()
-        command = programs / "pilothouse"
-        command.symlink_to(Path(sys.executable).parent / "pilothouse")
+        for name in ("pilothouse", "python"):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).parent / name}" "$@"\n')
+            program.chmod(0o755)
         env = {name: value for name, value in model.env().items() if name != "CLAUDE_CONFIG_DIR"}
         env |= {"PATH": f"{programs}:/usr/bin:/bin", "LANG": "C.UTF-8", "PS1": "$ ", "PILOTHOUSE_CLI": cli}
         env |= {"PILOTHOUSE_CACHE": str(cache_root()), "TMPDIR": "/tmp"}
         try:
-            with chatting(["/bin/sh", "-i"], env, rows=rows, columns=COLUMNS, cwd=place) as screen:
+            with chatting(["/bin/sh", "-i"], env, rows=rows, columns=columns, cwd=place) as screen:
                 screen.shows("$")
                 yield Recorder(screen, place)
         finally:
-            command.unlink()
-            programs.rmdir()
+            shutil.rmtree(programs)
 
 
 def record(name: str, cli: str) -> str:
     """Record one of `RECORDINGS`; gives the picture."""
     title, rows, play = RECORDINGS[name]
-    with ScriptedModel() as model, open_terminal(rows, model, cli) as recorder:
+    columns = COLUMNS_OF.get(name, COLUMNS)
+    with ScriptedModel() as model, open_terminal(rows, columns, model, cli) as recorder:
         play(recorder, model)
-    return draw(title, recorder.frames)
+    return draw(title, recorder.frames, columns)
 
 
-def draw(title: str, frames: list[tuple[list[Line], float]]) -> str:
+def draw(title: str, frames: list[tuple[list[Line], float]], columns: int = COLUMNS) -> str:
     """Draw a terminal that shows the frames one after the other, and only the last one where nothing may move."""
     rows = max(len(lines) for lines, _ in frames)
-    width, height = COLUMNS * CHAR_WIDTH + 2 * SIDE, TOP + rows * LINE_HEIGHT + SIDE
+    width, height = columns * CHAR_WIDTH + 2 * SIDE, TOP + rows * LINE_HEIGHT + SIDE
     names: dict[Line, str] = {}
     for lines, _ in frames:
         for line in lines:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import re
 
 import pytest
 from api_text import make_api_text
-from build_site import PARTS, link_pages
+from build_site import PARTS, link_pages, make_tabs
 from docstrings import fence_examples
-from markdown_pages import ROOT
 
 
 @pytest.mark.parametrize(
@@ -30,6 +29,21 @@ def test_links_lead_to_pages_of_the_site(place: str, text: str, expected: str) -
     assert link_pages(text, place) == expected
 
 
+def test_blocks_below_their_names_become_tabs() -> None:
+    blocks = "**One**\n\n```python\n1\n```\n\n**Two**\n\n```bash\n2\n```\n"
+    made = make_tabs(f"Before\n\n<!-- tabs -->\n{blocks}\n<!-- end of tabs -->\nafter")
+    assert re.findall(r"^/// tab \| (.*)$", made, re.MULTILINE) == ["One", "Two"]
+    assert made.count("\n///\n") == 2
+    assert (made.startswith("Before\n\n///"), made.endswith("\nafter")) == (True, True)
+    assert make_tabs(blocks) == blocks
+
+
+def test_a_reader_sees_a_dozen_entries_at_once() -> None:
+    for groups in PARTS.values():
+        assert len(groups.get("", ())) + len(groups) <= 12
+        assert all(len(pages) <= 12 for pages in groups.values())
+
+
 def test_the_api_as_text() -> None:
     text = make_api_text("pilothouse", ["Deny", "Agent", "query"])
     assert text.startswith("# pilothouse\n\n## Deny\n\n```python\nDeny(")
@@ -45,11 +59,6 @@ def test_examples_of_docstrings_become_code() -> None:
     assert fence_examples("Add.\n\n>>> 1 + 1\n2").endswith("```pycon\n>>> 1 + 1\n2\n```")
 
 
-def test_the_vendored_script_is_the_published_one() -> None:
-    head, _, code = (ROOT / "docs/assets/iframe-worker.js").read_bytes().partition(b" */\n")
-    assert hashlib.sha256(code).hexdigest() in head.decode()
-
-
 def test_no_page_has_two_places() -> None:
-    places = [place for pages in PARTS.values() for place in pages]
+    places = [place for groups in PARTS.values() for pages in groups.values() for place in pages]
     assert len(places) == len(set(places))
