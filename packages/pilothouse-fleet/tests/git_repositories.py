@@ -58,10 +58,10 @@ class PlacedRunner:
     def __init__(self, play: Callable[[Path, Attempt], Awaitable[QueryResult | None]]) -> None:
         self._play = play
         self.places: list[Path] = []
-        self.sessions: list[str | None] = []
+        self.sessions: list[str | None] = []  # that were resumed; None: a new one
 
     async def run(self, attempt: Attempt) -> QueryResult:
         place = Path(attempt.settings["cwd"])
         self.places.append(place)
-        self.sessions.append(attempt.session_id)
+        self.sessions.append(attempt.session_id if attempt.is_resumed else None)
         return await self._play(place, attempt) or answer(f"{attempt.prompt}!")

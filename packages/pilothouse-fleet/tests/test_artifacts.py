@@ -270,22 +270,6 @@ async def test_no_patch_without_changes(tmp_path: Path) -> None:
     assert await Artifacts(tmp_path / "saved", patch=True).save("b", place, workspace) == ()
 
 
-async def test_nothing_that_an_agent_configures_is_started(tmp_path: Path) -> None:
-    workspace = GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root")
-    await workspace.open()
-    place = await workspace.make("a", is_resumed=False)
-    program = tmp_path / "evil"
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    program.chmod(0o755)
-    for name in ("core.fsmonitor", "diff.external", "core.pager", "core.editor", "diff.x.textconv", "diff.x.command"):
-        git(place.path, "config", name, str(program))
-    (place.path / ".gitattributes").write_text("* diff=x\n")
-    (place.path / "a.txt").write_text("changed\n")
-    [saved] = await Artifacts(tmp_path / "saved", patch=True).save("a", place, workspace)
-    assert "+changed" in Path(saved).read_text()
-    assert not (tmp_path / "started").exists()
-
-
 # In a fleet.
 
 
@@ -353,7 +337,7 @@ async def test_a_storage_that_is_gone_fails_the_run_and_keeps_its_answer(
 
     async def play(place: Path, attempt: Attempt) -> QueryResult:
         (place / "out.txt").write_text("x")
-        if attempt.session_id is None:
+        if not attempt.is_resumed:
             saved.rename(tmp_path / "moved")
             saved.touch()
         given = answer("paid for", cost=0.5)

@@ -126,11 +126,11 @@ async def test_output_has_its_type_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "session", "state"),
-    [("resume", "session of a", "succeeded"), ("restart", None, "succeeded"), ("fail", None, "failed")],
+    ("policy", "resumed", "state"),
+    [("resume", [True], "succeeded"), ("restart", [False], "succeeded"), ("fail", [], "failed")],
 )
 async def test_an_interrupted_run_goes_on_by_policy(
-    path: Path, policy: OnInterrupted, session: str | None, state: str
+    path: Path, policy: OnInterrupted, resumed: list[bool], state: str
 ) -> None:
     play = Interruptible()
     async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
@@ -138,12 +138,13 @@ async def test_an_interrupted_run_goes_on_by_policy(
         await play.started.wait()
         await fleet.interrupt()
         [row] = await fleet.rows()
-        assert (row.state, row.session_id) == ("interrupted", "session of a")
+        assert (row.state, row.session_id) == ("interrupted", play.session_id)
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=runner, journal=path, on_interrupted=policy) as fleet:
         [run] = await fleet.gather(["prompt"], key=lambda _: "a")
     assert run.state == state
-    assert [one.session_id for one in runner.attempts] == ([session] if state == "succeeded" else [])
+    assert [one.is_resumed for one in runner.attempts] == resumed
+    assert [one.session_id == row.session_id for one in runner.attempts] == resumed
     assert isinstance(run.error, Interrupted) == (state == "failed")
 
 

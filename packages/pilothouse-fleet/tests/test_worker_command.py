@@ -276,14 +276,3 @@ def test_what_cannot_be(run: Any, arguments: tuple[str, ...], code: int, words: 
     found, out, err = run(*arguments)
     assert (found, out) == (code, "")
     assert err.splitlines()[-1] == f"pilothouse: {words}"
-
-
-def test_a_journal_of_a_newer_version_is_refused(run: Any) -> None:
-    run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
-    db = sqlite3.connect("runs.db")
-    db.execute("PRAGMA user_version = 7")
-    db.close()
-    for arguments in (("worker",), ("batch", "results"), ("batch", "resume")):
-        code, _, err = run(*arguments, "--journal", "runs.db")
-        assert code == 1
-        assert "runs.db is a journal of version 7, made by a newer pilothouse" in err
