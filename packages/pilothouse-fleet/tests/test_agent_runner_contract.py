@@ -11,7 +11,7 @@ from scripted_runners import PlayedRunner, answer
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import Interrupted, SessionNotFoundError, WorkerLostError
 from pilothouse_fleet import AgentRunner, Attempt, Fleet, Runner
-from pilothouse_fleet.limits import MAX_INTERRUPTIONS
+from pilothouse_fleet.limits import MAX_INTERRUPTIONS, OnInterrupted
 from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
@@ -43,14 +43,16 @@ class TestAgentRunner(RunnerSuite):
 
 
 class Losing:
-    """An attempt whose worker is lost, so many times."""
+    """An attempt whose worker is lost, so many times; before or after it has asked."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, *, is_asked: bool = True) -> None:
         self.left = times
+        self.is_asked = is_asked
         self.sessions: list[tuple[str | None, bool]] = []
 
     async def __call__(self, attempt: Attempt) -> QueryResult:
         self.sessions.append((attempt.session_id, attempt.is_resumed))
+        attempt.is_asked = self.is_asked
         self.left -= 1
         if self.left >= 0:
             raise WorkerLostError("the worker is gone")
@@ -106,12 +108,16 @@ async def test_a_run_that_costs_every_worker_its_life_fails_some_day() -> None:
     assert isinstance(run.error, Interrupted)
 
 
-async def test_a_lost_worker_counts_as_the_policy_says() -> None:
-    restarted = Losing(1)
-    async with Fleet(runner=PlayedRunner(restarted), on_interrupted="restart") as fleet:
+@pytest.mark.parametrize(("policy", "is_asked"), [("restart", True), ("resume", False)])
+async def test_an_attempt_begins_anew_by_policy_or_unasked(policy: OnInterrupted, is_asked: bool) -> None:
+    losing = Losing(1, is_asked=is_asked)
+    async with Fleet(runner=PlayedRunner(losing), on_interrupted=policy) as fleet:
         [run] = await fleet.gather(["a"])
-    assert (run.state, [is_resumed for _, is_resumed in restarted.sessions]) == ("succeeded", [False, False])
-    assert len(set(restarted.sessions)) == 2
+    assert (run.state, [is_resumed for _, is_resumed in losing.sessions]) == ("succeeded", [False, False])
+    assert len(set(losing.sessions)) == 2
+
+
+async def test_a_lost_worker_may_fail_its_run() -> None:
     async with Fleet(runner=PlayedRunner(Losing(1)), on_interrupted="fail") as fleet:
         [run] = await fleet.gather(["a"])
     assert (run.state, type(run.error)) == ("failed", Interrupted)

@@ -416,9 +416,9 @@ class RayRunner:
         try:
             return unpickle_answer(await self._get(end), attempt)
         except get_cancelled_exc_class():
-            with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(WorkerLostError):
+            with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(self._ray.exceptions.RayError):
                 self._ray.cancel(end)
-                await self._get(end)  # its child has ended then
+                await await_future(end.future())  # its child has ended then
             if limit.cancelled_caught:
                 log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
                 self._ray.kill(self._actors[number], no_restart=False)

@@ -254,14 +254,16 @@ class Scheduler:
         with enter_contexts(active.observers):
             outcome, error = await self._ask_runner(active)
         active.answered_at = time.perf_counter()  # what follows is not part of the attempt
-        run = active.run
-        if active.attempt is not None and active.attempt.artifacts:
-            run = replace(run, artifacts=active.attempt.artifacts)
+        run, attempt = active.run, active.attempt
+        assert attempt is not None
+        if attempt.artifacts:
+            run = replace(run, artifacts=attempt.artifacts)
         if outcome is not None:
             run = self._add_usage(active, run, outcome)
             outcome = outcome if self.keep_messages else drop_messages(outcome)
         run = self._make_next_run(active, run, outcome, error)
-        if run.state == "queued" and self.on_interrupted != "resume":
+        has_session = attempt.is_asked or attempt.is_resumed
+        if run.state == "queued" and not (has_session and self.on_interrupted == "resume"):
             run = replace(run, session_id=None)
         return run
 
