@@ -6,11 +6,14 @@ import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from scripted_runners import answer
 
 from pilothouse.client import QueryResult
-from pilothouse_fleet import Attempt
+from pilothouse_fleet import Attempt, Workspace
+
+T = TypeVar("T", bound=Workspace)
 
 WHO = {
     f"GIT_{who}_{what}": value
@@ -46,6 +49,12 @@ def worktrees(repository: Path) -> list[str]:
 def left_in(root: Path) -> list[str]:
     """Everything below a root, our own notes included."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name != ".pilothouse")
+
+
+async def opened(workspace: T) -> T:
+    """A workspace that can make directories."""
+    await workspace.open()
+    return workspace
 
 
 class PlacedRunner:

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from git_repositories import PlacedRunner, git, made_repository, worktrees
+from git_repositories import PlacedRunner, git, made_repository, opened, worktrees
 from obstore.store import MemoryStore, S3Store
 from scripted_runners import all_of, answer
 from store_servers import S3_KEYS, started
@@ -228,8 +228,7 @@ async def test_a_patch_has_all_that_was_changed(tmp_path: Path) -> None:
     (repository / ".gitignore").write_text("*.secret\n")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "-m", "ignore")
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     here = place.path
     (here / "a.txt").write_text("changed\n")
@@ -260,8 +259,7 @@ async def test_a_patch_has_all_that_was_changed(tmp_path: Path) -> None:
 
 
 async def test_no_patch_without_changes(tmp_path: Path) -> None:
-    workspace = GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     (place.path / "changes.patch").write_text("the agent's own")
     saved = await Artifacts(tmp_path / "saved", ["*.patch"], patch=True).save("a", place, workspace)

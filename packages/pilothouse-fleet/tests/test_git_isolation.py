@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository
+from git_repositories import git, made_repository, opened
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import Artifacts, GitWorktree, RunDirectory
@@ -214,8 +214,7 @@ async def test_filters_of_the_user_apply_and_those_of_a_repository_do_not(
     git(repository, "commit", "--quiet", "-am", "with filters")
     git(repository, "config", "filter.own.smudge", str(canary))
     git(repository, "config", "filter.upper.clean", str(canary))
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     (place.path / ".gitattributes").write_text("a.txt filter=upper\n")
     (place.path / "a.txt").write_text("changed\n")
@@ -233,8 +232,7 @@ async def test_a_clone_has_what_the_git_of_an_agent_needs(tmp_path: Path) -> Non
     git(repository, "config", "remote.origin.uploadpack", "evil")
     git(repository, "config", "alias.st", "!evil")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     here = (await workspace.make("a", is_resumed=False)).path
     assert git(here, "config", "user.name") == 'A "quoted" \\ name'
     assert git(here, "remote", "get-url", "origin") == "https://example.org/shop.git"
@@ -256,8 +254,7 @@ async def test_a_shallow_repository(tmp_path: Path) -> None:
     source = made_repository(tmp_path / "source")
     git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{source}", "repository")
-    workspace = GitWorktree(tmp_path / "repository", root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(tmp_path / "repository", root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     assert git(place.path, "log", "--format=%s") == "second"
     git(place.path, "commit", "--quiet", "--allow-empty", "-m", "third")
@@ -270,8 +267,7 @@ async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str) -> Non
     (repository / ".gitignore").write_text("a.txt\n")  # it is there all the same
     git(repository, "add", "--force", ".gitignore", "a.txt")
     git(repository, "commit", "--quiet", "-m", "ignored")
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     index = place.path / ".git" / "index"
     (place.path / "pkg" / "b.txt").write_text("changed\n")

@@ -90,13 +90,6 @@ async def test_without_keys_the_same_prompt_is_the_same_run(path: Path) -> None:
     assert len(runner.attempts) == 3
 
 
-async def test_a_key_with_another_prompt_is_an_error_that_names_it(path: Path) -> None:
-    async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
-        await fleet.gather(["a"], key=lambda _: "ticket-7")
-        with pytest.raises(UsageError, match="'ticket-7' is there already, with another prompt"):
-            await fleet.gather(["b"], key=lambda _: "ticket-7")
-
-
 async def test_only_what_is_asked_for_is_run(path: Path) -> None:
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=PlayedRunner(Interruptible()), journal=path, concurrency=1) as fleet:
@@ -212,16 +205,6 @@ async def test_a_schema_has_the_names_of_keys_and_no_keys(path: Path) -> None:
     schema = {"type": "object", "properties": {"env": {"type": "string"}, "password": {"type": "string"}}}
     async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
         await fleet.gather(["a"], options={"json_schema": schema})
-
-
-async def test_a_failing_disk_is_reported(path: Path) -> None:
-    async def broken() -> None:
-        async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
-            sql(path, "DROP TABLE run")
-            await fleet.gather(["a"])
-
-    with pytest.raises(FleetJournalError, match="cannot be used"):
-        await broken()
 
 
 async def test_many_queued_runs_are_not_loaded(path: Path) -> None:

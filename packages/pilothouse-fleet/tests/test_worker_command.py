@@ -191,18 +191,6 @@ def test_sigterm_leaves_what_runs_to_the_next_worker(run: Any, fake: FakeCLI) ->
     assert [call.prompts for call in fake.calls] == [[RESUME_PROMPT]] * 2
 
 
-def test_the_next_worker_continues_what_a_killed_one_had(run: Any, fake: FakeCLI) -> None:
-    run("batch", prompts(3), "--enqueue", "--journal", "runs.db")
-    with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path, "--concurrency", "2") as dead:
-        until(lambda: asked(slow) == 2)
-        dead.kill()
-        dead.wait()
-    code, _, err = run("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty")
-    assert code == 0, err
-    assert states() == ["succeeded"] * 3
-    assert err.count("  succeeded  ") == 3
-
-
 def test_ctrl_c_once_and_twice(run: Any) -> None:
     run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
     with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path) as worker:
