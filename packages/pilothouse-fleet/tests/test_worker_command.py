@@ -6,18 +6,14 @@ import csv
 import io
 import json
 import logging
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_processes import LIMIT_S, asked, lasting, started, stubborn, until
 
 from pilothouse_cli import main
 from pilothouse_cli.arguments import parse
@@ -26,9 +22,8 @@ from pilothouse_cli.flags import STOP_AFTER, BatchRequest, WorkerRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_fleet import limits
 from pilothouse_fleet.limits import RESUME_PROMPT
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI
 
-LIMIT_S = 60.0
 SECRET = "pass-word-7"
 
 
@@ -40,12 +35,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI().text("Hello").forever() as found:
-        yield found
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(list(arguments))
@@ -53,26 +42,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return code, out, err
 
     return call
-
-
-@contextmanager
-def started(*arguments: str, **env: str) -> Generator[subprocess.Popen[str]]:
-    """A process of the command, that is gone at the end."""
-    command = [sys.executable, "-m", "pilothouse", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}
-    ) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def prompts(count: int) -> str:
@@ -86,17 +55,6 @@ def states(path: str = "runs.db") -> list[str]:
         found = [state for (state,) in db.execute("SELECT state FROM run ORDER BY number")]
     db.close()
     return found
-
-
-def asked(fake: FakeCLI) -> int:
-    """How many prompts have come to Claude Code."""
-    return sum(bool(call.prompts) for call in fake.calls)
-
-
-def lasting() -> FakeCLI:
-    """A Claude Code whose answers end when they are interrupted."""
-    stopped = frames.result(None, subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
-    return FakeCLI().expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({}).emit(stopped)
 
 
 def test_the_flags() -> None:
@@ -199,9 +157,8 @@ def test_ctrl_c_once_and_twice(run: Any) -> None:
         err = worker.communicate(timeout=LIMIT_S)[1]
         assert worker.returncode == 130, err
     assert states() == ["interrupted"]
-    stubborn = FakeCLI().on_control("interrupt", silent=True).expect("user").sleep(600)
-    with stubborn, started("worker", "--journal", "runs.db", "--cli", stubborn.path) as worker:
-        until(lambda: asked(stubborn) == 1)
+    with stubborn() as fake, started("worker", "--journal", "runs.db", "--cli", fake.path) as worker:
+        until(lambda: asked(fake) == 1)
         worker.terminate()
         assert worker.stderr is not None
         while "once more" not in worker.stderr.readline():

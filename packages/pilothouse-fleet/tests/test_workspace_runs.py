@@ -160,10 +160,7 @@ async def test_mistakes_are_reported_before_anything_is_started(tmp_path: Path) 
             make()
 
 
-async def test_a_run_without_a_directory_fails_and_the_others_go_on(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pilothouse_fleet.workspaces.base.IN_USE_SECONDS", 0.01)
+async def test_a_run_without_a_directory_fails_and_the_others_go_on(source: Path, tmp_path: Path) -> None:
     workspace = CopiedDirectory(source, root=tmp_path / "root")
     other = CopiedDirectory(source, root=tmp_path / "root")
     await other.open()

@@ -14,7 +14,7 @@ from git_repositories import git, left_in, made_repository, opened, worktrees
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import CopiedDirectory, GitWorktree
 from pilothouse_fleet.workspaces import git as git_module
-from pilothouse_fleet.workspaces.base import acquire_lock, make_directory_name, remove_tree
+from pilothouse_fleet.workspaces.base import make_directory_name, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -181,8 +181,7 @@ async def test_keys_of_all_kinds_stay_in_the_root(source: Path, tmp_path: Path, 
         await workspace.release(place, "succeeded")
 
 
-async def test_one_at_a_time_in_a_directory(source: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse_fleet.workspaces.base.IN_USE_SECONDS", 0.05)
+async def test_one_at_a_time_in_a_directory(source: Path, root: Path) -> None:
     one, two = CopiedDirectory(source, root=root), CopiedDirectory(source, root=root)
     await one.open()
     await two.open()
@@ -347,23 +346,6 @@ async def test_cancelled_while_it_is_made(
     assert scope.cancelled_caught
     assert left_in(root) == []
     assert (await workspace.make("a", is_resumed=False)).is_new
-
-
-async def test_a_lock_is_waited_for(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    async def second() -> None:
-        with await acquire_lock(tmp_path / "lock", 60):
-            order.append("second")
-
-    async with anyio.create_task_group() as group:
-        with await acquire_lock(tmp_path / "lock", 0):
-            group.start_soon(second)
-            with pytest.raises(TimeoutError):
-                await acquire_lock(tmp_path / "lock", 0.05)
-            order.append("first")
-    assert order == ["first", "second"]
-    assert os.listdir(tmp_path) == []
 
 
 async def test_a_tree_is_removed_without_its_links(tmp_path: Path) -> None:
