@@ -27,3 +27,22 @@ def fake() -> Iterator[FakeCLI]:
     """A Claude Code that says hello."""
     with FakeCLI().text("Hello").forever() as found:
         yield found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal that does not exist yet."""
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root of a workspace that does not exist yet."""
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty directory to copy."""
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"

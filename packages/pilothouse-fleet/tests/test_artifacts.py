@@ -271,12 +271,6 @@ async def test_no_patch_without_changes(tmp_path: Path) -> None:
 # In a fleet.
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    return tmp_path / "source"
-
-
 async def leave(place: Path, attempt: Attempt) -> QueryResult | None:
     (place / "out.txt").write_text(str(attempt.prompt))
     if attempt.prompt == "dies":

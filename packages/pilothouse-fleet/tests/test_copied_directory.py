@@ -18,11 +18,6 @@ from pilothouse_fleet import CopiedDirectory
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
 async def test_a_copy_of_a_directory(tmp_path: Path, root: Path) -> None:
     source = tmp_path / "source"
     (source / "deep" / "node_modules").mkdir(parents=True)

@@ -17,11 +17,6 @@ pytestmark = pytest.mark.anyio
 NAMES = [str(number) for number in range(12)]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
 async def enqueued(path: Path, names: list[str] = NAMES) -> None:
     """Runs that were added by a process that has left."""
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.anyio
 LIMIT_S = 60.0
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
 def sql(path: Path, statement: str) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(statement)

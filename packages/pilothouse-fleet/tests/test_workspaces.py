@@ -35,17 +35,6 @@ def repository(pristine: Path, tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    return tmp_path / "source"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
 async def test_a_worktree_has_the_files_of_the_ref_and_is_gone_afterwards(repository: Path, root: Path) -> None:
     (repository / "a.txt").write_text("newer\n")
     git(repository, "commit", "--quiet", "-am", "second")

@@ -64,8 +64,6 @@ RECHECK_SECONDS = 0.5
 """Seconds until a run that is due and was not leased is looked for again."""
 STATUS_INTERVAL_SECONDS = 15.0
 """Seconds between two status reports to observers."""
-CLOCK_TOLERANCE_SECONDS = 0.001
-"""Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
 INTERRUPT_SECONDS = 8.0
@@ -159,8 +157,8 @@ class Scheduler:
     async def _next_delay(self, asked_at: float) -> float | None:
         """Return the delay after a lease at the time `asked_at` that returned no runs."""
         due = await self.journal.next_due()
-        if due is not None and due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
-            return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
+        if due is not None and due > asked_at:
+            return max(due - self.now(), 0.0)
         if self.active:  # if one is due, what is reserved leaves it no budget
             return None if due is None else RECHECK_SECONDS
         is_spent = due is not None and is_budget_spent(self.limits, await self.journal.status())
