@@ -6,11 +6,14 @@ import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from scripted_runners import answer
 
 from pilothouse.client import QueryResult
-from pilothouse_fleet import Attempt
+from pilothouse_fleet import Attempt, Workspace
+
+T = TypeVar("T", bound=Workspace)
 
 WHO = {
     f"GIT_{who}_{what}": value
@@ -48,6 +51,12 @@ def left_in(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name != ".pilothouse")
 
 
+async def opened(workspace: T) -> T:
+    """A workspace that can make directories."""
+    await workspace.open()
+    return workspace
+
+
 class PlacedRunner:
     """A runner that looks around: `play` is called with the directory of each attempt.
 
@@ -58,10 +67,10 @@ class PlacedRunner:
     def __init__(self, play: Callable[[Path, Attempt], Awaitable[QueryResult | None]]) -> None:
         self._play = play
         self.places: list[Path] = []
-        self.sessions: list[str | None] = []
+        self.sessions: list[str | None] = []  # that were resumed; None: a new one
 
     async def run(self, attempt: Attempt) -> QueryResult:
         place = Path(attempt.settings["cwd"])
         self.places.append(place)
-        self.sessions.append(attempt.session_id)
+        self.sessions.append(attempt.session_id if attempt.is_resumed else None)
         return await self._play(place, attempt) or answer(f"{attempt.prompt}!")

@@ -23,11 +23,11 @@ import runner_suite
 from anyio import to_thread
 from ray_clusters import ENVIRONMENT, MARK, Cluster, started
 from runner_suite import (
-    ReceivedMessages,
     RunnerSuite,
     make_attempt,
     make_waiting_cli,
     wait_all_exited,
+    wait_asked,
 )
 
 import pilothouse_fleet.sync
@@ -90,13 +90,10 @@ class TestRayRunner(RunnerSuite):
 
 def patient(child: Any) -> None:
     """Says who it is, and answers when it is resumed; else it waits until its input ends."""
-    import os
-
-    resumed = [word for word in child.argv if "resume" in word]
+    [(flag, session)] = [word.split("=") for word in child.argv if word.startswith(("--session-id=", "--resume="))]
     child.expect("user")
-    session = resumed[0].partition("=")[2] if resumed else f"5e551017-0000-4000-8000-{os.getpid():012d}"
     child.emit({"type": "system", "subtype": "init", "claude_code_version": "2.1.332", "session_id": session})
-    if not resumed:
+    if flag != "--resume":
         child.expect("user")
     child.emit({"type": "result", "subtype": "success", "is_error": False, "result": session, "session_id": session})
 
@@ -117,8 +114,7 @@ async def test_the_runs_of_an_actor_that_dies_go_on(cluster: Cluster, kill: Call
         async with Fleet(runner=runner, concurrency=4) as fleet:
             for n in range(4):
                 await fleet.submit(f"prompt {n}", key=n)
-            while sum(run.session_id is not None for run in fleet.running) < 4:
-                await anyio.sleep(0.02)
+            await wait_asked(fake, 4)
             sessions = {run.key: run.session_id for run in fleet.running}
             [actor] = actors_of(runner)
             await to_thread.run_sync(kill, actor)
@@ -214,7 +210,7 @@ async def test_what_is_not_there_on_the_cluster_is_named(cluster: Cluster) -> No
     sys.modules["a_module_of_here"].only_here = only_here  # type: ignore[attr-defined]
     async with RayRunner(Agent(can_use_tool=only_here), actor_options=SMALL) as runner:
         with pytest.raises(UsageError, match=r"cannot be loaded where it is to run.*a_module_of_here"):
-            await runner.run(make_attempt(ReceivedMessages()))
+            await runner.run(make_attempt())
 
 
 async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
@@ -223,7 +219,7 @@ async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
         await runner.__aenter__()
     assert caught.value.code == "unreachable"
     with pytest.raises(SessionClosedError, match="in its block"):
-        await runner.run(make_attempt(ReceivedMessages()))
+        await runner.run(make_attempt())
 
 
 async def test_one_process_is_in_one_cluster(cluster: Cluster) -> None:
@@ -238,7 +234,7 @@ async def test_two_fleets_may_use_one_runner(cluster: Cluster) -> None:
                 async with Fleet(runner=runner) as first, Fleet(runner=runner) as second:
                     both = [*await first.gather(["a"]), *await second.gather(["b"])]
                 assert [run.text for run in both] == ["Hello", "Hello"]
-            assert (await runner.run(make_attempt(ReceivedMessages()))).text == "Hello"
+            assert (await runner.run(make_attempt())).text == "Hello"
 
 
 def test_from_plain_code(cluster: Cluster) -> None:
@@ -253,10 +249,10 @@ async def test_no_key_in_what_is_told(cluster: Cluster, caplog: pytest.LogCaptur
     with FakeCLI().expect("user").stderr("it broke\n").exit(3) as fake, anyio.fail_after(LIMIT):
         async with RayRunner(Agent(cli=fake.path, api_key=key, retry=0), actor_options=SMALL) as runner:
             with pytest.raises(Exception, match="it broke") as caught:
-                await runner.run(make_attempt(ReceivedMessages()))
+                await runner.run(make_attempt())
             await to_thread.run_sync(kill_process, actors_of(runner)[0])
             with pytest.raises(Exception, match="it broke"):  # at another actor
-                await runner.run(make_attempt(ReceivedMessages()))
+                await runner.run(make_attempt())
         assert {call.env["ANTHROPIC_API_KEY"] for call in fake.calls} == {key}
     assert key not in caplog.text + repr(runner) + repr(caught.value) + str(caught.value.__dict__)
 
@@ -274,7 +270,7 @@ def test_what_cannot_be_pickled_is_named(settings: dict[str, Any], name: str) ->
 
 
 async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> None:
-    asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__}, ReceivedMessages())
+    asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__})
     async with RayRunner(Agent(), actor_options=SMALL) as runner:
         with pytest.raises(UsageError, match="option 'stderr' cannot be sent"):
             await runner.run(asked)
@@ -305,8 +301,7 @@ async def test_the_runs_of_a_node_that_is_lost_go_on_elsewhere(cluster: Cluster)
         runner = RayRunner(Agent(cli=fake.path), actor_options={"num_cpus": 0, "resources": {"other": 1}})
         async with Fleet(runner=runner) as fleet:
             await fleet.submit("prompt", key="a")
-            while not any(run.session_id for run in fleet.running):
-                await anyio.sleep(0.02)
+            await wait_asked(fake)
             await to_thread.run_sync(cluster.ask, "kill")
             await to_thread.run_sync(cluster.ask, "node")  # until then there is no place for another actor
             run = await fleet.wait("a")

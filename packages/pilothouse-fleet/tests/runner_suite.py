@@ -25,9 +25,9 @@ from pilothouse.errors import (
     Interrupted,
     PilothouseError,
     RateLimitError,
+    SessionNotFoundError,
     StructuredOutputError,
 )
-from pilothouse.messages import AssistantMessage, Message, SystemMessage
 from pilothouse.permissions import Deny
 from pilothouse_fleet import Attempt, Runner
 from pilothouse_fleet.limits import RESUME_PROMPT
@@ -39,7 +39,6 @@ LIMIT = 60.0
 """Seconds for one test."""
 SESSION = "5e551017-0000-4000-8000-000000000009"
 POLL_SECONDS = 0.02
-MESSAGES = 2000
 
 
 class ExampleOutput(msgspec.Struct):
@@ -47,24 +46,6 @@ class ExampleOutput(msgspec.Struct):
 
     number: int
     lines: list[str] = []
-
-
-class ReceivedMessages(list[Message]):
-    """The messages of an attempt; `initialized` is set once there was a system message."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.initialized = anyio.Event()
-
-    async def __call__(self, message: Message) -> None:
-        """Record a message."""
-        self.append(message)
-        if isinstance(message, SystemMessage):
-            self.initialized.set()
-
-
-class ListenerStopped(Exception):  # noqa: N818 - what a listener raises here
-    """Raised by a listener."""
 
 
 @pytest.mark.anyio
@@ -87,41 +68,32 @@ class RunnerSuite(ABC):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     async def test_an_answer_comes(self) -> None:
-        received = ReceivedMessages()
         with FakeCLI().text("Hello", total_cost_usd=0.25) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(received))
+                result = await runner.run(make_attempt())
             assert [call.prompts for call in fake.calls] == [["the prompt"]]
         assert (result.text, result.outcome, result.cost_usd) == ("Hello", "success", 0.25)
         assert result.session_id == frames.SESSION_ID
-        assert result.session_id in [message.session_id for message in received]
 
-    async def test_messages_arrive_in_order(self) -> None:
-        texts = [f"part {n}" for n in range(300)]
-        turn = [frames.init(), *map(frames.assistant, texts), frames.result("the end")]
-        for keeps in (False, True):
-            received = ReceivedMessages()
-            with FakeCLI().turn(*turn) as fake:
-                async with self.runner(fake) as runner:
-                    result = await runner.run(make_attempt(received, keeps_messages=keeps))
-            assert [message.text for message in received if isinstance(message, AssistantMessage)] == texts
-            assert [message.type for message in received] == [frame["type"] for frame in turn]
-            if keeps:
-                assert result.messages == received
-            assert result.text == "the end"
+    async def test_an_answer_keeps_its_messages_if_asked(self) -> None:
+        turn = [frames.init(), *(frames.assistant(f"part {n}") for n in range(300)), frames.result("the end")]
+        with FakeCLI().turn(*turn) as fake:
+            async with self.runner(fake) as runner:
+                result = await runner.run(make_attempt(keeps_messages=True))
+        assert [message.type for message in result.messages] == [frame["type"] for frame in turn]
 
     async def test_a_typed_answer(self) -> None:
         value = {"number": 7, "lines": ["rope", "tar"]}
         with FakeCLI().text("done", structured_output=value) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(ReceivedMessages(), output_type=ExampleOutput))
+                result = await runner.run(make_attempt(output_type=ExampleOutput))
         assert result.output == ExampleOutput(7, ["rope", "tar"])
         assert (result.structured, result.is_success) == (value, True)
 
     async def test_an_answer_of_another_type_fails(self) -> None:
         with FakeCLI().text("done", structured_output={"number": "none"}).forever() as fake:
             async with self.runner(fake) as runner:
-                result, error = await run_to_end(runner, make_attempt(ReceivedMessages(), output_type=ExampleOutput))
+                result, error = await run_to_end(runner, make_attempt(output_type=ExampleOutput))
         assert isinstance(error, StructuredOutputError)
         assert result is None or result.error is not None
 
@@ -131,9 +103,7 @@ class RunnerSuite(ABC):
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
 
                 async def ask(key: str) -> None:
-                    results[key] = (
-                        await runner.run(make_attempt(ReceivedMessages(), key=key, prompt=f"prompt {key}"))
-                    ).text
+                    results[key] = (await runner.run(make_attempt(key=key, prompt=f"prompt {key}"))).text
 
                 for n in range(12):
                     group.start_soon(ask, str(n))
@@ -145,7 +115,7 @@ class RunnerSuite(ABC):
         settings = {"model": "opus", "cwd": str(tmp_path)}
         with FakeCLI().text("Hello") as fake:
             async with self.runner(fake, model="haiku", max_turns=3) as runner:
-                await runner.run(make_attempt(ReceivedMessages(), settings=settings))
+                await runner.run(make_attempt(settings=settings))
             [call] = fake.calls
         assert "--model=opus" in call.argv
         assert "--max-turns=3" in call.argv
@@ -161,35 +131,27 @@ class RunnerSuite(ABC):
         settings = {} if own is None else {"max_budget_usd": own}
         with FakeCLI().text("Hello") as fake:
             async with self.runner(fake, max_budget_usd=of_agent) as runner:
-                await runner.run(make_attempt(ReceivedMessages(), settings=settings, max_budget_usd=limit))
+                await runner.run(make_attempt(settings=settings, max_budget_usd=limit))
             [call] = fake.calls
         assert [word for word in call.argv if word.startswith("--max-budget-usd")] == [f"--max-budget-usd={least:g}"]
 
     async def test_a_session_goes_on(self) -> None:
         with FakeCLI.from_function(forgetful) as fake:
             async with self.runner(fake) as runner:
-                settings = {
-                    "session_id": "5e551017-0000-4000-8000-000000000008"
-                }  # the session id of the attempt takes precedence
-                result = await runner.run(make_attempt(ReceivedMessages(), settings=settings, session_id=SESSION))
-            [call] = fake.calls
+                settings = {"session_id": SESSION.replace("9", "8")}  # that of the attempt takes precedence
+                result = await runner.run(make_attempt(settings=settings, session_id=SESSION, is_resumed=True))
+                _, error = await run_to_end(runner, make_attempt(session_id=SESSION[:-1] + "0", is_resumed=True))
+            call, _ = fake.calls
         assert [word for word in call.argv if "5e551017" in word] == [f"--resume={SESSION}"]
         assert result.text == RESUME_PROMPT
-
-    async def test_a_session_that_is_gone_begins_anew(self) -> None:
-        with FakeCLI.from_function(forgetful) as fake:
-            async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(ReceivedMessages(), session_id=SESSION.replace("9", "0")))
-            asked = fake.calls[-1]
-        assert (result.text, result.is_success) == ("the prompt", True)
-        assert not any("resume" in word for word in asked.argv)
+        assert isinstance(error, SessionNotFoundError)
 
     async def test_functions_of_the_agent_are_called(self) -> None:
         steps = FakeCLI().expect().emit(frames.init())
         steps.ask("can_use_tool", tool_name="Bash", input={"command": "rm -rf /"}, tool_use_id="t-1")
         with steps.emit(frames.result("done")) as fake:
             async with self.runner(fake, can_use_tool=refuse) as runner:
-                await runner.run(make_attempt(ReceivedMessages()))
+                await runner.run(make_attempt())
             [call] = fake.calls
         [response] = [frame["response"] for frame in call.frames if frame["type"] == "control_response"]
         assert response["response"]["behavior"] == "deny"
@@ -201,28 +163,26 @@ class RunnerSuite(ABC):
         failure = {"is_error": True, "api_error_status": 429, "terminal_reason": "api_error"}
         with FakeCLI().text("API Error: 429 rate limited", **failure) as fake:
             async with self.runner(fake, retry=0) as runner:
-                _, error = await run_to_end(runner, make_attempt(ReceivedMessages()))
+                _, error = await run_to_end(runner, make_attempt())
         assert isinstance(error, RateLimitError)
         assert error.api_error_status == 429
 
     async def test_a_child_that_dies_raises(self) -> None:
         with FakeCLI().expect().emit(frames.init()).stderr("out of rope\n").kill("SIGKILL") as fake:
             async with self.runner(fake, retry=0) as runner:
-                received = ReceivedMessages()
-                _, error = await run_to_end(runner, make_attempt(received))
+                attempt = make_attempt()
+                _, error = await run_to_end(runner, attempt)
         assert isinstance(error, CLIExitedError)
         assert (error.signal, "out of rope" in error.stderr) == ("SIGKILL", True)
-        assert [message.session_id for message in received] == [frames.SESSION_ID]
+        assert attempt.is_asked
 
-    async def test_what_a_listener_raises_comes_through(self) -> None:
-        async def hear(message: Message) -> None:
-            raise ListenerStopped
-
-        with make_waiting_cli() as fake:
-            async with self.runner(fake) as runner:
-                with pytest.raises(ListenerStopped):
-                    await runner.run(make_attempt(hear))
-                await wait_all_exited(fake.calls)
+    async def test_what_was_never_asked_costs_nothing(self) -> None:
+        with FakeCLI().exit(3) as fake:
+            async with self.runner(fake, retry=0) as runner:
+                attempt = make_attempt()
+                _, error = await run_to_end(runner, attempt)
+        assert isinstance(error, CLIExitedError)
+        assert not attempt.is_asked
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -234,48 +194,45 @@ class RunnerSuite(ABC):
         ends: list[Exception | None] = []
         with steps.emit(stopped) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
-                received = ReceivedMessages()
-                asked = make_attempt(received)
+                asked = make_attempt()
 
                 async def run() -> None:
                     ends.append((await run_to_end(runner, asked))[1])
 
                 group.start_soon(run)
-                await received.initialized.wait()
+                await wait_asked(fake)
                 assert asked.interrupt is not None
                 await asked.interrupt()
             await wait_all_exited(fake.calls)
         [error] = ends
         assert isinstance(error, Interrupted)
 
-    async def test_messages_arrive_while_it_runs_and_cancelling_leaves_no_child(self) -> None:
-        received = ReceivedMessages()
+    async def test_cancelling_leaves_no_child(self) -> None:
         with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(runner.run, make_attempt(received))
-                    await received.initialized.wait()
+                    group.start_soon(runner.run, make_attempt())
+                    await wait_asked(fake)
                     group.cancel_scope.cancel()
                 await wait_all_exited(fake.calls)
                 assert len(fake.calls) == 1
-        assert [message.session_id for message in received] == [frames.SESSION_ID]
 
     async def test_cancelling_at_any_moment_leaves_no_child(self) -> None:
         with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
                 for wait in (0.0, 0.001, 0.005, 0.02, 0.05):
                     with anyio.move_on_after(wait):
-                        await runner.run(make_attempt(ReceivedMessages()))
+                        await runner.run(make_attempt())
                 await wait_all_exited(fake.calls)
 
 
 # Attempts and fake CLIs.
 
 
-def make_attempt(listener: Any, *, key: str = "a", prompt: str = "the prompt", **fields: Any) -> Attempt:
+def make_attempt(**fields: Any) -> Attempt:
     """Make an attempt with these fields."""
-    settings = fields.pop("settings", {})
-    return Attempt(key, prompt, settings, listener, **fields)
+    given: dict[str, Any] = {"key": "a", "prompt": "the prompt", "settings": {}, **fields}
+    return Attempt(**given)
 
 
 async def run_to_end(runner: Runner, attempt: Attempt) -> tuple[QueryResult | None, PilothouseError | None]:
@@ -331,6 +288,12 @@ def is_alive(pid: int) -> bool:
         return not stat.parent.parent.is_dir() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return not stat.parent.parent.is_dir()
+
+
+async def wait_asked(fake: FakeCLI, count: int = 1) -> None:
+    """Wait until so many children have got their prompts."""
+    while sum(bool(call.prompts) for call in fake.calls) < count:
+        await anyio.sleep(POLL_SECONDS)
 
 
 async def wait_all_exited(calls: list[FakeCall]) -> None:

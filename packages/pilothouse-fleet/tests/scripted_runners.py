@@ -15,10 +15,12 @@ from pilothouse_fleet import Attempt
 from pilothouse_testing import frames
 
 
-def answer(text: str, *, cost: float = 0.001, tokens: int = 10, error: PilothouseError | None = None) -> QueryResult:
+def answer(
+    text: str, *, cost: float = 0.001, tokens: int = 10, turns: int = 1, error: PilothouseError | None = None
+) -> QueryResult:
     """An answer as the CLI gives it."""
     usage = {"inputTokens": tokens, "outputTokens": 0, "cacheReadInputTokens": 0, "cacheCreationInputTokens": 0}
-    frame = frames.result(text, total_cost_usd=cost, modelUsage={"model": {**usage, "costUSD": cost}})
+    frame = frames.result(text, num_turns=turns, total_cost_usd=cost, modelUsage={"model": {**usage, "costUSD": cost}})
     return QueryResult([from_dict(frames.init()), from_dict(frame)], failure=error)
 
 
@@ -63,6 +65,7 @@ class Interruptible:
 
     def __init__(self) -> None:
         self.started = anyio.Event()
+        self.session_id: str | None = None
 
     async def __call__(self, attempt: Attempt) -> QueryResult:
         stopped = anyio.Event()
@@ -71,10 +74,10 @@ class Interruptible:
             stopped.set()
 
         attempt.interrupt = interrupt
-        await attempt.on_message(from_dict(frames.init(session_id=f"session of {attempt.key}")))
+        self.session_id = attempt.session_id
         self.started.set()
         await stopped.wait()
-        return QueryResult([from_dict(frames.init(session_id=f"session of {attempt.key}"))], interrupted=True)
+        return QueryResult([from_dict(frames.init(session_id=str(attempt.session_id)))], interrupted=True)
 
 
 async def all_of(runs: Any) -> list[Any]:

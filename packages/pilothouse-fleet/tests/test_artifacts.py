@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from git_repositories import PlacedRunner, git, made_repository, worktrees
+from git_repositories import PlacedRunner, git, made_repository, opened, worktrees
 from obstore.store import MemoryStore, S3Store
 from scripted_runners import all_of, answer
 from store_servers import S3_KEYS, started
@@ -228,8 +228,7 @@ async def test_a_patch_has_all_that_was_changed(tmp_path: Path) -> None:
     (repository / ".gitignore").write_text("*.secret\n")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "-m", "ignore")
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     here = place.path
     (here / "a.txt").write_text("changed\n")
@@ -260,8 +259,7 @@ async def test_a_patch_has_all_that_was_changed(tmp_path: Path) -> None:
 
 
 async def test_no_patch_without_changes(tmp_path: Path) -> None:
-    workspace = GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     (place.path / "changes.patch").write_text("the agent's own")
     saved = await Artifacts(tmp_path / "saved", ["*.patch"], patch=True).save("a", place, workspace)
@@ -270,29 +268,7 @@ async def test_no_patch_without_changes(tmp_path: Path) -> None:
     assert await Artifacts(tmp_path / "saved", patch=True).save("b", place, workspace) == ()
 
 
-async def test_nothing_that_an_agent_configures_is_started(tmp_path: Path) -> None:
-    workspace = GitWorktree(made_repository(tmp_path / "repository"), root=tmp_path / "root")
-    await workspace.open()
-    place = await workspace.make("a", is_resumed=False)
-    program = tmp_path / "evil"
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    program.chmod(0o755)
-    for name in ("core.fsmonitor", "diff.external", "core.pager", "core.editor", "diff.x.textconv", "diff.x.command"):
-        git(place.path, "config", name, str(program))
-    (place.path / ".gitattributes").write_text("* diff=x\n")
-    (place.path / "a.txt").write_text("changed\n")
-    [saved] = await Artifacts(tmp_path / "saved", patch=True).save("a", place, workspace)
-    assert "+changed" in Path(saved).read_text()
-    assert not (tmp_path / "started").exists()
-
-
 # In a fleet.
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    return tmp_path / "source"
 
 
 async def leave(place: Path, attempt: Attempt) -> QueryResult | None:
@@ -353,7 +329,7 @@ async def test_a_storage_that_is_gone_fails_the_run_and_keeps_its_answer(
 
     async def play(place: Path, attempt: Attempt) -> QueryResult:
         (place / "out.txt").write_text("x")
-        if attempt.session_id is None:
+        if not attempt.is_resumed:
             saved.rename(tmp_path / "moved")
             saved.touch()
         given = answer("paid for", cost=0.5)

@@ -7,7 +7,6 @@ import pickle
 import sys
 import types
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -17,11 +16,10 @@ from scripted_runners import Interruptible, answer
 
 from pilothouse.client import Agent, QueryResult, configure
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
-from pilothouse.messages import Message, from_dict
 from pilothouse.tools import tool
 from pilothouse_fleet import AgentRunner, Attempt
-from pilothouse_fleet.ray_runner import MAX_WAITING_MESSAGES, AttemptHost, unpickle_answer
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_fleet.ray_runner import AttemptHost, unpickle_answer
+from pilothouse_testing import FakeCLI
 
 pytestmark = pytest.mark.anyio
 Play = Callable[[Attempt], Awaitable[QueryResult]]
@@ -52,77 +50,35 @@ def order(prompt: Any = "the prompt", **fields: Any) -> bytes:
 
 
 def here() -> Attempt:
-    async def hear(message: Message) -> None: ...
-
-    return Attempt("a", "the prompt", {}, hear)
+    return Attempt("a", "the prompt", {})
 
 
-async def all_of(host: AttemptHost, pickled: bytes = b"") -> tuple[list[Message], bytes]:
-    messages: list[Message] = []
-    async for parts in host.run("one", pickled or order()):
-        for part in parts:
-            if isinstance(part, bytes):
-                return messages, part
-            messages.append(part)
-    raise AssertionError
-
-
-async def test_the_end_and_the_messages_before_it() -> None:
-    printed = [
-        from_dict(frames.init()),
-        *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_WAITING_MESSAGES)),
-    ]
-
+async def test_the_answer_and_what_the_runner_has_set() -> None:
     async def play(attempt: Attempt) -> QueryResult:
-        for message in printed:
-            await attempt.on_message(message)
-        attempt.artifacts = ("s3://bucket/a",)
+        attempt.artifacts, attempt.is_asked = ("s3://bucket/a",), False
         return answer(f"{attempt.prompt}!")
 
     attempt = here()
-    messages, end = await all_of(host_of(play))
-    assert messages == printed
-    assert unpickle_answer(end, attempt).text == "the prompt!"
-    assert attempt.artifacts == ("s3://bucket/a",)
-
-
-async def test_an_unread_attempt_waits() -> None:
-    count = 0
-
-    async def play(attempt: Attempt) -> QueryResult:
-        nonlocal count
-        while True:
-            await attempt.on_message(from_dict(frames.assistant("more")))
-            count += 1
-
-    async with aclosing(host_of(play).run("one", order())) as parts:
-        taken = 0
-        for _ in range(2):
-            part = await anext(parts)
-            taken += len(part)
-            await anyio.wait_all_tasks_blocked()
-            assert count == taken + MAX_WAITING_MESSAGES
+    assert unpickle_answer(await host_of(play).run("one", order()), attempt).text == "the prompt!"
+    assert (attempt.artifacts, attempt.is_asked) == (("s3://bucket/a",), False)
 
 
 async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:
-    host, received = host_of(Interruptible()), []
+    play = Interruptible()
+    host = host_of(play)
     await host.interrupt("one")
-    async for parts in host.run("one", order()):
-        received += parts
-        await host.interrupt("one")
-    message, end = received
-    assert message.session_id == "session of a"
-    assert unpickle_answer(end, here()).outcome == "interrupted"
+    end = asyncio.ensure_future(host.run("one", order()))
+    await play.started.wait()
+    await host.interrupt("one")
+    assert unpickle_answer(await end, here()).outcome == "interrupted"
     await host.interrupt("one")
 
 
-@pytest.mark.parametrize("is_left", [True, False])
-async def test_the_end_stops_it_and_its_cleaning_up_is_not_cut_short(is_left: bool) -> None:
+async def test_the_end_stops_it_and_its_cleaning_up_is_not_cut_short() -> None:
     cleaned: list[str] = []
 
     async def play(attempt: Attempt) -> QueryResult:
         try:
-            await attempt.on_message(from_dict(frames.init()))
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
@@ -131,18 +87,13 @@ async def test_the_end_stops_it_and_its_cleaning_up_is_not_cut_short(is_left: bo
             cleaned.append(attempt.key)
         raise AssertionError
 
-    async def read() -> None:
-        async for _ in host_of(play).run("one", order()):
-            if is_left:
-                break
-
-    reading = asyncio.ensure_future(read())
+    running = asyncio.ensure_future(host_of(play).run("one", order()))
     await anyio.wait_all_tasks_blocked()
     for _ in range(5):
-        reading.cancel()  # as Ray does, perhaps more than once
+        running.cancel()  # as Ray does, perhaps more than once
         await anyio.lowlevel.checkpoint()
     with anyio.fail_after(LIMIT):
-        await asyncio.wait([reading])
+        await asyncio.wait([running])
         await anyio.wait_all_tasks_blocked()
     assert cleaned == ["a"]
 
@@ -167,7 +118,7 @@ async def test_an_error_comes_as_itself_or_at_least_in_words(
         raise error
 
     host = host_of(play)
-    _, end = await all_of(host)
+    end = await host.run("one", order())
     with pytest.raises(kind, match=text) as caught:
         unpickle_answer(end, here())
     assert type(caught.value) is kind
@@ -183,10 +134,10 @@ async def test_an_answer_that_does_not_pickle() -> None:
         return result
 
     host = host_of(play)
-    _, end = await all_of(host)
+    end = await host.run("one", order())
     result = unpickle_answer(end, here())
     assert [type(error) for error in result.callback_errors] == [PilothouseError, PilothouseError]
-    _, end = await all_of(host, order("worse"))
+    end = await host.run("one", order("worse"))
     with pytest.raises(PilothouseError, match="the answer cannot be sent from where it was made"):
         unpickle_answer(end, here())
 
@@ -200,10 +151,10 @@ async def test_unloadable_data_is_reported_and_the_next_attempt_is_unaffected() 
     module.Thing = type("Thing", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
     packed = order([module.Thing()])  # type: ignore[attr-defined]
     del sys.modules["only_here"]
-    _, end = await all_of(host, packed)
+    end = await host.run("one", packed)
     with pytest.raises(UsageError, match=r"cannot be loaded where it is to run: ModuleNotFoundError.*only_here"):
         unpickle_answer(end, here())
-    assert unpickle_answer((await all_of(host))[1], here()).text == "done"
+    assert unpickle_answer(await host.run("one", order()), here()).text == "done"
 
 
 async def test_a_runner_in_whose_block_it_works_is_entered_once() -> None:
@@ -223,7 +174,7 @@ async def test_a_runner_in_whose_block_it_works_is_entered_once() -> None:
     Block.__qualname__ = "Block"
     host = AttemptHost(pickle.dumps(Block()))
     for _ in range(2):
-        assert unpickle_answer((await all_of(host))[1], here()).text == "done"
+        assert unpickle_answer(await host.run("one", order()), here()).text == "done"
     assert entered == ["in"]
 
 
@@ -232,7 +183,7 @@ async def test_an_agent_brings_all_that_holds_for_it() -> None:
     with FakeCLI().text("Hello") as fake:
         host = AttemptHost(pickle.dumps(AgentRunner(Agent(cli=fake.path, max_turns=3))))
         configure(model="haiku")  # elsewhere something else holds
-        assert unpickle_answer((await all_of(host))[1], here()).text == "Hello"
+        assert unpickle_answer(await host.run("one", order()), here()).text == "Hello"
         [call] = fake.calls
     assert {"--model=opus", "--max-turns=3"} <= set(call.argv)
 

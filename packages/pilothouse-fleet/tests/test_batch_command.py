@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_processes import LIMIT_S, asked, is_alive, lasting, started, stubborn, until
 from rich.console import Console
 
 from pilothouse_cli import main
@@ -24,16 +22,9 @@ from pilothouse_cli.batch import RunPrinter, format_status
 from pilothouse_cli.flags import BatchRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_fleet import FleetStatus, Run
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI
 
-LIMIT_S = 60.0
 PROMPTS = [{"prompt": "one", "key": "a"}, {"prompt": "two", "id": 7, "options": {"model": "opus"}}, "three"]
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI().text("Hello").forever() as found:
-        yield found
 
 
 @pytest.fixture
@@ -180,82 +171,31 @@ def test_a_plain_file_has_a_prompt_a_line(run: Any, prompts: Path, fake: FakeCLI
     assert {str(call.prompts[0]) for call in fake.calls} == {"first", "second"}
 
 
-def test_ctrl_c_keeps_what_was_begun(prompts: Path) -> None:
-    stopped = frames.result(None, subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
-    with (
-        FakeCLI()
-        .expect("user")
-        .emit(frames.init())
-        .expect("control_request", "interrupt")
-        .reply({})
-        .emit(stopped) as slow
-    ):
-        command = [
-            sys.executable,
-            "-m",
-            "pilothouse",
-            "batch",
-            str(prompts),
-            "--cli",
-            slow.path,
-            "--journal",
-            "runs.db",
-        ]
-        child = subprocess.Popen(
-            [*command, "--concurrency", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            _until(lambda: len([call for call in slow.calls if call.prompts]) == 2)
-            child.send_signal(signal.SIGINT)
-            _, err = child.communicate(timeout=LIMIT_S)
-        finally:
-            child.kill()
-            child.wait()
+def test_ctrl_c_keeps_what_was_begun(run: Any, prompts: Path) -> None:
+    arguments = ("batch", str(prompts), "--journal", "runs.db", "--concurrency", "2")
+    with lasting() as slow, started(*arguments, "--cli", slow.path) as child:
+        until(lambda: asked(slow) == 2)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=LIMIT_S)
         assert child.returncode == 130, err
         assert "stopping what runs" in err
         assert "`pilothouse batch resume --journal runs.db` continues" in err
-        for call in slow.calls:
-            _until(lambda pid=call.pid: not _is_alive(pid))
-    done = subprocess.run(
-        [sys.executable, "-m", "pilothouse", "batch", "status", "--journal", "runs.db", "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    status = json.loads(done.stdout)
+        until(lambda: not any(is_alive(call.pid) for call in slow.calls))
+    status = json.loads(run("status", "--journal", "runs.db", "--json")[1])
     assert (status["interrupted"], status["queued"], status["running"]) == (2, 1, 0)
 
 
 def test_a_second_ctrl_c_ends_it_at_once(prompts: Path) -> None:
-    with FakeCLI().on_control("interrupt", silent=True).expect("user").sleep(600) as stubborn:
-        command = [sys.executable, "-m", "pilothouse", "batch", str(prompts), "--cli", stubborn.path]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            _until(lambda: len([call for call in stubborn.calls if call.prompts]) == 3)
-            child.send_signal(signal.SIGINT)
-            assert child.stderr is not None
-            assert "Ctrl-C once more" in child.stderr.readline()
-            before = time.monotonic()
-            child.send_signal(signal.SIGINT)
-            child.wait(LIMIT_S)
-            assert time.monotonic() - before < 20
-        finally:
-            child.kill()
-            child.communicate()
+    with stubborn() as fake, started("batch", str(prompts), "--cli", fake.path) as child:
+        until(lambda: asked(fake) == 3)
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        assert "Ctrl-C once more" in child.stderr.readline()
+        before = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        child.wait(LIMIT_S)
+        assert time.monotonic() - before < 20
         assert child.returncode == 130
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:

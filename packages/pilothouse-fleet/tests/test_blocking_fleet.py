@@ -28,8 +28,10 @@ def test_map_gather_submit(tmp_path: Path) -> None:
             assert [row.key for row in fleet.rows(limit=2)] == ["a", "b"]
             assert fleet.enqueue(["f"]) == 1
             assert [run.prompt for run in fleet.resume()] == ["f"]
+            fleet.enqueue(["g"])
+            assert [run.prompt for run in fleet.work(until_empty=True)] == ["g"]
         with pytest.raises(ph.SessionClosedError):
-            fleet.submit("g")
+            fleet.submit("h")
 
 
 def test_slow_items_do_not_block_other_calls() -> None:

@@ -110,19 +110,13 @@ async def test_in_memory_the_one_that_stopped_the_fleet_has_its_error() -> None:
             assert "queued again" not in str(caught.value), "in memory nothing that has ended is kept"
 
 
-async def test_one_run_alone_fails_at_once() -> None:
-    runner = failing(AuthenticationError("no"))
-    async with Fleet(runner=runner) as fleet:
-        started = anyio.current_time()
-        [run] = await fleet.gather(["a"])
-        assert anyio.current_time() - started < 5
-    assert (run.state, str(run.error), run.attempts) == ("failed", "no", 1)
-
-
-async def test_two_fail_and_that_is_no_row() -> None:
+@pytest.mark.parametrize("prompts", ["a", "ab"])
+async def test_one_or_two_fail_at_once_and_that_is_no_row(prompts: str) -> None:
     async with Fleet(runner=failing(AuthenticationError("no"))) as fleet:
-        runs = await fleet.gather(list("ab"))
-    assert [run.state for run in runs] == ["failed", "failed"]
+        started = anyio.current_time()
+        runs = await fleet.gather(list(prompts))
+        assert anyio.current_time() - started < 5
+    assert [(run.state, str(run.error), run.attempts) for run in runs] == [("failed", "no", 1)] * len(prompts)
 
 
 async def test_one_after_the_other_is_a_row_too() -> None:

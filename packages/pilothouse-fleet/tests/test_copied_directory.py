@@ -10,17 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from git_repositories import left_in
+from git_repositories import left_in, opened
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import CopiedDirectory
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
 
 
 async def test_a_copy_of_a_directory(tmp_path: Path, root: Path) -> None:
@@ -34,8 +29,7 @@ async def test_a_copy_of_a_directory(tmp_path: Path, root: Path) -> None:
     (source / "outer").symlink_to("/etc/passwd")
     (source / "broken").symlink_to("nowhere")
     os.mkfifo(source / "pipe")
-    workspace = CopiedDirectory(source, root=root, ignore=["node_modules", "*.pyc"])
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=root, ignore=["node_modules", "*.pyc"]))
     place = await workspace.make("a", is_resumed=False)
     assert sorted(os.listdir(place.path)) == ["broken", "deep", "inner", "outer"]
     assert os.listdir(place.path / "deep") == ["run.sh"]
@@ -70,8 +64,7 @@ async def test_a_copy_of_an_archive(tmp_path: Path, root: Path, suffix: str) -> 
             add(archive, "a/run.sh", b"echo", mode=0o755)
             add(archive, "link", kind=tarfile.SYMTYPE, target="a/run.sh")
             add(archive, "a/hard", kind=tarfile.LNKTYPE, target="a/run.sh", mode=0o755)
-    workspace = CopiedDirectory(source, root=root, subdirectory="a")
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=root, subdirectory="a"))
     place = await workspace.make("a", is_resumed=False)
     assert (place.cwd / "run.sh").read_text() == "echo"
     assert os.access(place.cwd / "run.sh", os.X_OK)
@@ -112,8 +105,7 @@ async def test_a_tar_that_leads_out_fails_its_run(tmp_path: Path, name: str, kin
     with tarfile.open(source, "w") as archive:
         add(archive, "good", b"x")
         add(archive, name, b"", kind=kind, target=target)
-    workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=tmp_path / "root"))
     with pytest.raises(WorkspaceError, match="cannot be unpacked"):
         await workspace.make("a", is_resumed=False)
     assert sorted(os.listdir(tmp_path)) == ["evil.tar", "root"]
@@ -134,8 +126,7 @@ async def test_links_of_a_tar_lead_nowhere_else(tmp_path: Path, links: dict[str,
             add(archive, name, kind=tarfile.DIRTYPE, mode=0o755)
         for name, target in links.items():
             add(archive, name, kind=tarfile.SYMTYPE, target=target)
-    workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=tmp_path / "root"))
     with pytest.raises(WorkspaceError, match=r"leads out|goes through a link|outside"):
         await workspace.make("a", is_resumed=False)
     assert left_in(tmp_path / "root") == []
@@ -148,8 +139,7 @@ async def test_a_link_of_a_zip_does_not_lead_out(tmp_path: Path, target: str) ->
         info = zipfile.ZipInfo("link")
         info.external_attr = 0o120777 << 16
         archive.writestr(info, target)
-    workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=tmp_path / "root"))
     with pytest.raises(WorkspaceError, match="leads out of the directory"):
         await workspace.make("a", is_resumed=False)
     assert left_in(tmp_path / "root") == []
@@ -160,8 +150,7 @@ async def test_a_zip_does_not_lead_out(tmp_path: Path, name: str) -> None:
     source = tmp_path / "evil.zip"
     with zipfile.ZipFile(source, "w") as archive:
         archive.writestr(name, "x")
-    workspace = CopiedDirectory(source, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     assert [path.is_relative_to(place.path) for path in tmp_path.rglob("out")] == [True]
 
@@ -178,7 +167,6 @@ async def test_sources_that_cannot_be_copied(tmp_path: Path) -> None:
             await CopiedDirectory(tmp_path / name, root=tmp_path / "root").open()
     for name in ("no.tar.gz", "no.zip"):
         (tmp_path / name).write_bytes(b"no archive")
-        workspace = CopiedDirectory(tmp_path / name, root=tmp_path / "root")
-        await workspace.open()
+        workspace = await opened(CopiedDirectory(tmp_path / name, root=tmp_path / "root"))
         with pytest.raises(WorkspaceError, match="cannot be unpacked"):
             await workspace.make("a", is_resumed=False)

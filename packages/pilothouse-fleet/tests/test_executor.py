@@ -35,11 +35,6 @@ Join = Callable[..., Awaitable[SqliteJournal]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
 async def join(path: Path) -> AsyncGenerator[Join]:
     """One more user of the journal: a client, or its executor."""
     async with AsyncExitStack() as stack:

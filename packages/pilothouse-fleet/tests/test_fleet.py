@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from pilothouse.errors import (
     PilothouseError,
     RateLimitError,
     SessionClosedError,
+    SessionLeasedError,
     UsageError,
 )
 from pilothouse.options import RetryPolicy
 from pilothouse_fleet import Attempt, Fleet, Limits, Rate
+from pilothouse_fleet.limits import MAX_INTERRUPTIONS
 from pilothouse_testing import mock_transport
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
@@ -416,3 +419,30 @@ async def test_pace_and_eta() -> None:
         status = await fleet.status()
         assert status.runs_per_minute == pytest.approx(10, rel=0.1)
         assert status.eta_seconds == pytest.approx(60, rel=0.1)
+
+
+async def test_the_rest_of_a_lease_is_waited_for() -> None:
+    """The process that died holds the session for a while. That is no failure, even without retries."""
+
+    async def play(attempt: Attempt) -> QueryResult:
+        if len(runner.attempts) < 3:
+            raise SessionLeasedError("another client uses it", seconds_left=14.0)
+        return answer("done")
+
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, retry=0) as fleet:
+        [run] = await fleet.gather(["go"])
+    assert (run.state, run.attempts, run.failures) == ("succeeded", 3, 0)
+    assert [round(later - earlier) for earlier, later in pairwise(runner.starts)] == [14, 14]
+
+
+async def test_a_session_that_stays_leased_fails_the_run_at_last() -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        raise SessionLeasedError("another client uses it", seconds_left=14.0)
+
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, retry=0) as fleet:
+        [run] = await fleet.gather(["go"])
+    assert run.state == "failed"
+    assert isinstance(run.error, SessionLeasedError)
+    assert len(runner.attempts) == MAX_INTERRUPTIONS + 1

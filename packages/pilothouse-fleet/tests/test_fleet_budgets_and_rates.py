@@ -16,11 +16,9 @@ from scripted_runners import PlayedRunner, all_of, answer
 
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, CLIExitedError, OverloadedError, RateLimitError
-from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse_fleet import Attempt, Fleet, Rate, SqliteJournal
 from pilothouse_fleet.limits import RateLimiter
-from pilothouse_testing import frames
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
@@ -106,8 +104,7 @@ async def test_an_attempt_without_a_result_counts_with_what_it_may_have_cost(
     """Its child died: nobody knows what the model has cost, if it was asked at all."""
 
     async def play(attempt: Attempt) -> QueryResult:
-        if is_begun:
-            await attempt.on_message(from_dict(frames.init()))
+        attempt.is_asked = is_begun
         raise CLIExitedError("killed")
 
     runner = PlayedRunner(play)
@@ -122,14 +119,13 @@ async def test_an_attempt_without_a_result_counts_with_what_it_may_have_cost(
 @pytest.mark.parametrize("stop", ["cancel", "interrupt"])
 async def test_a_stopped_attempt_counts_with_what_it_may_have_cost(stop: str, make_journal: Callable[[], Any]) -> None:
     async def play(attempt: Attempt) -> QueryResult:
-        await attempt.on_message(from_dict(frames.init()))
         await anyio.sleep_forever()
         raise AssertionError
 
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, budget_usd=1, run_budget_usd=0.25, journal=make_journal()) as fleet:
         await fleet.submit("a", key="a")
-        while not fleet.running or fleet.running[0].session_id is None:
+        while not runner.attempts:
             await anyio.sleep(0.1)
         await getattr(fleet, stop)()
         while fleet.running:
@@ -162,9 +158,7 @@ async def test_requests_are_paced() -> None:
 
 async def test_every_turn_is_a_request() -> None:
     async def play(attempt: Attempt) -> QueryResult:
-        for turn in range(4):
-            await attempt.on_message(from_dict(frames.assistant("…", message_id=f"m{turn}")))
-        return answer("done")
+        return answer("done", turns=4)
 
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, concurrency=50, rate=Rate(requests_per_minute=60)) as fleet:

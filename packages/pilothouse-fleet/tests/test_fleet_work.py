@@ -9,19 +9,12 @@ import anyio
 import pytest
 from scripted_runners import PlayedRunner, all_of, answer
 
-import pilothouse_fleet.sync
-from pilothouse import sync as ph
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, UsageError
 from pilothouse_fleet import Attempt, Fleet, FleetJournalError
 
 pytestmark = pytest.mark.anyio
 NAMES = [str(number) for number in range(12)]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
 
 
 async def enqueued(path: Path, names: list[str] = NAMES) -> None:
@@ -77,22 +70,6 @@ async def test_what_was_put_in_and_left_is_done_by_a_worker_that_lives(path: Pat
     assert reported == {"a", "b"}
 
 
-async def test_runs_without_a_waiter_are_executed(path: Path) -> None:
-    runner = PlayedRunner(seconds=0)
-    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
-        runs = asking.map(NAMES, key=str)
-        async with anyio.create_task_group() as group:
-            group.start_soon(anext, runs)
-            while not (await asking.status()).left:
-                await anyio.sleep(0.01)
-            group.cancel_scope.cancel()
-        runs.close()
-    async with Fleet(runner=runner, journal=path) as fleet:
-        await all_of(fleet.work(until_empty=True))
-        assert (await fleet.status()).left == 0
-    assert runner.attempts
-
-
 async def test_leaving_the_loop_starts_no_more_and_loses_nothing(path: Path) -> None:
     await enqueued(path)
     runner = PlayedRunner(seconds=0.01)
@@ -129,22 +106,6 @@ async def test_a_worker_starts_no_run_without_a_reader(path: Path) -> None:
             await anext(runs)
         await anyio.wait_all_tasks_blocked()
         assert len(runner.attempts) < 100
-
-
-async def test_resume_without_work_of_ones_own_gives_what_others_do(path: Path) -> None:
-    await enqueued(path)
-    reported: set[str] = set()
-    async with anyio.create_task_group() as group:
-        group.start_soon(_work, path)
-        async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
-            reported |= {run.key for run in await all_of(fleet.resume())}
-        group.cancel_scope.cancel()
-    assert reported <= set(NAMES)  # what had ended before it looked is not told
-
-
-async def _work(path: Path) -> None:
-    async with Fleet(runner=PlayedRunner(seconds=0.02), journal=path, concurrency=2) as fleet:
-        await all_of(fleet.work())
 
 
 async def test_a_worker_without_money_says_so(path: Path) -> None:
@@ -193,13 +154,3 @@ async def test_what_cannot_be(path: Path) -> None:
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
         with pytest.raises(UsageError, match=r"work\(\) needs a concurrency of at least 1"):
             fleet.work()
-
-
-def test_the_blocking_api(path: Path) -> None:
-    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
-        assert fleet.enqueue(NAMES, key=str) == len(NAMES)
-    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
-        assert sorted(run.key for run in fleet.work(until_empty=True)) == sorted(NAMES)
-        assert fleet.status().succeeded == len(NAMES)
-    with pilothouse_fleet.sync.Fleet(runner=PlayedRunner(seconds=0)) as fleet, pytest.raises(ph.UsageError):
-        fleet.work()

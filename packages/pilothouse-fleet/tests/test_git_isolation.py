@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_repositories import git, made_repository
+from git_repositories import git, made_repository, opened
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import Artifacts, GitWorktree, RunDirectory
@@ -116,9 +118,32 @@ def replaced(attack: Attack) -> None:
     (attack.tree / "evil" / "config").write_text(f"[core]\n\tbare = false\n\tfsmonitor = {attack.program}\n")
 
 
+def own_directory(attack: Attack) -> None:
+    """A git directory that the agent has made."""
+    made = attack.program.parent / "made"
+    git(made.parent, "clone", "--quiet", "--no-checkout", str(attack.objects.parent.parent), str(made))
+    shutil.rmtree(attack.git_directory)
+    (made / ".git").rename(attack.git_directory)
+    filters(attack)
+
+
+def elsewhere(attack: Attack) -> None:
+    own_directory(attack)
+    attack.git_directory.rename(attack.program.parent / "elsewhere")
+    attack.git_directory.write_text(f"gitdir: {attack.program.parent}/elsewhere\n")
+
+
+def submodule(attack: Attack) -> None:
+    inner = attack.tree / "inner"
+    made_repository(inner / "new")
+    (inner / "new" / ".git").rename(inner / ".git")
+    filters(Attack(inner / ".git", inner, attack.program, attack.objects))
+    (inner / "a.txt").write_text("changed\n")
+
+
 ATTACKS = [
     lazy_uploadpack, lazy_commit, lazy_ext, lazy_ssh, lazy_credentials, lazy_include, filters, attributes, fsmonitor,
-    hooks, worktree_configuration, alternates, replaced,
+    hooks, worktree_configuration, alternates, replaced, own_directory, elsewhere, submodule,
 ]  # fmt: skip
 
 
@@ -142,6 +167,10 @@ async def test_git_starts_nothing_that_an_agent_configured(
 ) -> None:
     """Neither for the patch of that run, nor for the next run, nor when the fleet starts again."""
     repository = made_repository(tmp_path / "repository")
+    if attack is submodule:
+        made_repository(repository / "inner")
+        git(repository, "add", "inner")
+        git(repository, "commit", "--quiet", "-m", "with a submodule")
 
     def make() -> GitWorktree:
         return GitWorktree(repository, root=tmp_path / "root", keep="never")
@@ -155,11 +184,11 @@ async def test_git_starts_nothing_that_an_agent_configured(
     is_shared = where == "the shared repository"
     target = repository / ".git" if is_shared else place.path / ".git"
     attack(Attack(target, place.path, canary, repository / ".git" / "objects"))
-    is_broken = attack.__name__.startswith("lazy_")
+    is_broken = attack.__name__.startswith("lazy_") or (is_shared and attack is elsewhere)
     try:
         assert "+changed too" in await save_patch(first, place, tmp_path / "saved")
     except WorkspaceError:
-        assert is_broken, "the old content of a changed file is missing"
+        assert is_broken, "objects are missing"
     await first.release(place, "succeeded")
     for workspace in (first, make()):
         try:
@@ -185,8 +214,7 @@ async def test_filters_of_the_user_apply_and_those_of_a_repository_do_not(
     git(repository, "commit", "--quiet", "-am", "with filters")
     git(repository, "config", "filter.own.smudge", str(canary))
     git(repository, "config", "filter.upper.clean", str(canary))
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     (place.path / ".gitattributes").write_text("a.txt filter=upper\n")
     (place.path / "a.txt").write_text("changed\n")
@@ -204,8 +232,7 @@ async def test_a_clone_has_what_the_git_of_an_agent_needs(tmp_path: Path) -> Non
     git(repository, "config", "remote.origin.uploadpack", "evil")
     git(repository, "config", "alias.st", "!evil")
     (repository / ".git" / "info" / "exclude").write_text("*.log\n")
-    workspace = GitWorktree(repository, root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
     here = (await workspace.make("a", is_resumed=False)).path
     assert git(here, "config", "user.name") == 'A "quoted" \\ name'
     assert git(here, "remote", "get-url", "origin") == "https://example.org/shop.git"
@@ -227,9 +254,30 @@ async def test_a_shallow_repository(tmp_path: Path) -> None:
     source = made_repository(tmp_path / "source")
     git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{source}", "repository")
-    workspace = GitWorktree(tmp_path / "repository", root=tmp_path / "root")
-    await workspace.open()
+    workspace = await opened(GitWorktree(tmp_path / "repository", root=tmp_path / "root"))
     place = await workspace.make("a", is_resumed=False)
     assert git(place.path, "log", "--format=%s") == "second"
     git(place.path, "commit", "--quiet", "--allow-empty", "-m", "third")
     assert git(place.path, "log", "--format=%s").splitlines() == ["third", "second"]
+
+
+@pytest.mark.parametrize("trick", ["link", "pipe", "broken", "missing"])
+async def test_an_index_that_an_agent_changed(tmp_path: Path, trick: str) -> None:
+    repository = made_repository(tmp_path / "repository")
+    (repository / ".gitignore").write_text("a.txt\n")  # it is there all the same
+    git(repository, "add", "--force", ".gitignore", "a.txt")
+    git(repository, "commit", "--quiet", "-m", "ignored")
+    workspace = await opened(GitWorktree(repository, root=tmp_path / "root"))
+    place = await workspace.make("a", is_resumed=False)
+    index = place.path / ".git" / "index"
+    (place.path / "pkg" / "b.txt").write_text("changed\n")
+    index.unlink()
+    if trick == "link":
+        index.symlink_to("/dev/zero")
+    elif trick == "pipe":
+        os.mkfifo(index)
+    elif trick == "broken":
+        index.write_bytes(b"DIRC and nothing else")
+    patch = await save_patch(workspace, place, tmp_path / "saved")
+    assert "+changed" in patch
+    assert "a.txt" not in patch

@@ -6,18 +6,14 @@ import csv
 import io
 import json
 import logging
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_processes import LIMIT_S, asked, lasting, started, stubborn, until
 
 from pilothouse_cli import main
 from pilothouse_cli.arguments import parse
@@ -26,9 +22,8 @@ from pilothouse_cli.flags import STOP_AFTER, BatchRequest, WorkerRequest
 from pilothouse_cli.screen import Screen
 from pilothouse_fleet import limits
 from pilothouse_fleet.limits import RESUME_PROMPT
-from pilothouse_testing import FakeCLI, frames
+from pilothouse_testing import FakeCLI
 
-LIMIT_S = 60.0
 SECRET = "pass-word-7"
 
 
@@ -40,12 +35,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI().text("Hello").forever() as found:
-        yield found
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(list(arguments))
@@ -53,26 +42,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return code, out, err
 
     return call
-
-
-@contextmanager
-def started(*arguments: str, **env: str) -> Generator[subprocess.Popen[str]]:
-    """A process of the command, that is gone at the end."""
-    command = [sys.executable, "-m", "pilothouse", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}
-    ) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def prompts(count: int) -> str:
@@ -86,17 +55,6 @@ def states(path: str = "runs.db") -> list[str]:
         found = [state for (state,) in db.execute("SELECT state FROM run ORDER BY number")]
     db.close()
     return found
-
-
-def asked(fake: FakeCLI) -> int:
-    """How many prompts have come to Claude Code."""
-    return sum(bool(call.prompts) for call in fake.calls)
-
-
-def lasting() -> FakeCLI:
-    """A Claude Code whose answers end when they are interrupted."""
-    stopped = frames.result(None, subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
-    return FakeCLI().expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({}).emit(stopped)
 
 
 def test_the_flags() -> None:
@@ -191,18 +149,6 @@ def test_sigterm_leaves_what_runs_to_the_next_worker(run: Any, fake: FakeCLI) ->
     assert [call.prompts for call in fake.calls] == [[RESUME_PROMPT]] * 2
 
 
-def test_the_next_worker_continues_what_a_killed_one_had(run: Any, fake: FakeCLI) -> None:
-    run("batch", prompts(3), "--enqueue", "--journal", "runs.db")
-    with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path, "--concurrency", "2") as dead:
-        until(lambda: asked(slow) == 2)
-        dead.kill()
-        dead.wait()
-    code, _, err = run("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty")
-    assert code == 0, err
-    assert states() == ["succeeded"] * 3
-    assert err.count("  succeeded  ") == 3
-
-
 def test_ctrl_c_once_and_twice(run: Any) -> None:
     run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
     with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path) as worker:
@@ -211,9 +157,8 @@ def test_ctrl_c_once_and_twice(run: Any) -> None:
         err = worker.communicate(timeout=LIMIT_S)[1]
         assert worker.returncode == 130, err
     assert states() == ["interrupted"]
-    stubborn = FakeCLI().on_control("interrupt", silent=True).expect("user").sleep(600)
-    with stubborn, started("worker", "--journal", "runs.db", "--cli", stubborn.path) as worker:
-        until(lambda: asked(stubborn) == 1)
+    with stubborn() as fake, started("worker", "--journal", "runs.db", "--cli", fake.path) as worker:
+        until(lambda: asked(fake) == 1)
         worker.terminate()
         assert worker.stderr is not None
         while "once more" not in worker.stderr.readline():
@@ -276,14 +221,3 @@ def test_what_cannot_be(run: Any, arguments: tuple[str, ...], code: int, words: 
     found, out, err = run(*arguments)
     assert (found, out) == (code, "")
     assert err.splitlines()[-1] == f"pilothouse: {words}"
-
-
-def test_a_journal_of_a_newer_version_is_refused(run: Any) -> None:
-    run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
-    db = sqlite3.connect("runs.db")
-    db.execute("PRAGMA user_version = 7")
-    db.close()
-    for arguments in (("worker",), ("batch", "results"), ("batch", "resume")):
-        code, _, err = run(*arguments, "--journal", "runs.db")
-        assert code == 1
-        assert "runs.db is a journal of version 7, made by a newer pilothouse" in err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runner_suite import ReceivedMessages, RunnerSuite, make_attempt
+from runner_suite import RunnerSuite, make_attempt
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
@@ -47,9 +47,9 @@ class TestWorkspaceRunner(RunnerSuite):
         (tmp_path / "pkg").mkdir()
         with FakeCLI().text("Hello").forever() as fake:
             async with self.runner(fake, model="sonnet") as runner:
-                await runner.run(make_attempt(ReceivedMessages(), settings={"model": "opus", "cwd": "pkg"}))
+                await runner.run(make_attempt(settings={"model": "opus", "cwd": "pkg"}))
                 with pytest.raises(UsageError, match="has its own cwd"):
-                    await runner.run(make_attempt(ReceivedMessages(), settings={"cwd": str(tmp_path)}))
+                    await runner.run(make_attempt(settings={"cwd": str(tmp_path)}))
             [call] = fake.calls
         assert Path(call.cwd) == tmp_path / "pkg"
         assert any("opus" in word for word in call.argv)

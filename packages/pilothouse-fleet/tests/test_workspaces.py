@@ -9,12 +9,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from git_repositories import git, left_in, made_repository, worktrees
+from git_repositories import git, left_in, made_repository, opened, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse_fleet import CopiedDirectory, GitWorktree
 from pilothouse_fleet.workspaces import git as git_module
-from pilothouse_fleet.workspaces.base import acquire_lock, make_directory_name, remove_tree
+from pilothouse_fleet.workspaces.base import make_directory_name, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -35,16 +35,10 @@ def repository(pristine: Path, tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
 async def test_a_worktree_has_the_files_of_the_ref_and_is_gone_afterwards(repository: Path, root: Path) -> None:
     (repository / "a.txt").write_text("newer\n")
     git(repository, "commit", "--quiet", "-am", "second")
-    workspace = GitWorktree(repository, ref="HEAD~1", root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, ref="HEAD~1", root=root))
     place = await workspace.make("ticket 7", is_resumed=False)
     assert place.path == place.cwd == root.resolve() / make_directory_name("ticket 7")
     assert place.path.name.startswith("ticket-7-")
@@ -65,11 +59,8 @@ async def test_a_worktree_has_the_files_of_the_ref_and_is_gone_afterwards(reposi
         ("never", {"queued", "interrupted"}),
     ],
 )
-async def test_what_is_kept(tmp_path: Path, root: Path, keep: Any, kept: set[str]) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    workspace = CopiedDirectory(source, root=root, keep=keep)
-    await workspace.open()
+async def test_what_is_kept(source: Path, root: Path, keep: Any, kept: set[str]) -> None:
+    workspace = await opened(CopiedDirectory(source, root=root, keep=keep))
     states: Any = ("succeeded", "failed", "cancelled", "queued", "interrupted")
     for state in states:
         await workspace.release(await workspace.make(state, is_resumed=False), state)
@@ -79,14 +70,12 @@ async def test_what_is_kept(tmp_path: Path, root: Path, keep: Any, kept: set[str
 
 
 async def test_a_session_that_goes_on_finds_its_directory_as_it_was(repository: Path, root: Path) -> None:
-    first = GitWorktree(repository, root=root)
-    await first.open()
+    first = await opened(GitWorktree(repository, root=root))
     place = await first.make("a", is_resumed=False)
     assert place.is_new
     (place.path / "a.txt").write_text("half done\n")
     await first.release(place, "interrupted")
-    again = GitWorktree(repository, root=root)  # another process, later
-    await again.open()
+    again = await opened(GitWorktree(repository, root=root))  # another process, later
     resumed = await again.make("a", is_resumed=True)
     assert (resumed.path, resumed.is_new) == (place.path, False)
     assert resumed.facts["base"] == place.facts["base"]
@@ -100,8 +89,7 @@ async def test_a_session_that_goes_on_finds_its_directory_as_it_was(repository: 
 
 
 async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(repository: Path, root: Path) -> None:
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     place = await workspace.make("a", is_resumed=False)
     await workspace.release(place, "interrupted")
     (root / ".pilothouse" / f"{place.path.name}.json").unlink()  # as if it had been killed while it was filled
@@ -114,8 +102,7 @@ async def test_a_directory_that_was_not_finished_is_no_place_to_go_on_in(reposit
 @pytest.mark.parametrize("record", [b"", b'{"base": 1}', b"[]", b"\xff"])
 async def test_a_record_that_cannot_be_read_counts_as_none(repository: Path, root: Path, record: bytes) -> None:
     """As after a crash of the machine, or from another version."""
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     place = await workspace.make("a", is_resumed=False)
     await workspace.release(place, "interrupted")
     (root / ".pilothouse" / f"{place.path.name}.json").write_bytes(record)
@@ -126,15 +113,12 @@ async def test_a_record_that_cannot_be_read_counts_as_none(repository: Path, roo
 
 
 async def test_a_directory_that_was_partly_removed_is_no_place_to_go_on_in(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the process is killed while it removes the directory, before the journal has the end of the run."""
-    source = tmp_path / "source"
-    source.mkdir()
     for name in ("a.txt", "b.txt"):
         (source / name).write_text(name)
-    workspace = CopiedDirectory(source, root=root)
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=root))
     place = await workspace.make("a", is_resumed=False)
 
     def remove_half(path: Path) -> None:
@@ -173,15 +157,12 @@ async def test_twenty_worktrees_of_one_repository_at_once(repository: Path, root
     git(repository, "fsck")
 
 
-async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) -> None:
+async def test_keys_of_all_kinds_stay_in_the_root(source: Path, tmp_path: Path, root: Path) -> None:
     names = [make_directory_name(key) for key in HOSTILE]
     assert len({name.lower() for name in names}) == len(HOSTILE)
     assert all(name.isascii() and name == name.lower() and len(name) <= 61 for name in names)
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and name[0] != "-" for name in names)
-    source = tmp_path / "source"
-    source.mkdir()
-    workspace = CopiedDirectory(source, root=root)
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=root))
     places = [await workspace.make(key, is_resumed=False) for key in HOSTILE]
     assert {place.path.parent for place in places} == {root.resolve()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "source"]
@@ -189,10 +170,7 @@ async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) ->
         await workspace.release(place, "succeeded")
 
 
-async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse_fleet.workspaces.base.IN_USE_SECONDS", 0.05)
-    source = tmp_path / "source"
-    source.mkdir()
+async def test_one_at_a_time_in_a_directory(source: Path, root: Path) -> None:
     one, two = CopiedDirectory(source, root=root), CopiedDirectory(source, root=root)
     await one.open()
     await two.open()
@@ -214,8 +192,7 @@ async def test_hooks_and_variables_of_the_machine_do_nothing(
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     monkeypatch.setenv("GIT_WORK_TREE", "/")
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     await workspace.release(await workspace.make("a", is_resumed=False), "succeeded")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository", "root"]
 
@@ -223,15 +200,13 @@ async def test_hooks_and_variables_of_the_machine_do_nothing(
 async def test_worktrees_of_others_are_left_alone(repository: Path, root: Path, tmp_path: Path) -> None:
     git(repository, "worktree", "add", "--quiet", str(tmp_path / "mine"))
     (tmp_path / "mine").rename(tmp_path / "elsewhere")  # on a disk that is not there now
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     await workspace.release(await workspace.make("a", is_resumed=False), "succeeded")
     assert worktrees(repository) == [str(tmp_path / "mine")]
 
 
 async def test_a_worktree_that_its_agent_broke_is_removed_and_made_again(repository: Path, root: Path) -> None:
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     place = await workspace.make("a", is_resumed=False)
     remove_tree(place.path / ".git")
     closed = place.path / "pkg" / "closed"
@@ -248,8 +223,7 @@ async def test_a_worktree_that_its_agent_broke_is_removed_and_made_again(reposit
 
 
 async def test_a_subdirectory(repository: Path, root: Path) -> None:
-    workspace = GitWorktree(repository, root=root, subdirectory="pkg")
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root, subdirectory="pkg"))
     place = await workspace.make("a", is_resumed=False)
     assert place.cwd == place.path / "pkg"
     assert (place.cwd / "b.txt").exists()
@@ -257,8 +231,7 @@ async def test_a_subdirectory(repository: Path, root: Path) -> None:
 
 async def test_a_bare_repository(repository: Path, root: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare.git")
-    workspace = GitWorktree(tmp_path / "bare.git", root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(tmp_path / "bare.git", root=root))
     place = await workspace.make("a", is_resumed=False)
     assert (place.path / "a.txt").exists()
     await workspace.release(place, "succeeded")
@@ -306,13 +279,10 @@ async def test_impossible_arguments(make: Any, words: str) -> None:
 
 
 async def test_a_full_disk_and_missing_rights_are_errors_of_one_run(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
     (source / "big").touch()
-    workspace = CopiedDirectory(source, root=root)
-    await workspace.open()
+    workspace = await opened(CopiedDirectory(source, root=root))
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -334,8 +304,7 @@ async def test_a_full_disk_and_missing_rights_are_errors_of_one_run(
 
 
 async def test_git_that_fails_is_an_error_of_one_run(repository: Path, root: Path) -> None:
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     (repository / ".git").rename(repository / "gone")
     with pytest.raises(WorkspaceError):
         await workspace.make("a", is_resumed=False)
@@ -348,8 +317,7 @@ async def test_cancelled_while_it_is_made(
     repository: Path, root: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Nothing is left; also when the directory of an earlier attempt was to be replaced."""
-    workspace = GitWorktree(repository, root=root)
-    await workspace.open()
+    workspace = await opened(GitWorktree(repository, root=root))
     await workspace.release(await workspace.make("a", is_resumed=False), "failed")
     with anyio.CancelScope() as scope:
         real = git_module.run_git
@@ -367,23 +335,6 @@ async def test_cancelled_while_it_is_made(
     assert scope.cancelled_caught
     assert left_in(root) == []
     assert (await workspace.make("a", is_resumed=False)).is_new
-
-
-async def test_a_lock_is_waited_for(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    async def second() -> None:
-        with await acquire_lock(tmp_path / "lock", 60):
-            order.append("second")
-
-    async with anyio.create_task_group() as group:
-        with await acquire_lock(tmp_path / "lock", 0):
-            group.start_soon(second)
-            with pytest.raises(TimeoutError):
-                await acquire_lock(tmp_path / "lock", 0.05)
-            order.append("first")
-    assert order == ["first", "second"]
-    assert os.listdir(tmp_path) == []
 
 
 async def test_a_tree_is_removed_without_its_links(tmp_path: Path) -> None:

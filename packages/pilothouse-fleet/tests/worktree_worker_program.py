@@ -1,11 +1,12 @@
 """A program with a fleet over worktrees, to be killed: `worktree_worker_program.py journal cli repository root`.
 
-Says when all runs have sessions, and then how each of them has ended.
+Says when all runs are at work, and then how each of them has ended.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import anyio
 
@@ -19,7 +20,7 @@ async def main() -> None:
     async with Fleet(Agent(cli=cli), concurrency=4, journal=journal, workspace=workspace) as fleet:
         await fleet.enqueue([str(n) for n in range(4)], key=str)
         runs = fleet.resume()
-        while None in {row.session_id for row in await fleet.rows()}:
+        while len(list(Path(root).glob("*/again"))) < 4:  # which the child of each run makes
             await anyio.sleep(0.01)
         print("all run", flush=True)
         async for run in runs:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.abc
@@ -392,11 +392,11 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return self._make_runs(self._requeue, scope="all")
+        return self._make_runs(self._requeue, wants_all=True)
 
     def retry_failed(self) -> Runs[Any]:
         """Run the failed runs again, and yield each run when it ends."""
-        return self._make_runs(partial(self._requeue, failed=True), scope="all")
+        return self._make_runs(partial(self._requeue, failed=True), wants_all=True)
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Execute all runs of the journal, including those that other processes add later; yield each when it ends.
@@ -415,7 +415,7 @@ class Fleet:
             raise UsageError("work() executes the runs of a journal, and this fleet has none")
         if not self._scheduler.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._make_runs(partial(self._requeue, until_empty=until_empty), scope="work")
+        return self._make_runs(partial(self._requeue, until_empty=until_empty), wants_all=True, is_worker=True)
 
     # Status and stopping.
 
@@ -467,13 +467,13 @@ class Fleet:
     # Internals.
 
     def _make_runs(
-        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "work", "all"] = "asked"
+        self, fill: Callable[[ResultBuffer], Awaitable[None]], *, wants_all: bool = False, is_worker: bool = False
     ) -> Runs:
         def begin(buffer: ResultBuffer) -> None:
             self._require_open()
             self._check_running()
             assert self._tasks is not None
-            buffer.scope = scope
+            buffer.wants_all, buffer.is_worker = wants_all, is_worker
             self._subscribers.subscribe(buffer)
             self._tasks.start_soon(self._fill, buffer, fill)
 

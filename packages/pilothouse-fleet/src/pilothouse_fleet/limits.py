@@ -227,28 +227,48 @@ def validate_rate(rate: Rate | None) -> Rate:
 
 
 class TokenBucket:
-    """A token bucket: an amount that is refilled continuously; None: no limit."""
+    """A token bucket: an amount that is refilled continuously; None: no limit.
 
-    def __init__(self, per_minute: float | None) -> None:
+    What a run will use is known when it ends. Until then the mean of recent runs is reserved for it.
+    """
+
+    def __init__(self, per_minute: float | None, mean_use: float) -> None:
         self._filled_at = 0.0
         self._per_second = inf if per_minute is None else per_minute / 60
         self._capacity = self._level = max(1.0, self._per_second * BURST_SECONDS)
+        self._mean_use = mean_use
+        self._ended_runs = 0
 
-    def take(self, amount: float, now: float) -> None:
+    def seconds_until_start(self, now: float) -> float:
+        """Return the seconds until one more run may start; 0: now."""
+        self._refill(now)
+        missing = min(max(1.0, self._mean_use), self._capacity) - self._level
+        return 0.0 if missing <= 1e-9 else missing / self._per_second
+
+    def reserve(self, now: float) -> float:
+        """Reserve what a run will use; return it."""
+        self._take(self._mean_use, now)
+        return self._mean_use
+
+    def finish(self, used: float, reserved: float, now: float) -> None:
+        """Count what a run has used, instead of what was reserved for it."""
+        self._take(used - reserved, now)
+        self._ended_runs += 1
+        self._mean_use += (used - self._mean_use) / min(self._ended_runs, 100)
+
+    def _take(self, amount: float, now: float) -> None:
         """Take `amount` (a negative amount is returned to the bucket); the level may become negative."""
         self._refill(now)
         self._level = min(self._capacity, self._level - amount)
-
-    def seconds_until(self, amount: float, now: float) -> float:
-        """Return the seconds until `amount` is available, or the bucket is full if that is less; 0: available now."""
-        self._refill(now)
-        missing = min(amount, self._capacity) - self._level
-        return 0.0 if missing <= 1e-9 else missing / self._per_second
 
     def _refill(self, now: float) -> None:
         if now > self._filled_at:
             self._level = min(self._capacity, self._level + (now - self._filled_at) * self._per_second)
         self._filled_at = now
+
+
+Usage = tuple[float, float]
+"""Numbers of requests and of tokens."""
 
 
 class RateLimiter:
@@ -259,35 +279,22 @@ class RateLimiter:
     """
 
     def __init__(self, rate: Rate) -> None:
-        self._requests = TokenBucket(rate.requests_per_minute)
-        self._tokens = TokenBucket(rate.tokens_per_minute)
+        self._buckets = (TokenBucket(rate.requests_per_minute, 1.0), TokenBucket(rate.tokens_per_minute, 0.0))
         self.is_unlimited = rate == Rate()
-        self._ended_runs = 0
-        self._mean_tokens = 0.0
 
     def seconds_until_start(self, now: float) -> float:
         """Return the seconds until one more run may start; 0: now."""
-        return max(self._requests.seconds_until(1, now), self._tokens.seconds_until(max(1.0, self._mean_tokens), now))
+        return max(bucket.seconds_until_start(now) for bucket in self._buckets)
 
-    def reserve_run(self, now: float) -> float:
-        """Count the start of a run; return the tokens reserved for it."""
-        if self.is_unlimited:
-            return 0.0
-        self._requests.take(1, now)
-        self._tokens.take(self._mean_tokens, now)
-        return self._mean_tokens
+    def reserve_run(self, now: float) -> Usage:
+        """Count the start of a run; return the requests and tokens reserved for it."""
+        requests, tokens = (bucket.reserve(now) for bucket in self._buckets)
+        return requests, tokens
 
-    def count_request(self, now: float) -> None:
-        """Count one more model request of a run."""
-        self._requests.take(1, now)
-
-    def finish_run(self, used_tokens: float, reserved_tokens: float, now: float) -> None:
-        """Count the end of a run that used `used_tokens`, of which `reserved_tokens` were reserved."""
-        if self.is_unlimited:
-            return
-        self._tokens.take(used_tokens - reserved_tokens, now)
-        self._ended_runs += 1
-        self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)
+    def finish_run(self, used: Usage, reserved: Usage, now: float) -> None:
+        """Count the end of a run that used these requests and tokens."""
+        for bucket, amount, expected in zip(self._buckets, used, reserved, strict=True):
+            bucket.finish(amount, expected, now)
 
 
 SYSTEMIC_ERRORS: tuple[type[PilothouseError], ...] = (

@@ -1,7 +1,7 @@
 """`RayRunner`: executes attempts in actors of a Ray cluster.
 
-Owns the connection to Ray, the actors, and the transfer of attempts and messages. Ray places the actors, starts them
-again when they or their nodes die, streams what a method yields, and cancels it.
+Owns the connection to Ray, the actors, and the transfer of attempts and answers. Ray places the actors, starts them
+again when they or their nodes die, and cancels what they do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import anyio
-from anyio import to_thread
+from anyio import get_cancelled_exc_class
 
 from pilothouse import __version__
 from pilothouse.client import Agent, OutputSchema, QueryResult, default_agent
@@ -35,7 +35,6 @@ from pilothouse.errors import (
     UsageError,
     WorkerLostError,
 )
-from pilothouse.messages import Message
 from pilothouse.support import LoopCondition, make_loop_caller
 from pilothouse_fleet.limits import validate_count
 from pilothouse_fleet.runner import AgentRunner, Attempt, Runner, make_runner_context
@@ -138,8 +137,9 @@ log = logging.getLogger("pilothouse.fleet")
 
 # In an actor.
 
-MAX_WAITING_MESSAGES = 100
-"""Messages of one attempt that wait to be sent; at this number the attempt waits."""
+SENT = ("key", "prompt", "settings", "session_id", "is_resumed", "max_budget_usd", "keeps_messages")
+SENT_BACK = ("artifacts", "is_asked")
+"""The fields of an attempt that travel to the actor, and back."""
 EXIT_SECONDS = 5.0
 """Seconds for an actor's process to exit once its main thread has ended."""
 
@@ -163,27 +163,18 @@ class AttemptHost:
         """Return the version of pilothouse in this process."""
         return __version__
 
-    async def run(self, name: str, pickled_attempt: bytes) -> AsyncGenerator[list[Message | bytes]]:
-        """Execute an attempt under a unique name.
-
-        Yields:
-            Its messages, several at once if they come fast, and last the bytes for `unpickle_answer`.
-        """
-        queue: asyncio.Queue[Message | bytes] = asyncio.Queue(MAX_WAITING_MESSAGES)
+    async def run(self, name: str, pickled_attempt: bytes) -> bytes:
+        """Execute an attempt under a unique name; return the bytes for `unpickle_answer`."""
         scope = anyio.CancelScope()  # a cancelled asyncio task would not respect shields
 
-        async def run_attempt() -> None:
+        async def run_attempt() -> bytes:
             with scope:
-                await queue.put(await self._run_attempt(name, pickled_attempt, queue.put))
+                return await self._run_attempt(name, pickled_attempt)
+            return b""  # nobody reads it any more
 
         task = asyncio.create_task(run_attempt())
         try:
-            parts: list[Message | bytes] = []
-            while not parts or not isinstance(parts[-1], bytes):
-                parts = [await queue.get()]
-                while not queue.empty():
-                    parts.append(queue.get_nowait())
-                yield parts
+            return await asyncio.shield(task)
         finally:
             scope.cancel()
             await asyncio.wait([task])
@@ -196,26 +187,24 @@ class AttemptHost:
             with suppress(PilothouseError):  # the attempt ends anyway and reports its error
                 await attempt.interrupt()
 
-    async def _run_attempt(
-        self, name: str, pickled_attempt: bytes, on_message: Callable[[Message], Awaitable[None]]
-    ) -> bytes:
-        """Return the answer or the error, and the artifacts, as bytes."""
+    async def _run_attempt(self, name: str, pickled_attempt: bytes) -> bytes:
+        """Return the answer or the error, and what the runner has set in the attempt, as bytes."""
         answer: QueryResult | None = None
         failure: Exception | None = None
         attempt: Attempt | None = None
         try:
             runner = await self._load_runner()
-            attempt = self._attempts[name] = Attempt(**_load(pickled_attempt), on_message=on_message)
+            attempt = self._attempts[name] = Attempt(**_load(pickled_attempt))
             answer = await runner.run(attempt)
             answer.callback_errors = [self._make_picklable(each) for each in answer.callback_errors]
         except Exception as error:  # noqa: BLE001 - raised in the calling process
             failure = self._make_picklable(error)
-        artifacts = () if attempt is None else attempt.artifacts
+        facts = {} if attempt is None else {name: getattr(attempt, name) for name in SENT_BACK}
         try:
-            return self._dumps((answer, failure, artifacts))
+            return self._dumps((answer, failure, facts))
         except Exception as error:  # noqa: BLE001 - an output may be anything
             text = f"the answer cannot be sent from where it was made: {type(error).__name__}: {error}"
-            return self._dumps((None, PilothouseError(text), artifacts))
+            return self._dumps((None, PilothouseError(text), facts))
 
     def _make_picklable(self, error: Exception) -> Exception:
         try:
@@ -248,8 +237,10 @@ def _load(pickled: bytes) -> Any:
 
 
 def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """Unpickle the answer of an attempt, or raise its error, as `AttemptHost.run` yielded it."""
-    answer, failure, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own actor
+    """Unpickle the answer of an attempt, or raise its error, as `AttemptHost.run` returned it."""
+    answer, failure, facts = pickle.loads(end)  # noqa: S301 - from our own actor
+    for name, value in facts.items():
+        setattr(attempt, name, value)
     if failure is not None:
         raise failure
     return answer
@@ -263,30 +254,6 @@ RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_ta
 """Options that the runner sets itself or that would break it."""
 END_SECONDS = 20.0
 """Seconds for an actor to end an attempt and its process; then the actor is killed."""
-
-
-class _Stream:
-    """What an actor yields for one attempt. Every method blocks; one thread at a time reads."""
-
-    def __init__(self, ray: Any, actor: Any, name: str, pickled_attempt: bytes) -> None:
-        self._ray = ray
-        self._reading = threading.Lock()
-        self._parts = actor.run.options(num_returns="streaming").remote(name, pickled_attempt)
-
-    def next(self) -> Any:
-        """Return what comes next; None: it has ended."""
-        with self._reading:
-            try:
-                return self._ray.get(next(self._parts))
-            except StopIteration:
-                return None
-
-    def stop(self) -> None:
-        """Cancel the attempt, unless it has ended, and return when its child has ended."""
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.cancel(self._parts)
-            while self.next() is not None:
-                pass
 
 
 class RayRunner:
@@ -350,7 +317,6 @@ class RayRunner:
         self._users = 0
         self._enter_lock = anyio.Lock()
         self._changed = LoopCondition()
-        self._threads = anyio.CapacityLimiter(inf)  # each attempt waits in one
 
     # Entering and leaving.
 
@@ -364,7 +330,6 @@ class RayRunner:
         self._users += 1
         if self._users == 1:  # possibly in another event loop than before
             self._enter_lock, self._changed = anyio.Lock(), LoopCondition()
-            self._threads = anyio.CapacityLimiter(inf)
         try:
             async with self._enter_lock:
                 if not self._actors:
@@ -419,6 +384,7 @@ class RayRunner:
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
         answer: QueryResult | None = None
+        attempt.is_asked = False
         while answer is None:
             number = await self._take_place()
             is_there = False
@@ -444,21 +410,19 @@ class RayRunner:
 
     async def _run_in_actor(self, number: int, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
         name = uuid4().hex
-        stream = _Stream(self._ray, self._actors[number], name, pickled_attempt)
+        attempt.is_asked = True
+        end = self._actors[number].run.remote(name, pickled_attempt)
         attempt.interrupt = partial(self._interrupt, number, name)
         try:
-            while (parts := await self._in_thread(stream.next)) is not None:
-                for part in parts:
-                    if isinstance(part, bytes):
-                        return unpickle_answer(part, attempt)
-                    await attempt.on_message(part)
-            raise WorkerLostError("the attempt was cancelled on the cluster")
-        finally:
-            with anyio.move_on_after(END_SECONDS, shield=True) as limit:
-                await to_thread.run_sync(stream.stop, abandon_on_cancel=True, limiter=self._threads)
+            return unpickle_answer(await self._get(end), attempt)
+        except get_cancelled_exc_class():
+            with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(end)
+                await await_future(end.future())  # its child has ended then
             if limit.cancelled_caught:
                 log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
                 self._ray.kill(self._actors[number], no_restart=False)
+            raise
 
     async def _is_alive(self, number: int) -> bool:
         """Whether an actor answers; an idle actor that died has begun nothing, so another one can be tried."""
@@ -472,12 +436,12 @@ class RayRunner:
             await self._call(number, "interrupt", name)
 
     async def _call(self, number: int, method: str, *args: Any) -> None:
-        call = getattr(self._actors[number], method).remote
-        await self._in_thread(lambda: self._ray.get(call(*args)))
+        await self._get(getattr(self._actors[number], method).remote(*args))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _get(self, promise: Any) -> Any:
+        """Wait for what an actor returns."""
         try:
-            return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+            return await await_future(promise.future())
         except self._ray.exceptions.RayTaskError:
             raise  # a bug of pilothouse
         except self._ray.exceptions.RayError as error:
@@ -548,8 +512,7 @@ def _pickle_runner(ray: Any, agent: Any) -> bytes:
 
 def _pickle_attempt(ray: Any, attempt: Attempt, expected: OutputSchema | None) -> bytes:
     """Pickle an attempt. Of its output type only the schema is sent: the class may exist only here."""
-    names = ("key", "prompt", "settings", "session_id", "max_budget_usd", "keeps_messages")
-    order = {name: getattr(attempt, name) for name in names}
+    order = {name: getattr(attempt, name) for name in SENT}
     order["output_type"] = None if expected is None else dict(expected.schema)
     return _pickle(ray, order, attempt.settings, f"the prompt of run {attempt.key!r}")
 

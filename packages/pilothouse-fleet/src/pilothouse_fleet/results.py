@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, TextIO, TypedDict, TypeVar
+from typing import Any, Generic, Self, TextIO, TypedDict, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -61,8 +61,8 @@ class ResultBuffer:
         self.is_filled = False  # no further runs will be added
         self.is_closed = False  # the reader has left
         self.is_parked = False  # its pending runs are not started any more
-        self.scope: Literal["asked", "work", "all"] = "asked"
-        """Which ends it receives: of its pending runs, or of all. When a reader of "work" has left, nothing starts."""
+        self.wants_all = False  # it receives the ends of all runs, not only of its pending ones
+        self.is_worker = False  # it wants all; when its reader has left, nothing starts
         self.is_draining = False  # unfinished runs are requeued; the buffer is filled when none is left
         self._look_ahead = look_ahead
         self._on_taken = on_taken
@@ -228,7 +228,7 @@ class RunSubscribers:
     def subscribe(self, buffer: ResultBuffer) -> None:
         """Add a buffer that is being read."""
         self._buffers.append(buffer)
-        if buffer.scope == "work":
+        if buffer.is_worker:
             self._has_left_worker_loop = False
 
     def expect(self, key: str, buffer: ResultBuffer | None, output_type: Any) -> None:
@@ -258,7 +258,7 @@ class RunSubscribers:
         """Deliver a run that has ended to its readers."""
         run = self.deliver_known(run)
         for buffer in self._buffers:
-            if buffer.scope != "asked":
+            if buffer.wants_all:
                 buffer.put(run)
 
     def deliver_known(self, run: Run) -> Run:
@@ -285,7 +285,7 @@ class RunSubscribers:
 
     async def remove_closed(self, park: ParkRuns) -> None:
         """Remove closed buffers, and park the runs that only they waited for; an open `resume` or `work` wants all."""
-        are_all_wanted = any(buffer.scope != "asked" and not buffer.is_closed for buffer in self._buffers)
+        are_all_wanted = any(buffer.wants_all and not buffer.is_closed for buffer in self._buffers)
         for buffer in [buffer for buffer in self._buffers if buffer.is_closed and not buffer.is_parked]:
             buffer.is_parked = True
             if buffer.is_filled and not buffer.pending_keys:  # nothing that it waited for is left
@@ -294,11 +294,11 @@ class RunSubscribers:
             left = list(buffer.pending_keys)
             for key in left:
                 self.withdraw(key, buffer)
-            if buffer.scope == "work":  # what it did not start stays queued
+            if buffer.is_worker:  # what it did not start stays queued
                 self._has_left_worker_loop = True
                 continue
             if not are_all_wanted:
-                await park(None if buffer.scope == "all" else left, set(self.pending_keys))
+                await park(None if buffer.wants_all else left, set(self.pending_keys))
         self._buffers = [buffer for buffer in self._buffers if not buffer.is_finished]
 
     @property
@@ -314,14 +314,12 @@ class RunSubscribers:
     @property
     def has_capacity(self) -> bool:
         """Whether more runs may be started: a reader waits, and readers of all ends keep up with them."""
-        if self._has_left_worker_loop and not any(
-            buffer.pending_keys or buffer.scope != "asked" for buffer in self._buffers
-        ):
+        if self._has_left_worker_loop and not any(one.pending_keys or one.wants_all for one in self._buffers):
             return False
-        return all(len(buffer.ready) < self._look_ahead for buffer in self._buffers if buffer.scope != "asked")
+        return all(len(buffer.ready) < self._look_ahead for buffer in self._buffers if buffer.wants_all)
 
     def _on_taken(self) -> None:
-        if any(buffer.scope != "asked" or buffer.is_closed for buffer in self._buffers):
+        if any(buffer.wants_all or buffer.is_closed for buffer in self._buffers):
             self._wake()
 
 

@@ -34,7 +34,7 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
         failures: number of failed attempts.
         interruptions: number of attempts that were stopped before their end.
         deaths: number of attempts whose process died; `retry_failed()` sets this and the two above to 0.
-        session_id: id of its conversation, once known.
+        session_id: id of its conversation, chosen when its first attempt begins.
         result: the answer; None while there is none.
         error: why the run, or its last attempt, failed.
         cost_usd: cost of all ended attempts, in US dollars.

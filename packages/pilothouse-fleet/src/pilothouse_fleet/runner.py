@@ -42,27 +42,29 @@ class Attempt:
         key: key of the run.
         prompt: the prompt.
         settings: options of this run, by name.
-        on_message: awaited with every message, in order.
         output_type: type of the output; None: text.
-        session_id: id of the conversation to resume; None: a new one.
+        session_id: id of its conversation; None: any.
+        is_resumed: whether to continue this conversation, which an earlier attempt began, instead of asking the prompt.
         max_budget_usd: maximum cost, in US dollars; None: no limit.
         keeps_messages: whether the answer keeps all messages.
         interrupt: set by the runner once it can be called: stops the attempt gracefully; its answer reports that.
         state_after: returns the state of the run if the attempt ends with this error; None: with an answer.
         artifacts: set by the runner: where files of the attempt were saved.
+        is_asked: whether the model may have been asked, which costs; a runner that knows sets it.
     """
 
     key: str
     prompt: str | list[Any]
     settings: Mapping[str, Any]
-    on_message: Callable[[Message], Awaitable[None]]
     output_type: Any = None
     session_id: str | None = None
+    is_resumed: bool = False
     max_budget_usd: float | None = None
     keeps_messages: bool = False
     interrupt: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
     state_after: Callable[[BaseException | None], RunState] = field(default=_default_state_after, repr=False)
     artifacts: tuple[str, ...] = ()
+    is_asked: bool = True
 
 
 class Runner(Protocol):
@@ -75,7 +77,9 @@ class Runner(Protocol):
         """Execute one attempt and return the answer; an error of the run itself is in the answer.
 
         Raises:
-            PilothouseError: a failure that prevents an answer.
+            SessionNotFoundError: the conversation to resume does not exist; the fleet begins another one.
+            It may also be the error in the answer.
+        PilothouseError: another failure that prevents an answer.
         """
         ...
 
@@ -96,28 +100,27 @@ class AgentRunner:
         self.agent = agent
 
     async def run(self, attempt: Attempt) -> QueryResult:
-        """Execute one attempt; see `Runner`. If the session to resume no longer exists, a new one starts."""
-        if attempt.session_id is not None:
-            settings = {name: value for name, value in attempt.settings.items() if name not in _CONVERSATION_OPTIONS}
-            settings |= dict.fromkeys(_CONVERSATION_OPTIONS) | {"resume": attempt.session_id}
-            try:
-                result = await self._query(attempt, RESUME_PROMPT, settings)
-            except SessionNotFoundError:
-                result = None
-            if result is not None and not isinstance(result.error, SessionNotFoundError):
-                return result
-        return await self._query(attempt, attempt.prompt, dict(attempt.settings))
+        """Execute one attempt; see `Runner`."""
+        settings = {**self.agent.options.as_dict(), **attempt.settings}
+        own: dict[str, Any] = {name: settings.get(name) for name in _CONVERSATION_OPTIONS}
+        if attempt.is_resumed:
+            own = dict.fromkeys(own) | {"resume": attempt.session_id}
+        elif own["fork_session"] or not (own["resume"] or own["continue_conversation"]):  # the others keep their id
+            own["session_id"] = attempt.session_id or own["session_id"]
+        if (limit := attempt.max_budget_usd) is not None:
+            own["max_budget_usd"] = min(limit, settings.get("max_budget_usd") or limit)
+        prompt = RESUME_PROMPT if attempt.is_resumed else attempt.prompt
+        attempt.is_asked = False
 
-    async def _query(self, attempt: Attempt, prompt: str | list[Any], settings: dict[str, Any]) -> QueryResult:
-        if attempt.max_budget_usd is not None:
-            given = settings.get("max_budget_usd") or self.agent.options.max_budget_usd
-            settings["max_budget_usd"] = min(attempt.max_budget_usd, given or attempt.max_budget_usd)
-        on_message = attempt.on_message if attempt.keeps_messages else None
-        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=on_message, **settings)
+        async def mark_asked(_: Message) -> None:
+            attempt.is_asked = True
+
+        settings = {**attempt.settings, **own}
+        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=mark_asked, **settings)
         attempt.interrupt = query.interrupt
-        if on_message is None:
+        if not attempt.keeps_messages:
             async for message in query:  # iterating keeps memory small, however long the stream is
-                await attempt.on_message(message)
+                await mark_asked(message)
         return await query.result()
 
 
@@ -174,7 +177,8 @@ class WorkspaceRunner:
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """See `Runner`."""
-        run_directory = await self._workspace.make(attempt.key, is_resumed=attempt.session_id is not None)
+        attempt.is_asked = False
+        run_directory = await self._workspace.make(attempt.key, is_resumed=attempt.is_resumed)
         try:
             await self._set_directory(attempt, run_directory)
             outcome, state = await self._run_and_save(attempt, run_directory)
@@ -200,11 +204,11 @@ class WorkspaceRunner:
             text = "is not a directory" if inside else "leads out of the directory of the run"
             raise WorkspaceError(f"{cwd} {text}", path=str(cwd))
         attempt.settings = {**attempt.settings, "cwd": str(cwd)}
-        if run_directory.is_new and attempt.session_id is not None:
-            log.info("run %r starts anew: the directory of its session is not here", attempt.key)
-            attempt.session_id = None
+        if run_directory.is_new and attempt.is_resumed:
+            raise SessionNotFoundError("the directory of its session is not here")
 
     async def _run_and_save(self, attempt: Attempt, run_directory: RunDirectory) -> tuple[QueryResult, RunState]:
+        attempt.is_asked = True
         try:
             outcome = await self._runner.run(attempt)
         except PilothouseError as error:

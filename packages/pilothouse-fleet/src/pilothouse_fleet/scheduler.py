@@ -7,28 +7,28 @@ import random
 import time
 from collections import deque
 from collections.abc import Collection
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Literal
+from uuid import uuid4
 
 import anyio
 import anyio.abc
 from msgspec.structs import replace
 
 from pilothouse.client import QueryResult
-from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
+from pilothouse.errors import BudgetError, PilothouseError, SessionNotFoundError, WorkerLostError
 from pilothouse.instrumentation import collect_observers, enter_contexts, notify_all
-from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy
-from pilothouse.support import LoopCondition
 from pilothouse_fleet.journals.sqlite import FleetJournalError, SqliteJournal
 from pilothouse_fleet.limits import (
     CircuitBreaker,
     Limits,
     OnInterrupted,
     RateLimiter,
+    Usage,
     apply_interruption,
     apply_outcome,
     is_budget_spent,
@@ -49,26 +49,21 @@ class RunningAttempt:
     """A running attempt."""
 
     run: Run
-    reserved_tokens: float
+    reserved: Usage
     observers: list[AttemptObserver] = field(default_factory=list[AttemptObserver])
     answered_at: float | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     attempt: Attempt | None = None
     stop_reason: AttemptStopReason | None = None
-    journal_error: FleetJournalError | None = None
-    ended: LoopCondition = field(default_factory=LoopCondition)
-    is_ended: bool = False
+    ended: anyio.Event = field(default_factory=anyio.Event)
     is_cost_known: bool = True
-    used_tokens: int = 0
-    counted_message_ids: set[str | None] = field(default_factory=set[str | None])
+    used: Usage = (1, 0)
 
 
 RECHECK_SECONDS = 0.5
 """Seconds until a run that is due and was not leased is looked for again."""
 STATUS_INTERVAL_SECONDS = 15.0
 """Seconds between two status reports to observers."""
-CLOCK_TOLERANCE_SECONDS = 0.001
-"""Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
 """Number of ended runs from which the rate is computed."""
 INTERRUPT_SECONDS = 8.0
@@ -95,8 +90,7 @@ class Scheduler:
         self._clock_offset = 0.0
         self.active: dict[str, RunningAttempt] = {}
         self.is_stopping = False
-        self._is_awake = False
-        self._woken = LoopCondition()
+        self._woken = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._position = 0
         self._delivery_lock = anyio.Lock()
@@ -115,8 +109,7 @@ class Scheduler:
 
     def wake(self) -> None:
         """Wake the scheduler: something has changed, and runs may be able to start."""
-        self._is_awake = True
-        self._woken.notify_all()
+        self._woken.set()
 
     async def work(self) -> None:
         """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
@@ -126,12 +119,12 @@ class Scheduler:
             if self.observers:
                 self._tasks.start_soon(self._report_status)
             while True:
-                self._is_awake = False
+                self._woken = anyio.Event()
                 delay = await self._start_due()
                 if self.is_draining and delay is None and not self.active:
                     break
-                with nullcontext() if delay is None or delay == inf else anyio.move_on_after(delay):
-                    await self._woken.wait_until(lambda: self._is_awake)
+                with anyio.move_on_after(inf if delay is None else delay):
+                    await self._woken.wait()
             self._tasks.cancel_scope.cancel()
 
     def drain(self) -> None:
@@ -164,8 +157,8 @@ class Scheduler:
     async def _next_delay(self, asked_at: float) -> float | None:
         """Return the delay after a lease at the time `asked_at` that returned no runs."""
         due = await self.journal.next_due()
-        if due is not None and due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
-            return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
+        if due is not None and due > asked_at:
+            return max(due - self.now(), 0.0)
         if self.active:  # if one is due, what is reserved leaves it no budget
             return None if due is None else RECHECK_SECONDS
         is_spent = due is not None and is_budget_spent(self.limits, await self.journal.status())
@@ -240,11 +233,11 @@ class Scheduler:
                     is_recorded=is_recorded,
                 )
                 notify_all(active.observers, lambda one: one.on_end(end), reverse=True)
-                self.limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
+                self.limiter.finish_run(active.used, active.reserved, self.now())
                 if self.active.get(run.key) is active:
                     del self.active[run.key]
-                active.attempt, active.is_ended = None, True  # the attempt refers to `active`
-                active.ended.notify_all()
+                active.attempt = None  # it refers to `active`
+                active.ended.set()
                 self.wake()
         if run.is_ended and not (self.breaker.error is not None and run.key in self.breaker.failed_keys):
             self._on_ended(run)
@@ -259,14 +252,16 @@ class Scheduler:
         with enter_contexts(active.observers):
             outcome, error = await self._ask_runner(active)
         active.answered_at = time.perf_counter()  # what follows is not part of the attempt
-        run = active.run
-        if active.attempt is not None and active.attempt.artifacts:
-            run = replace(run, artifacts=active.attempt.artifacts)
+        run, attempt = active.run, active.attempt
+        assert attempt is not None
+        if attempt.artifacts:
+            run = replace(run, artifacts=attempt.artifacts)
         if outcome is not None:
             run = self._add_usage(active, run, outcome)
             outcome = outcome if self.keep_messages else drop_messages(outcome)
         run = self._make_next_run(active, run, outcome, error)
-        if run.state == "queued" and self.on_interrupted != "resume":
+        has_session = attempt.is_asked or attempt.is_resumed
+        if run.state == "queued" and not (has_session and self.on_interrupted == "resume"):
             run = replace(run, session_id=None)
         return run
 
@@ -279,62 +274,58 @@ class Scheduler:
     def _make_next_run(
         self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
     ) -> Run:
-        if active.journal_error is not None or (error is not None and active.stop_reason is not None):
+        if error is not None and active.stop_reason is not None:
             return self._make_stopped_run(active, replace(run, error=error))
         if isinstance(error, WorkerLostError):  # not a failure of the run
             return apply_interruption(run, self.on_interrupted, self.now())
         return apply_outcome(run, outcome, error, self.retry, self.now(), random.random())  # noqa: S311 - not secret
 
     def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
+        if _is_session_lost(active, error):
+            return "queued"
         if error is None or isinstance(error, Exception):
             return self._make_next_run(active, active.run, None, error).state
         return self._make_stopped_run(active, active.run).state
 
     async def _ask_runner(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
+        """Continue the conversation of the run; begin one if it has none, or if that is lost."""
+        if active.run.session_id is not None:
+            outcome, error = await self._call_runner(active, is_resumed=True)
+            if not _is_session_lost(active, error):
+                return outcome, error
+            log.info("run %r starts anew: %s", active.run.key, error)
+        session_id = active.run.settings.get("session_id") or str(uuid4())
+        active.run = replace(active.run, session_id=session_id)
+        await self.journal.save_session_id(active.run)  # first: whoever finds this run after a crash resumes it
+        return await self._call_runner(active, is_resumed=False)
+
+    async def _call_runner(
+        self, active: RunningAttempt, *, is_resumed: bool
+    ) -> tuple[QueryResult | None, Exception | None]:
         run = active.run
         settings = dict(run.settings)
         if (output_type := self.subscribers.output_types.get(run.key)) is not None:
             settings.pop("json_schema", None)  # made from this type, for processes that do not know it
-        active.attempt = Attempt(
+        active.attempt = attempt = Attempt(
             run.key,
             run.prompt,
             settings,
-            partial(self._on_message, active),
             output_type,
             run.session_id,
+            is_resumed,
             run.limit_usd,
             self.keep_messages,
             state_after=partial(self._state_after, active),
         )
         try:
-            outcome = await self.runner.run(active.attempt)
+            outcome = await self.runner.run(attempt)
         except Exception as error:
-            if active.journal_error is not None:
-                raise active.journal_error from None
             if not isinstance(error, PilothouseError):
                 log.exception("run %r failed in an unexpected way", run.key)
             return None, error
-        if active.journal_error is not None:  # the runner only logged it
-            raise active.journal_error
+        finally:
+            active.is_cost_known = not attempt.is_asked
         return outcome, outcome.error
-
-    async def _on_message(self, active: RunningAttempt, message: Message) -> None:
-        active.is_cost_known = False  # until the result; before the first message nothing was asked
-        if message.session_id and message.session_id != active.run.session_id:
-            active.run = replace(active.run, session_id=message.session_id)
-            try:
-                await self.journal.save_session_id(active.run)
-            except FleetJournalError as error:
-                active.journal_error = error  # not an outcome of the run, whatever the runner makes of it
-                raise
-        if (
-            isinstance(message, AssistantMessage)
-            and not self.limiter.is_unlimited
-            and message.message_id not in active.counted_message_ids
-        ):
-            if active.counted_message_ids:  # the first request was counted at the start
-                self.limiter.count_request(self.now())
-            active.counted_message_ids.add(message.message_id)
 
     def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
         given = taken = fresh = 0
@@ -344,7 +335,7 @@ class Scheduler:
                 new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
                 given, fresh = given + new + cached, fresh + new
                 taken += int(usage.output_tokens or 0)
-        active.used_tokens = fresh + taken
+        active.used = (outcome.turns or 1, fresh + taken)
         active.is_cost_known = active.is_cost_known or outcome.cost_usd is not None
         return replace(
             run,
@@ -388,11 +379,11 @@ class Scheduler:
             try:
                 if active.attempt is not None and active.attempt.interrupt is not None:
                     await active.attempt.interrupt()
-                    await active.ended.wait_until(lambda: active.is_ended)
+                    await active.ended.wait()
             except PilothouseError as error:
                 log.info("run %r cannot be interrupted in order: %s", active.run.key, error)
         active.scope.cancel()
-        await active.ended.wait_until(lambda: active.is_ended)
+        await active.ended.wait()
 
     # The journal.
 
@@ -429,3 +420,9 @@ class Scheduler:
                 ended, self._position = await self.journal.list_ended_since(self._position)
                 for run in ended:
                     self._on_ended(run)
+
+
+def _is_session_lost(active: RunningAttempt, error: BaseException | None) -> bool:
+    """Whether the attempt was to resume a session that does not exist, so that it begins another one."""
+    is_resumed = active.attempt is not None and active.attempt.is_resumed
+    return is_resumed and isinstance(error, SessionNotFoundError) and active.stop_reason is None

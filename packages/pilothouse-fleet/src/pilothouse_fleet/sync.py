@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from pilothouse import client
 from pilothouse.client import OutputT, QueryResult
@@ -20,7 +20,18 @@ from pilothouse_fleet import Run, durable
 from pilothouse_fleet import Runs as AsyncRuns
 from pilothouse_fleet.results import ItemArguments, Items
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _make_blocking_runs(method: Callable[Concatenate[Any, P], AsyncRuns]) -> Callable[Concatenate[Any, P], Runs]:
+    """Convert a method that returns runs to a blocking one."""
+
+    @wraps(method)
+    def call(self: Fleet, /, *args: P.args, **named: P.kwargs) -> Runs:
+        return Runs(method(self._inner, *args, **named), self._call)  # pyright: ignore[reportPrivateUsage] - a method
+
+    return call
 
 
 @user_class
@@ -104,21 +115,9 @@ class Fleet:
         """Run a prompt for each item, and yield each run when it ends."""
         return Runs(self._inner.map(*args, **named), self._call)
 
-    @copy_method_signature(AsyncFleet.resume)
-    def resume(self) -> Runs:
-        """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return Runs(self._inner.resume(), self._call)
-
-    @copy_method_signature(AsyncFleet.retry_failed)
-    def retry_failed(self) -> Runs:
-        """Run the failed runs again, and yield each run when it ends."""
-        return Runs(self._inner.retry_failed(), self._call)
-
-    @copy_method_signature(AsyncFleet.work)
-    def work(self, **named: Any) -> Runs:
-        """Execute all runs of the journal, including those added later; yield each that ends here."""
-        return Runs(self._inner.work(**named), self._call)
-
+    resume = _make_blocking_runs(AsyncFleet.resume)
+    retry_failed = _make_blocking_runs(AsyncFleet.retry_failed)
+    work = _make_blocking_runs(AsyncFleet.work)
     gather = make_blocking(AsyncFleet.gather)
     submit = make_blocking(AsyncFleet.submit)
     enqueue = make_blocking(AsyncFleet.enqueue)
@@ -126,7 +125,6 @@ class Fleet:
     rows = make_blocking(AsyncFleet.rows)
     cancel = make_blocking(AsyncFleet.cancel)
     interrupt = make_blocking(AsyncFleet.interrupt)
-
     status = make_blocking(AsyncFleet.status)
 
     @property

@@ -318,10 +318,8 @@ class SqliteJournal:
         def use() -> T:
             if self._connection is None:
                 raise self._make_error(f"the journal {self.path} is closed")
-            try:
+            with self._translate_errors():
                 return work(self._connection)
-            except sqlite3.Error as error:
-                raise self._make_error(f"the journal {self.path} cannot be used: {error}") from error
 
         return await self._run(use)
 

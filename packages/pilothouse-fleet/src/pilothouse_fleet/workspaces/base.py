@@ -22,7 +22,7 @@ import anyio
 import msgspec
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.support import cache_root, lock_file, run_blocking, run_cancellable
+from pilothouse.support import cache_root, lock_file, run_blocking
 from pilothouse_fleet.run import RunState
 
 
@@ -70,7 +70,7 @@ class Workspace(Protocol):
                 exists; otherwise a new one.
 
         Raises:
-            WorkspaceError: the directory cannot be created, or another process holds it for too long.
+            WorkspaceError: the directory cannot be created, or another process is at work in it.
         """
         ...
 
@@ -94,10 +94,6 @@ _REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
 }
 """The states of runs whose directories are removed."""
 
-IN_USE_SECONDS = 20.0
-"""Seconds a run waits for another process in its directory: a process declared dead stops within that time."""
-LOCK_RETRY_SECONDS = 0.02
-"""Seconds between two attempts to get a lock."""
 UNDO_SECONDS = 5.0
 """Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
 
@@ -158,7 +154,7 @@ class LocalWorkspace(ABC):
         record = self._get_admin_path(path, "json")
         with _translate_errors("no directory could be made for the run", path):
             try:
-                lock = await acquire_lock(self._get_admin_path(path, "lock"), IN_USE_SECONDS)
+                lock = await acquire_lock(self._get_admin_path(path, "lock"))
             except TimeoutError:
                 text = f"another process is at work in {path}; give each fleet its own root"
                 raise WorkspaceError(text, path=str(path)) from None
@@ -236,22 +232,19 @@ def remove_tree(path: Path) -> None:
             shutil.rmtree(path)
 
 
-async def acquire_lock(path: Path, timeout: float) -> ExitStack:
+async def acquire_lock(path: Path) -> ExitStack:
     """Take the lock on a file, until the result is closed; then the file is removed.
 
     Raises:
-        TimeoutError: another process still holds it after `timeout` seconds.
+        TimeoutError: another process holds it.
     """
-
-    def lock(check: CancelCheck) -> None:
-        held.enter_context(lock_file(path, wait=timeout, on_wait=check, poll=LOCK_RETRY_SECONDS))
 
     def remove() -> None:
         with suppress(OSError):  # Windows cannot remove an open file
             path.unlink()
 
     with ExitStack() as held:
-        await run_cancellable(lock)
+        await run_blocking(lambda: held.enter_context(lock_file(path, wait=0, on_wait=lambda: None)))
         held.callback(remove)
         return held.pop_all()
 
