@@ -263,9 +263,9 @@ class SessionBudget:
 
     async def _stop(self) -> None:
         try:
-            if self._child.activity.background or self._child.activity.is_in_turn:
+            if self._child.activity.has_work:
                 log.warning("the background work of a session was stopped: %s", _budget_error(self._costs, self._limit))
-                await self._child.request("interrupt", {"cancel_queued": True})
+                await self._child.interrupt(None, cancel_queued=True)
         except PilothouseError as error:
             log.warning("a session over its token budget could not be interrupted: %s", error)
         finally:

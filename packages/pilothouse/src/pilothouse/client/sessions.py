@@ -545,12 +545,7 @@ class Session:
             return InterruptResult()
         if not (child.activity.is_in_turn if run is None else cancel_queued):
             return InterruptResult()
-        body = {"cancel_queued": True} if cancel_queued else {}
-        done = to_result(InterruptResult, await child.request("interrupt", body))
-        if run is not None:
-            for uuid in done.cancelled:
-                run.mark_cancelled(uuid)
-        return done
+        return to_result(InterruptResult, await child.interrupt(run, cancel_queued=cancel_queued))
 
     async def set_model(self, model: str | None) -> str | None:
         """Use another model from the next turn on; None: the default. Returns its full name."""

@@ -17,7 +17,7 @@ from pilothouse.messages import Message
 from pilothouse.tracebacks import drop_frames
 from pilothouse.transports.concurrency import run_blocking
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Bytes of unread messages that stay in memory: any burst of one turn, and little enough for hundreds of sessions."""

@@ -17,7 +17,7 @@ from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.extensions import HandlerSet
-from pilothouse.engine.failures import is_refusal, missing_result_error
+from pilothouse.engine.failures import is_start_failure, missing_result_error
 from pilothouse.engine.limits import QueryLimits, idle_timeout_error
 from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
@@ -322,7 +322,7 @@ class ChildRun(OwnedTask):
     async def _end_gracefully(self) -> None:
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
             if self.activity.is_in_turn:
-                await self.request("interrupt", {"cancel_queued": True})
+                await self.interrupt(None, cancel_queued=True)
             await self.transport.end_input()
             await self._ended.wait()
 
@@ -366,6 +366,19 @@ class ChildRun(OwnedTask):
     ) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Send a control request; see `ControlChannel.request`."""
         return self.channel.request(subtype, body, timeout=timeout)
+
+    async def interrupt(self, query: QueryRun | None, *, cancel_queued: bool = False) -> Mapping[str, Any]:
+        """Request the end of the turn that runs. Returns the response.
+
+        Args:
+            query: whose prompts may be in the queue of the CLI.
+            cancel_queued: whether the CLI stops its background tasks too, and empties its queue. Default False.
+        """
+        response = await self.request("interrupt", {"cancel_queued": True} if cancel_queued else {})
+        if query is not None:
+            for uuid in response.get("cancelled") or ():
+                query.mark_cancelled(uuid)
+        return response
 
     async def check_alive(self) -> None:
         """Check whether the child still runs: an exit may not have been noticed yet."""
@@ -433,16 +446,14 @@ class ChildRun(OwnedTask):
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
         if self._own_query is not None:
-            if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
+            if not (query.turn.is_abandoned and query.turn.is_answering) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
         query.turn.abandon()
         with anyio.move_on_after(response_seconds) as limit, suppress(PilothouseError):
             await self.cancel_prompts(query)
             if query.turn.at_cli:
-                receipt = await self.request("interrupt", {"cancel_queued": True})
-                for uuid in receipt.get("cancelled") or ():
-                    query.mark_cancelled(uuid)
+                await self.interrupt(query, cancel_queued=True)
             limit.deadline = anyio.current_time() + end_seconds
             await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_closing_or_closed)
             return
@@ -454,7 +465,7 @@ class ChildRun(OwnedTask):
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self.router.names_prompts:
+        if query.turn.is_answering or not self.router.names_prompts:
             return
         for uuid in query.turn.at_cli:
             await self.cancel_prompt(query, uuid)
@@ -560,9 +571,9 @@ class ChildRun(OwnedTask):
         self.session_id = message.session_id or self.session_id
         if self.router.query is None:  # a turn that no query of ours has asked for
             self.diagnostics.start_query()
-        refuse = self._make_refusal_error
-        if refuse is not None and not self.has_started and is_refusal(message):
-            self.failure = self.failure or refuse(message)
+        make_error = self._make_refusal_error
+        if make_error is not None and not self.has_started and is_start_failure(message):
+            self.failure = self.failure or make_error(message)
 
     _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         ConversationResetMessage: _note_reset,

@@ -113,7 +113,7 @@ class MessageRouter:
     def _tell(self, query: QueryRun, message: Message) -> None:
         """Tell the active query what a message says about its prompts."""
         turn = query.turn
-        had_begun, had_background = turn.has_begun, turn.owns_background
+        was_answering, had_background = turn.is_answering, turn.owns_background
         match message:
             case CommandLifecycleMessage(command_uuid=str(uuid), state="started"):
                 turn.begin(uuid)
@@ -126,7 +126,7 @@ class MessageRouter:
             case _:
                 turn.hear(names_prompts=self.names_prompts)
         query.follow()
-        if turn.has_begun and not had_begun and not turn.is_alone:
+        if turn.is_answering and not was_answering and not turn.is_alone:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()

@@ -6,6 +6,7 @@ with it. `QueryTurn` decides which messages belong to the query and when it is o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
@@ -38,6 +39,8 @@ from pilothouse.messages import (
     SystemMessage,
 )
 from pilothouse.transports.concurrency import LoopCondition
+
+log = logging.getLogger("pilothouse.engine")
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
@@ -201,11 +204,10 @@ class QueryRun(OwnedTask):
         if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
             await self.wait_finished()
             return
-        body = {"cancel_queued": True} if stop_background else {}
         is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        works_alone = child is not None and (bool(child.activity.background) or child.activity.is_in_turn)
-        if stop_background and works_alone and (turn.phase is Phase.DECIDING or not is_running):
-            await self.request("interrupt", body)  # otherwise it is the request that stops the turn
+        has_work = child is not None and child.activity.has_work
+        if stop_background and has_work and (turn.phase is Phase.DECIDING or not is_running):
+            await self.request("interrupt", {"cancel_queued": True})  # otherwise it is the request that stops the turn
             is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
         if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
             raise UsageError(
@@ -225,7 +227,7 @@ class QueryRun(OwnedTask):
             return turn.ended_turns > ended_turns or turn.phase is Phase.ENDED
 
         try:
-            await self._carry_out(step, body, has_ended)
+            await self._carry_out(step, has_ended, stop_background=stop_background)
         except PilothouseError as error:
             if self.is_finished or isinstance(error, SessionClosedError):
                 return  # the query ended by itself in the meantime
@@ -233,7 +235,7 @@ class QueryRun(OwnedTask):
             self.follow()
             raise
         except anyio.get_cancelled_exc_class():
-            if not turn.has_begun:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
+            if not turn.is_answering:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
                 turn.refuse_interrupt()
                 self.follow()
             raise
@@ -272,8 +274,14 @@ class QueryRun(OwnedTask):
     async def _return_late(self, uuid: str, number: int) -> None:
         turn = self.turn
         await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
-        if turn.prompts.get(uuid) is PromptState.PENDING and self._child is not None:
+        if turn.prompts.get(uuid) is not PromptState.PENDING or self._child is None:
+            return
+        try:
             await self._child.cancel_prompt(self, uuid)
+        except ControlTimeout as error:
+            if turn.prompts.get(uuid) is PromptState.PENDING:  # the answer is complete without them
+                log.warning("a query ends without the words that came too late for its turn: %s", error)
+                self.mark_cancelled(uuid)
 
     async def wait_taken(self, uuid: str) -> int | None:
         """Wait until it is known what became of a prompt of `steer`.
@@ -301,8 +309,10 @@ class QueryRun(OwnedTask):
             raise SessionClosedError("no child works for the query")
         return await self._child.request(subtype, body)
 
-    async def _carry_out(self, step: InterruptStep, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
-        """Do what an interrupt has to do; `body` says what else is to be stopped, `has_ended` whether the turn has."""
+    async def _carry_out(
+        self, step: InterruptStep, has_ended: Callable[[], bool], *, stop_background: bool
+    ) -> None:
+        """Do what an interrupt has to do; `has_ended` says whether the turn has, and `stop_background` is as there."""
         if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
             assert self._middleware is not None
             self._middleware.cancel()
@@ -310,7 +320,7 @@ class QueryRun(OwnedTask):
             return
         assert self._child is not None
         if step is not InterruptStep.WITHDRAW:
-            await self._request_interrupt(self._child, body, has_ended)
+            await self._request_interrupt(self._child, has_ended, stop_background=stop_background)
             return
         await self._changes.wait_until(lambda: not self.turn.is_sending)
         child = self._child  # another one may have taken over
@@ -320,18 +330,24 @@ class QueryRun(OwnedTask):
             while step is InterruptStep.WAIT and not has_ended():
                 await self._changes.wait()
                 step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            if step is InterruptStep.REQUEST and not has_ended():
-                await self._request_interrupt(child, body, has_ended)
+            is_turn_left = step is InterruptStep.REQUEST and not has_ended()
+            is_background_left = stop_background and child.router.query is self and child.activity.has_work
+            if is_turn_left or is_background_left:
+                await self._request_interrupt(child, has_ended, stop_background=stop_background)
         finally:
             self.turn.end_withdrawal()
             self.follow()
 
-    async def _request_interrupt(self, child: ChildRun, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
-        with anyio.move_on_after(RETURN_SECONDS), suppress(ControlTimeout):
-            for uuid in self.turn.returnable:  # else the CLI would go on with them
-                await child.cancel_prompt(self, uuid)
-        if not has_ended():  # else it would stop the turn of another query
-            await child.request("interrupt", body)
+    async def _request_interrupt(
+        self, child: ChildRun, has_ended: Callable[[], bool], *, stop_background: bool
+    ) -> None:
+        if not stop_background:  # that request drops what waits in the queue of the CLI
+            with anyio.move_on_after(RETURN_SECONDS), suppress(ControlTimeout):
+                for uuid in self.turn.returnable:  # else the CLI would go on with them
+                    await child.cancel_prompt(self, uuid)
+            if has_ended():  # it would stop the turn of another query
+                return
+        await child.interrupt(self, cancel_queued=stop_background)
 
     @property
     def _is_child_in_turn(self) -> bool:
@@ -390,8 +406,8 @@ class QueryRun(OwnedTask):
         names = find_named_prompts(result)
         answered = len(names.intersection(self.turn.open).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        is_refusal = self.turn.is_alone and result.is_error and not result.num_turns
-        if self.turn.add_result(names, is_woken=result.is_woken, is_refusal=is_refusal):
+        ignores_prompts = self.turn.is_alone and result.is_error and not result.num_turns
+        if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
             self.result = result
         if answered > 1 and self.on_joined is not None:
             self.on_joined(answered)

@@ -15,7 +15,7 @@ from pilothouse.errors import UsageError
 from pilothouse.messages import Message, StreamEvent
 from pilothouse.transports.concurrency import running_loop
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 
 class MessageSubscription:
