@@ -132,7 +132,7 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
 async def test_an_interrupt_waits_briefly_for_words_to_come_back(
     control_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RETURN_SECONDS", 0.1)
+    monkeypatch.setattr(run, "WITHDRAW_SECONDS", 0.1)
     asked: list[str] = []
     arrived = anyio.Event()
 
@@ -329,8 +329,8 @@ async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:
 
 async def work_beyond_the_budget(cli: Cli, first: Any) -> Any:
     """Use many tokens, with a task in the background; returns each interrupt, after words are taken back late."""
-    session = {"session_id": frames.SESSION_ID}
-    await cli.peer.write({"type": "system", "subtype": "task_started", "task_id": "task", "uuid": "1", **session})
+    task = {"type": "system", "task_id": "task", "uuid": "1", "session_id": frames.SESSION_ID}
+    await cli.peer.write(task | {"subtype": "task_started"})
     reply = frames.assistant("much")
     reply["message"]["usage"] = {"input_tokens": 100, "output_tokens": 100}
     await cli.peer.write(reply)
@@ -348,6 +348,7 @@ async def work_beyond_the_budget(cli: Cli, first: Any) -> Any:
         else:
             asked.append(request)
             await cli.peer.write(respond({"cancelled": cli.waiting}))
+            await cli.peer.write(task | {"subtype": "task_notification", "status": "stopped"})
             await cli.result("", first, **STOPPED)
             return asked
     return asked
@@ -389,8 +390,10 @@ async def test_an_answer_survives_a_cli_that_keeps_late_words(in_session: bool, 
     with anyio.fail_after(10):
         options: Any = {"transport": MemoryTransport(play), "control_timeout": 0.2}
         async with AsyncExitStack() as stack:
-            made = await stack.enter_async_context(ph.session(**options)) if in_session else ph.agent(**options)
-            query = await stack.enter_async_context(made.query("go"))
+            made: Any = ph
+            if in_session:
+                made, options = await stack.enter_async_context(ph.session(**options)), {}
+            query = await stack.enter_async_context(made.query("go", **options))
             await begun(query)
             steering = await query.steer("words", if_late="return")
             result = await query.result()

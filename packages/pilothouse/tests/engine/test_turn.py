@@ -317,7 +317,7 @@ def make_turn(prompts: Any = "a", **kind: Any) -> QueryTurn:
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([], InterruptStep.LEAVE),
+        ([], InterruptStep.STOP),
         ([Step("enter")], InterruptStep.WITHDRAW),
         ([Step("enter"), Step("send", "a")], InterruptStep.WITHDRAW),
         ([Step("enter"), Step("send", "a"), Step("mark_written")], InterruptStep.WITHDRAW),
@@ -337,7 +337,7 @@ def test_what_an_interrupt_has_to_do(steps: list[Step], expected: InterruptStep)
 def test_an_interrupt_while_handlers_prepare_sends_nothing() -> None:
     turn = QueryTurn("a")
     turn.enter()
-    assert turn.interrupt(child_in_turn=False, is_preparing=True) is InterruptStep.LEAVE
+    assert turn.interrupt(child_in_turn=False, is_preparing=True) is InterruptStep.STOP
 
 
 def test_an_interrupt_between_the_prompts_of_a_stream_has_nothing_to_stop() -> None:

@@ -144,7 +144,7 @@ class Query(Generic[OutputT]):
 
     # For `__del__` if `__init__` failed.
     _run: QueryRun | None = None
-    _given_up: Literal["interrupted", "closed"] | None = "closed"
+    _early_end: Literal["interrupted", "closed"] | None = "closed"
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Query(Generic[OutputT]):
         self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
-        self._given_up = None  # what ended it before its start, or that it was closed
+        self._early_end = None  # what ended it before its start, or that it was closed
 
     def _make_middlewares(self, rate_limits: SharedRateLimits | None) -> list[Middleware]:
         options, session = self._options, self._session
@@ -233,7 +233,7 @@ class Query(Generic[OutputT]):
         """
         if self._run is not None:
             return self._run.state
-        return self._given_up or "new"
+        return self._early_end or "new"
 
     @property
     def has_begun(self) -> bool:
@@ -321,7 +321,7 @@ class Query(Generic[OutputT]):
         Raises:
             ProcessError: the child could not be started.
         """
-        if self._given_up == "interrupted":
+        if self._early_end == "interrupted":
             return self
         try:
             await self._ensure_started().start()
@@ -332,7 +332,7 @@ class Query(Generic[OutputT]):
 
     def _ensure_started(self) -> QueryRun:
         if self._run is None:
-            if self._given_up == "closed":
+            if self._early_end == "closed":
                 raise SessionClosedError("the query is closed; make a new one")
             self._loop = running_loop()
             self._run = self._start_run()
@@ -478,12 +478,13 @@ class Query(Generic[OutputT]):
 
     def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
-        interrupted = self._given_up == "interrupted" if run is None else run.interrupted
+        interrupted = self._early_end == "interrupted" if run is None else run.turn.is_interrupted
+        failure = Interrupted("the query was interrupted", result=run.result) if run and run.turn.is_cut_short else None
         result = QueryResult[OutputT](
             self._received.kept,
             structured_expected=self._output is not None,
             interrupted=interrupted,
-            failure=Interrupted("the query was interrupted", result=run.result) if run and run.is_cut_short else None,
+            failure=failure,
             callback_errors=self._callback_errors,
             incomplete=self._received.has_overflowed,
             is_continuation=self._is_continuation,
@@ -520,13 +521,13 @@ class Query(Generic[OutputT]):
             self._check_loop(self._run)
             await self._run.interrupt()
         else:
-            self._given_up = self._given_up or "interrupted"
+            self._early_end = self._early_end or "interrupted"
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task."""
         if self._run is not None:
             self._check_loop(self._run)
-        self._given_up = self._given_up or "closed"
+        self._early_end = self._early_end or "closed"
         if self._run is not None:
             self._run.stop()
             with anyio.CancelScope(shield=True):
@@ -535,7 +536,7 @@ class Query(Generic[OutputT]):
             await self._prompts.aclose()
 
     def __del__(self) -> None:
-        if self._run is None and self._given_up is None and self.unused_warning and not sys.is_finalizing():
+        if self._run is None and self._early_end is None and self.unused_warning and not sys.is_finalizing():
             text = f"query {_shorten(self._prompt)} {self.unused_warning}"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
         self._stop_soon()
@@ -554,7 +555,7 @@ class Query(Generic[OutputT]):
         received = self._received
         if not received.is_complete or received.unread:
             return None
-        if is_late and not (self._given_up and not self._is_managed):
+        if is_late and not (self._early_end and not self._is_managed):
             return None  # tasks share the messages; in a block, a loop continues another
         if received.has_overflowed:
             raise UsageError(
@@ -565,7 +566,7 @@ class Query(Generic[OutputT]):
 
     async def _next_batch(self) -> list[Message]:
         """Wait for the next messages and keep them for the result, within the limit; empty at the end."""
-        if self._given_up == "interrupted":
+        if self._early_end == "interrupted":
             batch, size = list[Message](), 0
         else:
             try:
@@ -588,7 +589,7 @@ class Query(Generic[OutputT]):
 
     def _stop_soon(self) -> None:
         if self._run is not None and not self._run.is_finished:
-            self._given_up = "closed"
+            self._early_end = "closed"
             call_in_loop(self._loop, self._run.stop)
 
 

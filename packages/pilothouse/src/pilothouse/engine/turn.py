@@ -96,7 +96,7 @@ class TurnEvent(Enum):
     ASK = "all closed; the middlewares decide"
     WAIT_FOR_IDLE = "all closed; background work may go on"
     ADD_PROMPT = "the middlewares add a prompt"
-    FINISH = "nothing follows"
+    END = "nothing follows"
     DROP_DECISION = "the middlewares were cancelled by an interrupt"
     FAIL = "the query ends early"
     CHANGE_CHILD = "the child has exited without receiving anything; another one takes over"
@@ -106,7 +106,7 @@ class InterruptStep(Enum):
     """What the engine has to do for an interrupt."""
 
     NOTHING = "no turn runs"
-    LEAVE = "nothing was sent: stop the query"
+    STOP = "nothing was sent: stop the query"
     CANCEL_DECISION = "cancel the middlewares"
     CANCEL_DECISION_AND_REQUEST = "cancel the middlewares, and request the end of the CLI's own turn"
     WITHDRAW = "when the prompt is written, withdraw what the CLI has not begun; then ask again with `after_withdrawal`"
@@ -124,7 +124,7 @@ _AT_CLI: Final = (PromptState.PENDING, PromptState.ACCEPTED)
 
 def _make_transitions() -> Mapping[Phase, Mapping[TurnEvent, Phase]]:
     phase, event = Phase, TurnEvent
-    end = {event.FINISH: phase.ENDED, event.FAIL: phase.ENDED}
+    end = {event.END: phase.ENDED, event.FAIL: phase.ENDED}
     all_closed = {event.ASK: phase.DECIDING, event.WAIT_FOR_IDLE: phase.IDLING, **end}
     closed = {event.CLI_HAS_NONE: phase.READY, **all_closed}
     return {
@@ -224,7 +224,7 @@ class QueryTurn:
         return [uuid for uuid, state in self.prompts.items() if state in _AT_CLI]
 
     @property
-    def returnable(self) -> list[str]:
+    def withdrawable(self) -> list[str]:
         """Prompts that the query is complete without, and that the CLI may still give back."""
         return [uuid for uuid in self.at_cli if uuid in self._optional and self.prompts[uuid] is PromptState.PENDING]
 
@@ -361,11 +361,11 @@ class QueryTurn:
         """
         if not self.is_running(child_in_turn=child_in_turn):
             if self.phase is Phase.IDLING:
-                self._move(TurnEvent.FINISH)
+                self._move(TurnEvent.END)
             return InterruptStep.NOTHING
         self._stop_for(StopReason.INTERRUPTED)
         if self.phase is Phase.QUEUED or is_preparing or not self.prompts:
-            return InterruptStep.LEAVE
+            return InterruptStep.STOP
         if self.phase is Phase.DECIDING:
             has_turn = self.owns_background and child_in_turn
             return InterruptStep.CANCEL_DECISION_AND_REQUEST if has_turn else InterruptStep.CANCEL_DECISION
@@ -414,7 +414,7 @@ class QueryTurn:
         elif self._until_idle and not self.is_stopping:
             self._move(TurnEvent.WAIT_FOR_IDLE)
         else:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
 
     def drop_decision(self) -> None:
         """The middlewares were cancelled, and have decided nothing."""
@@ -426,7 +426,7 @@ class QueryTurn:
     def mark_idle(self) -> None:
         """Background work has ended."""
         if self.phase is Phase.IDLING:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
 
     def abandon(self, reason: StopReason = StopReason.CLOSED) -> None:
         """Nobody reads the messages any more, but the CLI has to end its turn."""
@@ -526,14 +526,10 @@ class QueryTurn:
         if not (self.is_complete or self.is_interrupted):
             return False
         if self.phase is not Phase.ENDED:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
         return True
 
     # Inside.
-
-    @property
-    def _is_undecided(self) -> bool:
-        return self._last_result in (LastResult.ANSWER, LastResult.REFUSAL)
 
     @property
     def _is_answered(self) -> bool:
@@ -571,13 +567,14 @@ class QueryTurn:
         """Go on when the last prompt is closed."""
         if self.phase is Phase.DECIDING or self.phase is Phase.ENDED:
             return
+        is_undecided = self._last_result in (LastResult.ANSWER, LastResult.REFUSAL)
         if not self._is_answered:
             self._leave_cli()
-        elif self._has_middleware and self._is_undecided and not self.is_stopping:
+        elif self._has_middleware and is_undecided and not self.is_stopping:
             self._last_result = LastResult.DECIDED
             self._move(TurnEvent.ASK)
         elif not self._until_idle or self.is_stopping:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
         elif self.phase is not Phase.IDLING:
             self._move(TurnEvent.WAIT_FOR_IDLE)
 
