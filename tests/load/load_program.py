@@ -97,7 +97,7 @@ def long_winded(child: Any) -> None:
 
 async def lines(size: int) -> dict[str, Any]:
     """Lines of `size` MiB: three that just fit, and one that is a byte too long."""
-    logging.getLogger("pilothouse.driver").addHandler(logging.NullHandler())  # that one is warned about
+    logging.getLogger("pilothouse.engine").addHandler(logging.NullHandler())  # that one is warned about
     limit = size * MIB
     with FakeCLI.from_function(long_winded) as fake:
         async with no_leaks_after(fake):

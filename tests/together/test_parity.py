@@ -83,7 +83,6 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
     ("MessageSubscription", "__aiter__"): ("__iter__", "the plain protocol"),
     ("MessageSubscription", "__anext__"): ("__next__", "the plain protocol"),
     ("MessageSubscription", "aclose"): ("close", "as with Query"),
-    ("MessageSubscription", "put"): (None, "between the listener and the reader"),
     ("Query", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Query", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Query", "__aiter__"): ("__iter__", "the plain protocol"),

@@ -689,3 +689,11 @@ def test_a_form_answers_questions() -> None:
         questions.settle_form(ask, nothing)
         assert ask.settlement is not None
         assert isinstance(ask.settlement.decision, Deny)
+
+
+async def test_words_do_not_wait_for_a_prompt_that_has_not_begun() -> None:
+    session = AcpSession("s", ph.Agent(), LeftEditor(), {"cwd": "/"}, cast("Any", SimpleNamespace()))
+    query = ph.query("waits")
+    session._queries.append(query)
+    assert not await session.steer([{"type": "text", "text": "words"}])
+    await query.aclose()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
 import pytest
 from served_agents import ServedCli, post, served
 
+import pilothouse as ph
 from pilothouse_doors.ui import agui_route, vercel_route
-from pilothouse_doors.ui.history import CONTEXT_END, CONTEXT_START, clean_content
+from pilothouse_doors.ui.history import CONTEXT_END, CONTEXT_START, PastTurn, clean_content
+from pilothouse_doors.ui.threads import Turn
 from pilothouse_testing import HttpError, RecordedRequest, ScriptedModel, Steps, Text, Thinking, ToolUse
 from pilothouse_transcripts.stores import MemoryStore
 
@@ -357,3 +359,10 @@ async def test_words_for_the_run_that_works(path: str, served_cli: ServedCli, sc
         assert "WORDS" not in str(scripted_model.requests[-1].body["messages"])
         await page.send(url, "beta")
         assert list_texts(scripted_model.requests[-1])[0].strip() == "alpha"
+
+
+async def test_words_do_not_wait_for_a_run_that_has_not_begun() -> None:
+    query = ph.query("waits")
+    turn = Turn(query, cast("Any", None), PastTurn("id", []))
+    assert await turn.steer("words") == ("returned", "")
+    await query.aclose()

@@ -107,7 +107,7 @@ async def test_further_tries_are_events_and_counted(
         result = await agent_for(seen, real_cli, scripted_model, retry=retry).query("secret question")
     assert result.text == "Here it is."
     [event] = [event for event in seen.span(ROOT).events if event.name == "pilothouse.retry_scheduled"]
-    assert (event.attributes or {})["pilothouse.retry.way"] == "resend"
+    assert (event.attributes or {})["pilothouse.retry.action"] == "resend"
     [(point, count)] = [
         found for found in seen.metrics()["pilothouse.retries"] if found[0]["pilothouse.retry.by"] == "pilothouse"
     ]

@@ -61,7 +61,7 @@ class Retried(Notes):
 
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
         self.retries.append(retry)
-        self.log.append(retry.way)
+        self.log.append(retry.action)
 
 
 class Book(Notebook):
@@ -96,10 +96,10 @@ async def test_what_is_sent_again_and_what_goes_on(kind: str) -> None:
     result = await ask(kind, api, retry=SOON, instrumentation=book)
     assert (result.text, len(api.prompts)) == ("done", 3)
     first, second = book.retries
-    assert (first.way, first.reason, first.attempt) == ("resend", "overloaded", 1)
+    assert (first.action, first.reason, first.attempt) == ("resend", "overloaded", 1)
     assert isinstance(first.error, ph.OverloadedError)
     assert 0 <= first.delay <= 0.01
-    assert (second.way, second.reason, second.attempt) == ("resume", "server", 2)
+    assert (second.action, second.reason, second.attempt) == ("resume", "server", 2)
     log = [word for word in book.only.log if word in ("result", "resend", "resume", "end")]
     assert log == ["result", "resend", "result", "resume", "result", "end"]
 
@@ -111,7 +111,7 @@ async def test_a_limit_that_is_waited_for(kind: str, monkeypatch: pytest.MonkeyP
     result = await ask(kind, Api(limited(time.time() + 0.1)), on_usage_limit="wait", instrumentation=book)
     assert result.text == "done"
     [wait] = book.retries
-    assert (wait.way, wait.reason, wait.attempt) == ("resend", "usage_limit", None)
+    assert (wait.action, wait.reason, wait.attempt) == ("resend", "usage_limit", None)
     assert isinstance(wait.error, ph.QuotaError)
 
 
@@ -128,7 +128,7 @@ async def test_what_is_held_back_because_of_another(monkeypatch: pytest.MonkeyPa
             assert (await first.result()).text == "done"
     assert api.prompts.count("second") == 1
     met, held = book.retries
-    assert (met.way, held.way) == ("resend", "hold")
+    assert (met.action, held.action) == ("resend", "hold")
     assert (held.reason, held.error, held.attempt) == ("usage_limit", None, None)
     assert held.delay <= met.delay
 
@@ -144,16 +144,16 @@ async def test_it_is_an_event_of_the_span_and_counted(record: Record, kind: str)
     assert (first.name, found) == (
         "pilothouse.retry_scheduled",
         {
-            "pilothouse.retry.way": "resend",
+            "pilothouse.retry.action": "resend",
             "pilothouse.retry.reason": "overloaded",
             "pilothouse.retry.attempt": 1,
             "http.response.status_code": 529,
             "error.type": "OverloadedError",
         },
     )
-    assert (second.attributes or {})["pilothouse.retry.way"] == "resume"
+    assert (second.attributes or {})["pilothouse.retry.action"] == "resume"
     counted = {
-        (point["pilothouse.retry.by"], point.get("pilothouse.retry.way")): value
+        (point["pilothouse.retry.by"], point.get("pilothouse.retry.action")): value
         for point, value in seen.metrics()["pilothouse.retries"]
     }
     assert counted == {("cli", None): 1, ("pilothouse", "resend"): 1, ("pilothouse", "resume"): 1}

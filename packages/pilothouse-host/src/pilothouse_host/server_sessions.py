@@ -413,7 +413,7 @@ class RestSession(ServerSession):
         prompt = self._prompts.get(prompt_id)
         if prompt is None:
             raise RefusedRequestError("unknown_prompt", f"no prompt {prompt_id[:80]!a} waits in this session")
-        if prompt.query.state not in ("new", "queued"):
+        if prompt.query.has_begun:
             raise RefusedRequestError("busy", "the prompt is being answered: interrupt the session to stop it")
         prompt.scope.cancel()
 
@@ -466,7 +466,7 @@ class RestSession(ServerSession):
         """
         self.mark_used()
         current = next((prompt.query for prompt in self._prompts.values()), None)
-        if current is None or current.state in ("new", "queued"):  # the query would wait until its prompt is sent
+        if current is None or not current.has_begun:
             return None
         words = GivenWords(title)
         self._words.append(words)

@@ -176,7 +176,7 @@ class _QueryObserver(Observer):
 
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
         facts = {
-            genai.RETRY_WAY: retry.way,
+            genai.RETRY_ACTION: retry.action,
             genai.RETRY_REASON: retry.reason,
             genai.RETRY_DELAY: round(retry.delay * 1000),
             genai.RETRY_ATTEMPT: retry.attempt,
@@ -184,7 +184,7 @@ class _QueryObserver(Observer):
             genai.ERROR_TYPE: None if retry.error is None else type(retry.error).__qualname__,
         }
         self._spans.root.add_event(genai.RETRY_SCHEDULED_EVENT, select_known(facts))
-        self._instruments.record_retry("pilothouse", retry.reason, retry.way, self._make_common_attributes())
+        self._instruments.record_retry("pilothouse", retry.reason, retry.action, self._make_common_attributes())
 
     def on_restart(self, reason: BaseException | None) -> None:
         self._restarts += 1

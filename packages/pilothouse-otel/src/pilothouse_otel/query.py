@@ -39,9 +39,9 @@ from pilothouse_otel.genai import (
     EXIT_CODE,
     HTTP_STATUS,
     RETRIES_METRIC,
+    RETRY_ACTION,
     RETRY_BY,
     RETRY_REASON,
-    RETRY_WAY,
     SELF_STARTED,
 )
 
@@ -80,9 +80,9 @@ class QueryInstruments:
         if cost_usd:
             self._cost.add(cost_usd, common)
 
-    def record_retry(self, by: str, reason: str | None, way: str | None, common: Attributes) -> None:
+    def record_retry(self, by: str, reason: str | None, action: str | None, common: Attributes) -> None:
         """Count a retry by "cli" or "pilothouse"."""
-        self._retries.add(1, {**common, **select_known({RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way})})
+        self._retries.add(1, {**common, **select_known({RETRY_BY: by, RETRY_REASON: reason, RETRY_ACTION: action})})
 
     def record_query(self, seconds: float, error: str | None, common: Attributes) -> None:
         """Record the end of a query after `seconds`, or of a part of one."""

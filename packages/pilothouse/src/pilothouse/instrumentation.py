@@ -89,7 +89,7 @@ class ScheduledRetry(Struct, frozen=True, kw_only=True):
     """A retry of pilothouse's own (options `retry` and `on_usage_limit`), before its wait.
 
     Args:
-        way: "resend" the prompt; "resume" what the model had begun; "hold" the prompt back, before it was ever sent,
+        action: "resend" the prompt; "resume" what the model had begun; "hold" the prompt back, before it was ever sent,
             because another query of the agent has met a limit.
         reason: "rate_limit", "overloaded", "server" or "network", as in `RetryPolicy.on`; or "usage_limit".
         delay: seconds until then.
@@ -97,7 +97,7 @@ class ScheduledRetry(Struct, frozen=True, kw_only=True):
         error: what has failed; None for "hold".
     """
 
-    way: Literal["resend", "resume", "hold"]
+    action: Literal["resend", "resume", "hold"]
     reason: str
     delay: float
     attempt: int | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,6 +29,7 @@ class Cli:
     def __init__(self, peer: MemoryPeer) -> None:
         self.peer = peer
         self.frames: list[Any] = []
+        self.waiting: list[str] = []  # uuids of the prompts in its queue
 
     async def prompt(self) -> Any:
         """The next prompt; requests before it get an empty response."""
@@ -129,7 +132,7 @@ async def test_an_interrupt_takes_words_back_before_it_stops_the_turn() -> None:
 async def test_an_interrupt_waits_briefly_for_words_to_come_back(
     control_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "RETURN_SECONDS", 0.1)
+    monkeypatch.setattr(run, "WITHDRAW_SECONDS", 0.1)
     asked: list[str] = []
     arrived = anyio.Event()
 
@@ -322,3 +325,98 @@ async def test_a_cli_that_cannot_return_late_words_goes_on_with_them() -> None:
             steering = await query.steer("words", if_late="return")
             assert await steering.outcome() == "next_turn"
             assert (await query.result()).text == "two"
+
+
+async def work_beyond_the_budget(cli: Cli, first: Any) -> Any:
+    """Use many tokens, with a task in the background; returns each interrupt, after words are taken back late."""
+    task = {"type": "system", "task_id": "task", "uuid": "1", "session_id": frames.SESSION_ID}
+    await cli.peer.write(task | {"subtype": "task_started"})
+    reply = frames.assistant("much")
+    reply["message"]["usage"] = {"input_tokens": 100, "output_tokens": 100}
+    await cli.peer.write(reply)
+    asked: list[Any] = []
+    while frame := await cli.peer.read_frame():
+        if frame["type"] != "control_request":
+            continue
+        request, respond = frame["request"], partial(frames.control_response, frame["request_id"])
+        if request["subtype"] == "get_usage":
+            await cli.peer.write(respond(error="unknown request"))
+        elif request["subtype"] == "cancel_async_message":
+            if request["message_uuid"] != first["uuid"]:
+                await cli.result("one", first)
+            await cli.peer.write(respond({"cancelled": True}))
+        else:
+            asked.append(request)
+            await cli.peer.write(respond({"cancelled": cli.waiting}))
+            await cli.peer.write(task | {"subtype": "task_notification", "status": "stopped"})
+            await cli.result("", first, **STOPPED)
+            return asked
+    return asked
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_budget_stops_tasks_although_prompts_are_taken_back(has_begun: bool) -> None:
+    asked: list[Any] = []
+
+    async def script(cli: Cli) -> None:
+        first = await (cli.begin() if has_begun else cli.prompt())
+        if has_begun:
+            cli.waiting = [(await cli.prompt())["uuid"]]
+        else:
+            await cli.peer.write(frames.init())  # a turn of its own
+        asked.extend(await work_beyond_the_budget(cli, first))
+
+    with anyio.fail_after(10):
+        async with ask(script, max_budget_tokens=60) as query:
+            await begun(query)
+            if has_begun:
+                steering = await query.steer("words", if_late="return")
+                assert await steering.outcome() == "returned"
+            result = await query.result()
+    assert asked == [{"subtype": "interrupt", "cancel_queued": True}]
+    assert isinstance(result.error, ph.BudgetError)
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+async def test_an_answer_survives_a_cli_that_keeps_late_words(in_session: bool, caplog: Any) -> None:
+    async def play(peer: MemoryPeer) -> None:
+        cli = Cli(peer)
+        first = await cli.begin()
+        await cli.prompt()
+        await cli.result("one", first)
+        while await peer.read_frame():
+            pass
+
+    with anyio.fail_after(10):
+        options: Any = {"transport": MemoryTransport(play), "control_timeout": 0.2}
+        async with AsyncExitStack() as stack:
+            made: Any = ph
+            if in_session:
+                made, options = await stack.enter_async_context(ph.session(**options)), {}
+            query = await stack.enter_async_context(made.query("go", **options))
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            result = await query.result()
+            assert await steering.outcome() == "returned"
+    assert (result.outcome, result.text) == ("success", "one")
+    [warning] = [record for record in caplog.records if record.name == "pilothouse.engine"]
+    assert "ends without the words that came too late for its turn: no response" in warning.message
+
+
+async def test_late_words_that_the_cli_takes_in_silence_are_answered(caplog: Any) -> None:
+    async def script(cli: Cli) -> None:
+        first = await cli.begin()
+        words = await cli.prompt()
+        await cli.result("one", first)
+        await cli.peer.read_frame()  # gets no response
+        await cli.say(words, "started")
+        await anyio.sleep(0.3)
+        await cli.result("two", words)
+
+    with anyio.fail_after(10):
+        async with ask(script, control_timeout=0.2) as query:
+            await begun(query)
+            steering = await query.steer("words", if_late="return")
+            assert (await query.result()).text == "two"
+            assert await steering.outcome() == "next_turn"
+    assert not [record for record in caplog.records if record.name == "pilothouse.engine"]

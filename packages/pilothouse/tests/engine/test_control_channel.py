@@ -249,7 +249,7 @@ async def test_a_body_that_is_no_json() -> None:
 
 
 async def test_a_question_is_refused_and_odd_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "pilothouse.driver")
+    caplog.set_level("DEBUG", "pilothouse.engine")
     got: list[Any] = []
 
     async def peer(conn: MemoryPeer) -> None:

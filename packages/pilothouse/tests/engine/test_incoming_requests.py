@@ -108,7 +108,7 @@ async def test_a_failed_handler_reveals_no_internals(caplog: pytest.LogCaptureFi
         return {"value": object()}
 
     async with request_harness(breaks=breaks, refuses=refuses, cannot=cannot) as harness:
-        with caplog.at_level(logging.ERROR, "pilothouse.driver"):
+        with caplog.at_level(logging.ERROR, "pilothouse.engine"):
             for key in ("breaks", "refuses", "cannot"):
                 harness.request(key, key)
             await anyio.wait_all_tasks_blocked()

@@ -179,7 +179,7 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         add(child.activity.running_tools, use(f"a{number}", message_id="m1"))
         assert child.is_busy, what
         feed(child, data)
-        assert child.measure_silence() == now[0], what
+        assert child.update_silence() == now[0], what
         assert child.is_busy, what
         now[0] += activity.LOST_RESULT_SECONDS - 1
         assert child.is_busy, what

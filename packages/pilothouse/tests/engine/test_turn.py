@@ -15,6 +15,7 @@ from pilothouse.engine.turn import (
     TRANSITIONS,
     ImpossibleEventError,
     InterruptStep,
+    LastResult,
     Phase,
     PromptState,
     QueryTurn,
@@ -99,7 +100,7 @@ STEPS = [
         for names in ((), ("a",), ("b",), ("a", "b"), ("x",))
         for is_woken in (True, False)
     ],
-    Step("add_result", (), is_woken=False, is_refusal=True, when=owns((), is_woken=False)),
+    Step("add_result", (), is_woken=False, ignores_prompts=True, when=owns((), is_woken=False)),
     Step("end_stream", when=is_only_query),
     Step("end_output", when=is_only_query),
     Step("end_output", 0, when=is_only_query),
@@ -153,13 +154,13 @@ def check_rules(before: QueryTurn, step: Step, after: QueryTurn) -> None:
     if after.phase is not Phase.ENDED:
         assert bool(after.at_cli) == (after.phase in WITH_CLI)
     if after.is_complete:
-        assert not after.open or after._is_refused
+        assert not after.open or after._last_result is LastResult.REFUSAL
     if after.is_stopping and before.phase not in (Phase.DECIDING, Phase.IDLING):
         assert after.phase not in (Phase.DECIDING, Phase.IDLING)
     if not after._until_idle:
         assert after.phase is not Phase.IDLING
         assert not after.owns_background
-    if not (after._has_middleware and after._has_result):
+    if not (after._has_middleware and after._last_result is not LastResult.NONE):
         assert after.phase is not Phase.DECIDING
     if not (after.is_alone or after.at_cli):
         assert after.owns_message(names_prompts=True) == after.owns_background
@@ -316,7 +317,7 @@ def make_turn(prompts: Any = "a", **kind: Any) -> QueryTurn:
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([], InterruptStep.LEAVE),
+        ([], InterruptStep.STOP),
         ([Step("enter")], InterruptStep.WITHDRAW),
         ([Step("enter"), Step("send", "a")], InterruptStep.WITHDRAW),
         ([Step("enter"), Step("send", "a"), Step("mark_written")], InterruptStep.WITHDRAW),
@@ -336,7 +337,7 @@ def test_what_an_interrupt_has_to_do(steps: list[Step], expected: InterruptStep)
 def test_an_interrupt_while_handlers_prepare_sends_nothing() -> None:
     turn = QueryTurn("a")
     turn.enter()
-    assert turn.interrupt(child_in_turn=False, is_preparing=True) is InterruptStep.LEAVE
+    assert turn.interrupt(child_in_turn=False, is_preparing=True) is InterruptStep.STOP
 
 
 def test_an_interrupt_between_the_prompts_of_a_stream_has_nothing_to_stop() -> None:
@@ -403,7 +404,7 @@ def test_a_turn_of_the_clis_own_answers_no_prompt() -> None:
 
 def test_only_the_last_result_can_be_a_refusal() -> None:
     turn = make_turn("ab", is_alone=True)
-    turn.add_result(("a",), is_woken=False, is_refusal=True)
+    turn.add_result(("a",), is_woken=False, ignores_prompts=True)
     assert turn.is_complete
     turn.add_result((), is_woken=True)
     assert turn.is_complete
@@ -434,12 +435,12 @@ def test_the_end_of_a_woken_turn_ends_what_is_interrupted() -> None:
 def test_the_first_named_prompt_takes_back_what_seemed_to_be_the_answer() -> None:
     turn = make_turn()
     turn.hear(names_prompts=False)
-    assert turn.has_begun
+    assert turn.is_answering
     turn.take_back_begin()
     assert turn.phase is Phase.SENT
     turn.begin("a")
     turn.take_back_begin()
-    assert turn.has_begun
+    assert turn.is_answering
 
 
 def test_another_child_gets_the_prompts_from_the_beginning() -> None:

@@ -92,7 +92,7 @@ def test_only_ends_of_calls_come_after_the_end() -> None:
     assert not observers.call_started(late)
     observers.call_ended(call, instrumentation.CallEnd(outcome="cancelled"))
     observers.restarted(None)
-    observers.retry_scheduled(instrumentation.ScheduledRetry(way="hold", reason="rate_limit", delay=1.0))
+    observers.retry_scheduled(instrumentation.ScheduledRetry(action="hold", reason="rate_limit", delay=1.0))
     observers.ended(instrumentation.QueryEnd(result=None, error=None, interrupted=True))
     assert book.only.log == ["hook Stop", "end", "hook cancelled"]
 

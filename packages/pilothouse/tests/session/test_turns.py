@@ -368,6 +368,22 @@ async def test_queries_have_ids_and_states_and_a_session_knows_them(cli: Cli) ->
         assert early.state == "interrupted"
 
 
+async def test_a_query_has_begun_once_its_turn_has_come(cli: Cli) -> None:
+    cli.acts["hang"] = hang
+    async with talking(cli) as session:
+        running, waiting = session.query("hang"), session.query("one")
+        assert not running.has_begun
+        await running.start()
+        async with anyio.create_task_group() as group:
+            group.start_soon(waiting.start)
+            await anyio.wait_all_tasks_blocked()
+            assert (running.has_begun, waiting.state, waiting.has_begun) == (True, "queued", False)
+            await waiting.interrupt()
+        assert (waiting.state, waiting.has_begun) == ("interrupted", False)
+        await running.interrupt()
+    assert running.has_begun
+
+
 async def test_left_and_unsendable_queries_have_states_too(cli: Cli) -> None:
     cli.acts["hang"] = hang
     async with talking(cli) as session:

@@ -190,7 +190,7 @@ async def _stopped(it: Any, how: str) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
-        while it.session is not None and it.session._turn is None:
+        while it.session is not None and it.session._active is None:
             await anyio.lowlevel.checkpoint()
         await anyio.sleep(0.05)
         if how == "interrupt":
@@ -229,7 +229,7 @@ async def test_a_session_without_a_child_interrupts_what_is_held_back() -> None:
             await wait_for_event(first, "limit_wait")
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
-                while session._turn is None:  # in the queue it is nobody's yet, and an interrupt not for it
+                while session._active is None:  # in the queue it is nobody's yet, and an interrupt not for it
                     await anyio.lowlevel.checkpoint()
                 await session.interrupt()
     assert outcome == ["interrupted"]

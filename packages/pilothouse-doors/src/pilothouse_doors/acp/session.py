@@ -271,7 +271,7 @@ class AcpSession:
             Whether there was one; one whose turn has not come yet is none, as its query would wait.
         """
         query = next(iter(self._queries), None)
-        if query is None or query.state in ("new", "queued"):
+        if query is None or not query.has_begun:
             return False
         return (await query.steer(content)).was_sent
 

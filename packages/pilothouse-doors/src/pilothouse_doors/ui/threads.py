@@ -167,7 +167,7 @@ class Turn:
 
     async def steer(self, text: str) -> tuple[str, str]:
         """Give words to the turn, and wait until it is known what became of them; return that, and their id."""
-        if self._query.state in ("new", "queued"):  # the query would wait until its prompt is sent
+        if not self._query.has_begun:
             return "returned", ""
         steering = await self._query.steer(text, if_late="return")
         return await steering.outcome(), steering.id

@@ -161,7 +161,7 @@ class TokenBudget(Middleware):
             costs.note_totals(totals)
         self._stop_if_exceeded()
 
-    def _check_limits(self) -> bool:
+    def _note_exceeded_limit(self) -> bool:
         """Note the first limit that is exceeded; return whether one is."""
         passed = next((bound for bound in self._bounds if bound[0].total_tokens > bound[1]), None)
         if passed is not None and self.error is None:
@@ -173,7 +173,7 @@ class TokenBudget(Middleware):
 
     def _stop_if_exceeded(self) -> bool:
         """Stop what runs if a limit is exceeded; returns whether one is."""
-        if not self._check_limits():
+        if not self._note_exceeded_limit():
             return False
         # Also for each further prompt of the query: an interrupt stops one turn, not the prompts that wait.
         may_run = bool(self._tasks) or not isinstance(self._latest, ResultMessage)
@@ -188,7 +188,7 @@ class TokenBudget(Middleware):
         has_tasks = bool(self._tasks)
         try:
             await run.interrupt(stop_background=True)
-            if has_tasks and not run.interrupted:  # its answer was complete
+            if has_tasks and not run.turn.is_interrupted:  # its answer was complete
                 self._has_stopped_tasks = True
                 log.warning("the background tasks of a query were stopped: %s", self.error)
         except SessionClosedError:
@@ -205,7 +205,7 @@ class TokenBudget(Middleware):
 
     def complete_result(self, result: QueryResult[Any], messages: Sequence[Message]) -> None:
         """Put the error into a result that was interrupted; a result that was complete before stays as it is."""
-        self._check_limits()
+        self._note_exceeded_limit()
         is_cut = result.outcome == "interrupted" or (self._is_until_idle and self._has_stopped_tasks)
         if self.error is not None and is_cut:
             self.error.result = result.result
@@ -263,9 +263,9 @@ class SessionBudget:
 
     async def _stop(self) -> None:
         try:
-            if self._child.activity.background or self._child.activity.is_in_turn:
+            if self._child.activity.has_work:
                 log.warning("the background work of a session was stopped: %s", _budget_error(self._costs, self._limit))
-                await self._child.request("interrupt", {"cancel_queued": True})
+                await self._child.interrupt(None, cancel_queued=True)
         except PilothouseError as error:
             log.warning("a session over its token budget could not be interrupted: %s", error)
         finally:

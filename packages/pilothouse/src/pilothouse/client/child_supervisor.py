@@ -209,7 +209,7 @@ class SessionMonitor(Subscriptions):
         super().put(batch, size)
 
     @contextmanager
-    def run_turn(self, middlewares: Sequence[Middleware]) -> Generator[None]:
+    def run_query(self, middlewares: Sequence[Middleware]) -> Generator[None]:
         """The block in which a query of the session is active.
 
         Raises:
@@ -437,7 +437,7 @@ class ChildSupervisor:
         async with self._starting:
             before = self.child
             if before is not None and not in_turn:
-                await before.check_alive()  # no prompt was sent to it yet, so that none is sent twice
+                await before.stop_if_gone()  # no prompt was sent to it yet, so that none is sent twice
             if before is not None and before.is_closing_or_closed:
                 await before.wait_finished()
             self.check_open()
@@ -562,12 +562,12 @@ class ChildSupervisor:
             options = options.with_(partial_messages=True)  # for `text_stream`; queries filter them out unless wanted
         return options
 
-    async def update(self, changes: Options, between_turns: AbstractAsyncContextManager[Any]) -> None:
+    async def update(self, changes: Options, between_queries: AbstractAsyncContextManager[Any]) -> None:
         """Replace handlers, also in the running child.
 
         Args:
             changes: the handlers, and nothing else.
-            between_turns: entered if the CLI must be notified, which happens between two turns.
+            between_queries: entered if the CLI must be notified, which happens between two queries.
 
         Raises:
             OptionsError: handlers that a running child cannot get.
@@ -597,7 +597,7 @@ class ChildSupervisor:
         if before is not None and self.handlers.initialize_fields == before.initialize_fields:
             await child.channel.replace_handlers(handler_set, None)
         else:
-            async with between_turns:
+            async with between_queries:
                 await child.channel.replace_handlers(handler_set, invocation.initialize)
 
     def begin_close(self) -> None:

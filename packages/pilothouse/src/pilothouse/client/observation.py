@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.middleware import Middleware
 from pilothouse.client.result import QueryResult
+from pilothouse.client.retry import QueryRetry
 from pilothouse.engine import HandlerSet, QueryRun, RequestHandler, spawn
 from pilothouse.errors import Interrupted
 from pilothouse.instrumentation import (
@@ -25,7 +26,6 @@ from pilothouse.instrumentation import (
     Observers,
     QueryEnd,
     QueryStart,
-    ScheduledRetry,
     call_safely,
     collect_environ,
     find_outcome,
@@ -59,9 +59,8 @@ class QueryObservation(Middleware):
         self._results: list[ResultMessage] = []
 
     def on_start(self, run: QueryRun) -> None:
-        """Let the run report its end and its retries."""
+        """Let the run report its end."""
         run.on_end = partial(self._on_run_end, run)
-        run.on_retry = self._on_retry
 
     def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Start the run in the context of the query."""
@@ -78,11 +77,9 @@ class QueryObservation(Middleware):
                 self._error_messages.append(message)
         return batch
 
-    def _on_retry(self, **facts: Any) -> None:
-        self.observers.retry_scheduled(ScheduledRetry(**facts))
-
     def _on_run_end(self, run: QueryRun, error: BaseException | None) -> None:
-        self.finish(error, interrupted=run.interrupted or run.is_cut_short, cut_short=run.is_cut_short)
+        turn = run.turn
+        self.finish(error, interrupted=turn.is_interrupted or turn.is_cut_short, cut_short=turn.is_cut_short)
 
     def finish(self, error: BaseException | None, *, interrupted: bool = False, cut_short: bool = False) -> None:
         """Report the end of the query; arguments as of its run. Never raises."""
@@ -139,8 +136,15 @@ def make_observation(
         redact=redact,
     )
     observers = Observers.start(options.instrumentation or (), start)
-    budget = next((each for each in middlewares if isinstance(each, TokenBudget)), None)
-    return None if observers is None else QueryObservation(observers, budget, one_of_many=one_of_many)
+    if observers is None:
+        return None
+    budget: TokenBudget | None = None
+    for middleware in middlewares:
+        if isinstance(middleware, TokenBudget):
+            budget = middleware
+        elif isinstance(middleware, QueryRetry):
+            middleware.report = observers.retry_scheduled
+    return QueryObservation(observers, budget, one_of_many=one_of_many)
 
 
 def _redacted_settings(options: Options, redact: Callable[[str], str]) -> dict[str, str]:

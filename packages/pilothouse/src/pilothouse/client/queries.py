@@ -144,7 +144,7 @@ class Query(Generic[OutputT]):
 
     # For `__del__` if `__init__` failed.
     _run: QueryRun | None = None
-    _given_up: Literal["interrupted", "closed"] | None = "closed"
+    _early_end: Literal["interrupted", "closed"] | None = "closed"
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Query(Generic[OutputT]):
         self.unsent_hint = "`await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
-        self._given_up = None  # what ended it before its start, or that it was closed
+        self._early_end = None  # what ended it before its start, or that it was closed
 
     def _make_middlewares(self, rate_limits: SharedRateLimits | None) -> list[Middleware]:
         options, session = self._options, self._session
@@ -233,7 +233,15 @@ class Query(Generic[OutputT]):
         """
         if self._run is not None:
             return self._run.state
-        return self._given_up or "new"
+        return self._early_end or "new"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its turn has come: False while `state` is "new" or "queued", True ever after, also at the end.
+
+        Before that, `steer` would wait for the turn.
+        """
+        return self._run is not None and self._run.turn.has_begun
 
     @property
     def session_id(self) -> str | None:
@@ -314,7 +322,7 @@ class Query(Generic[OutputT]):
         Raises:
             ProcessError: the child could not be started.
         """
-        if self._given_up == "interrupted":
+        if self._early_end == "interrupted":
             return self
         try:
             await self._ensure_started().start()
@@ -325,7 +333,7 @@ class Query(Generic[OutputT]):
 
     def _ensure_started(self) -> QueryRun:
         if self._run is None:
-            if self._given_up == "closed":
+            if self._early_end == "closed":
                 raise SessionClosedError("the query is closed; make a new one")
             self._loop = running_loop()
             self._run = self._start_run()
@@ -373,8 +381,8 @@ class Query(Generic[OutputT]):
     ) -> Steering:
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
-        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it. A query
-        whose state is "queued" sends nothing until its turn has come, its child runs, and the limit of the API is over.
+        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it: as long
+        as `has_begun` is False, until its turn has come, its child runs, and the limit of the API is over.
 
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
         this query.
@@ -385,7 +393,8 @@ class Query(Generic[OutputT]):
                 words in another, so that the query has two results. It stops a tool that is about to begin; a command
                 that runs comes to its end first.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
-                on with them, in another turn. "return": take them back, also when the query is interrupted.
+                on with them, in another turn. "return": take them back, also when the query is interrupted. If the CLI
+                does not say within `control_timeout` whether it has them, the query ends without them.
 
         Returns:
             A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for
@@ -470,12 +479,13 @@ class Query(Generic[OutputT]):
 
     def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
-        interrupted = self._given_up == "interrupted" if run is None else run.interrupted
+        interrupted = self._early_end == "interrupted" if run is None else run.turn.is_interrupted
+        failure = Interrupted("the query was interrupted", result=run.result) if run and run.turn.is_cut_short else None
         result = QueryResult[OutputT](
             self._received.kept,
             structured_expected=self._output is not None,
             interrupted=interrupted,
-            failure=Interrupted("the query was interrupted", result=run.result) if run and run.is_cut_short else None,
+            failure=failure,
             callback_errors=self._callback_errors,
             incomplete=self._received.has_overflowed,
             is_continuation=self._is_continuation,
@@ -512,13 +522,13 @@ class Query(Generic[OutputT]):
             self._check_loop(self._run)
             await self._run.interrupt()
         else:
-            self._given_up = self._given_up or "interrupted"
+            self._early_end = self._early_end or "interrupted"
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task."""
         if self._run is not None:
             self._check_loop(self._run)
-        self._given_up = self._given_up or "closed"
+        self._early_end = self._early_end or "closed"
         if self._run is not None:
             self._run.stop()
             with anyio.CancelScope(shield=True):
@@ -527,7 +537,7 @@ class Query(Generic[OutputT]):
             await self._prompts.aclose()
 
     def __del__(self) -> None:
-        if self._run is None and self._given_up is None and self.unsent_hint and not sys.is_finalizing():
+        if self._run is None and self._early_end is None and self.unsent_hint and not sys.is_finalizing():
             text = f"query {_shorten(self._prompt)} was never sent: {self.unsent_hint}"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
         self._stop_soon()
@@ -546,7 +556,7 @@ class Query(Generic[OutputT]):
         received = self._received
         if not received.is_complete or received.unread:
             return None
-        if is_late and not (self._given_up and not self._is_managed):
+        if is_late and not (self._early_end and not self._is_managed):
             return None  # tasks share the messages; in a block, a loop continues another
         if received.has_overflowed:
             raise UsageError(
@@ -557,7 +567,7 @@ class Query(Generic[OutputT]):
 
     async def _next_batch(self) -> list[Message]:
         """Wait for the next messages and keep them for the result, within the limit; empty at the end."""
-        if self._given_up == "interrupted":
+        if self._early_end == "interrupted":
             batch, size = list[Message](), 0
         else:
             try:
@@ -580,7 +590,7 @@ class Query(Generic[OutputT]):
 
     def _stop_soon(self) -> None:
         if self._run is not None and not self._run.is_finished:
-            self._given_up = "closed"
+            self._early_end = "closed"
             call_in_loop(self._loop, self._run.stop)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Literal
 from uuid import uuid4
@@ -32,6 +32,7 @@ from pilothouse.errors import (
     RateLimitError,
     ResultError,
 )
+from pilothouse.instrumentation import ScheduledRetry
 from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, RateLimitEvent, ResultMessage, SystemMessage
 from pilothouse.options import Options
 
@@ -61,7 +62,7 @@ NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result
 ONE_MODEL_LIMITS = ("seven_day_opus", "seven_day_sonnet")
 
 
-RetryMode = Literal["resend", "resume", "hold"]
+RetryAction = Literal["resend", "resume", "hold"]
 
 
 class RetryDelay(Struct, frozen=True):
@@ -81,6 +82,7 @@ class QueryRetry(Middleware):
 
     Attributes:
         errors: of the failed attempts, oldest first.
+        report: called with each retry that is scheduled, if somebody observes the query. Must not raise.
     """
 
     def __init__(self, options: Options, rate_limits: SharedRateLimits | None) -> None:
@@ -96,12 +98,13 @@ class QueryRetry(Middleware):
         self._prompt: PromptMessage | None = None  # what to repeat, as long as the model has not answered it
         self._is_answering = False  # the model has sent something since the last successful result
         self._session_id: str | None = None
-        self._turn: list[Message] = []  # messages that explain a failure of the current turn
-        self._last_turn: list[Message] = []
+        self._failures: list[Message] = []  # messages that explain a failure of the current turn
+        self._last_failures: list[Message] = []
         self._tries = 0
         self._limit_waits = 0
         self._waited = 0.0  # seconds, for usage limits
         self.errors: list[PilothouseError] = []
+        self.report: Callable[[ScheduledRetry], object] | None = None
 
     # Called by the query.
 
@@ -119,7 +122,7 @@ class QueryRetry(Middleware):
                 yield prompt
 
     def on_start(self, run: QueryRun) -> None:
-        """Let the run wait while a limit holds, and report waits to consumers and observers."""
+        """Let the run wait while a limit holds, and report waits to its consumers."""
         run.admission = self.wait_admitted
         self._run = run
 
@@ -135,18 +138,18 @@ class QueryRetry(Middleware):
         self._session_id = message.session_id or self._session_id
         if isinstance(message, AssistantMessage):
             if message.is_api_error_message:
-                self._turn.append(message)
+                self._failures.append(message)
             else:
                 self._is_answering = True  # from here on a retry continues, and never begins again
         elif isinstance(message, RateLimitEvent):
-            self._turn.append(message)
+            self._failures.append(message)
         elif isinstance(message, ApiRetryMessage):
             if (
                 message.error_status == RATE_LIMITED_STATUS
             ):  # the CLI waits; other queries of the agent would meet the same limit
                 self._rate_limits.block("rate_limit", self._rate_limit_key, time.time() + message.retry_delay_ms / 1000)
         elif isinstance(message, ResultMessage) and not message.is_woken:
-            self._last_turn, self._turn = self._turn, []
+            self._last_failures, self._failures = self._failures, []
             self._is_answering = self._is_answering and message.is_error
 
     async def after_result(self, result: ResultMessage) -> NextPrompt | None:
@@ -156,7 +159,7 @@ class QueryRetry(Middleware):
             self._prompt = None  # later prompts may contain results of tools, which are sent once
             return None
         self._send_note(wait.note)
-        self._report_wait("resume" if self._has_begun else "resend", wait.until, wait.reason, self.errors[-1])
+        self._report_wait("resume" if self._must_resume else "resend", wait.until, wait.reason, self.errors[-1])
         await sleep_until_time(wait.until)
         return NextPrompt(self._make_retry_prompt())
 
@@ -167,7 +170,7 @@ class QueryRetry(Middleware):
             limit, until = held
             if reported_until != until:
                 reported_until = until
-                self._send_note(self._limit_note(limit, until, "another query of the agent has reached it"))
+                self._send_note(self._make_limit_note(limit, until, "another query of the agent has reached it"))
                 self._report_wait("hold", until, limit)
             moment = until + self._rate_limits.next_delay()
             if limit == "usage_limit":
@@ -186,15 +189,15 @@ class QueryRetry(Middleware):
     # Which failures are retried, and when.
 
     def _plan_retry(self, result: ResultMessage) -> RetryDelay | None:
-        error = make_result_error(result, self._last_turn)
+        error = make_result_error(result, self._last_failures)
         if not isinstance(error, ResultError):
             return None
-        resets_at = self._resets_at()
+        resets_at = self._find_reset()
         reason = retry_reason(error, rejected=resets_at is not None)
         if reason == "usage_limit":
-            wait = None if resets_at is None else self._wait_for_reset(error, resets_at)
+            wait = None if resets_at is None else self._plan_wait_for_reset(error, resets_at)
         else:
-            wait = self._wait_before_retry(error, reason)
+            wait = self._plan_backoff(error, reason)
         if wait is not None:
             if self.errors:
                 error.__cause__ = self.errors[-1]
@@ -202,33 +205,33 @@ class QueryRetry(Middleware):
             log.info("%s; retry in %.1f s", error, wait.until - time.time())
         return wait
 
-    def _resets_at(self) -> float | None:
+    def _find_reset(self) -> float | None:
         """When the limit resets that rejected the last turn."""
-        for message in reversed(self._last_turn):
+        for message in reversed(self._last_failures):
             if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
                 return message.rate_limit_info.resets_at
         return None
 
-    def _wait_for_reset(self, error: ResultError, resets_at: float) -> RetryDelay | None:
-        place = self._rate_limit_key if self._is_of_one_model() else self._rate_limit_key.whole_account
+    def _plan_wait_for_reset(self, error: ResultError, resets_at: float) -> RetryDelay | None:
+        key = self._rate_limit_key if self._is_of_one_model() else self._rate_limit_key.whole_account
         if not self._may_wait_until(resets_at) or self._limit_waits >= MAX_LIMIT_WAITS:
-            self._rate_limits.block("usage_limit", place, resets_at)
+            self._rate_limits.block("usage_limit", key, resets_at)
             return None
         self._limit_waits += 1
         now = time.time()
         until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _random_fraction()) / 2
-        self._rate_limits.block("usage_limit", place, until)  # the first query to meet it is the first to retry
+        self._rate_limits.block("usage_limit", key, until)  # the first query to meet it is the first to retry
         self._waited += until - now
-        return RetryDelay(until, "usage_limit", self._limit_note("usage_limit", until, str(error)))
+        return RetryDelay(until, "usage_limit", self._make_limit_note("usage_limit", until, str(error)))
 
     def _is_of_one_model(self) -> bool:
-        events = [m for m in self._last_turn if isinstance(m, RateLimitEvent)]
+        events = [m for m in self._last_failures if isinstance(m, RateLimitEvent)]
         return bool(events) and events[-1].rate_limit_info.rate_limit_type in ONE_MODEL_LIMITS
 
     def _may_wait_until(self, until: float) -> bool:
         return self._waits_for_limits and self._waited + until - time.time() <= self._max_wait
 
-    def _wait_before_retry(self, error: ResultError, reason: str | None) -> RetryDelay | None:
+    def _plan_backoff(self, error: ResultError, reason: str | None) -> RetryDelay | None:
         policy = self._policy
         if policy is None or reason not in policy.on or self._tries >= policy.attempts:
             return None
@@ -241,7 +244,7 @@ class QueryRetry(Middleware):
         facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
         return RetryDelay(until, reason, make_note(RETRY_SCHEDULED, self._session_id, facts))
 
-    def _limit_note(self, limit: LimitKind, until: float, error_text: str) -> SystemMessage:
+    def _make_limit_note(self, limit: LimitKind, until: float, error_text: str) -> SystemMessage:
         seconds = max(0.0, until - time.time())
         facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": error_text[:ERROR_CHARS]}
         log.info("waiting %.0f s for a %s", seconds, limit.replace("_", " "))
@@ -249,22 +252,24 @@ class QueryRetry(Middleware):
 
     def _send_note(self, note: SystemMessage) -> None:
         if self._run is not None:
-            self._run.add_note(note)
+            self._run.put_note(note)
 
-    def _report_wait(self, mode: RetryMode, until: float, reason: str, error: PilothouseError | None = None) -> None:
-        if self._run is not None and self._run.on_retry is not None:
+    def _report_wait(
+        self, action: RetryAction, until: float, reason: str, error: PilothouseError | None = None
+    ) -> None:
+        if self.report is not None:
             attempt = None if error is None or reason == "usage_limit" else self._tries
             delay = max(0.0, until - time.time())
-            self._run.on_retry(way=mode, reason=reason, delay=delay, attempt=attempt, error=error)
+            self.report(ScheduledRetry(action=action, reason=reason, delay=delay, attempt=attempt, error=error))
 
     @property
-    def _has_begun(self) -> bool:
+    def _must_resume(self) -> bool:
         """Whether the model has begun to answer, so that a retry has to continue instead of beginning again."""
         return self._prompt is None or self._is_answering
 
     def _make_retry_prompt(self) -> PromptMessage:
         before = self._prompt
-        if before is None or self._has_begun:
+        if before is None or self._must_resume:
             return make_prompt(CONTINUE_PROMPT, verbatim=True)
         if len(before.data) > REPEATED_BYTES:
             return make_prompt(ANSWER_PROMPT, verbatim=True)

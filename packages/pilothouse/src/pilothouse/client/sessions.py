@@ -85,8 +85,8 @@ class Session:
         self._supervisor = ChildSupervisor(options, self)
         self._monitor = self._supervisor.monitor
         self._rate_limits = rate_limits
-        self._turn_lock = anyio.Lock()
-        self._turn: QueryRun | None = None
+        self._child_lock = anyio.Lock()
+        self._active: QueryRun | None = None
         self._queue: list[QueryRun] = []
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class Session:
             return "starting" if self._supervisor.is_starting else "broken"
         if not child.has_started:
             return "starting"
-        return "running" if self._turn is not None or child.activity.is_in_turn else "idle"
+        return "running" if self._active is not None or child.activity.is_in_turn else "idle"
 
     def health(self) -> Health:
         """Whether the session can take a query, and if not, why."""
@@ -154,12 +154,12 @@ class Session:
     @property
     def waiting(self) -> int:
         """How many queries wait for their turn."""
-        return sum(turn is not self._turn for turn in self._queue)
+        return sum(run is not self._active for run in self._queue)
 
     @property
     def queries(self) -> list[Query[Any]]:
         """The queries that have not ended, in the order of their turns: the current one, then those that wait."""
-        return [query for turn in list(self._queue) if (query := turn.get_query()) is not None]
+        return [query for run in list(self._queue) if (query := run.get_query()) is not None]
 
     @property
     def costs(self) -> SessionCost:
@@ -203,12 +203,12 @@ class Session:
         The current query is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
         self._supervisor.begin_close()
-        turn = self._turn
+        run = self._active
         with anyio.CancelScope(shield=True):
             try:
-                if turn is not None:
-                    turn.stop()
-                    await turn.wait_finished()
+                if run is not None:
+                    run.stop()
+                    await run.wait_finished()
             finally:  # also if `Task.cancel` of asyncio came through the shield
                 await self._supervisor.close()
         if self.options.asks is not None:
@@ -303,10 +303,10 @@ class Session:
         output_type: Any = None,
     ) -> Query[Any]:
         def make_run(final: Options, prompts: Prompts, middlewares: Sequence[Middleware]) -> QueryRun:
-            enter = partial(self._take_turn, changes, middlewares=middlewares, child_options=child_options)
-            turn = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
-            turn.check_session = self._check_caller
-            return turn
+            enter = partial(self._lend_child, changes, middlewares=middlewares, child_options=child_options)
+            run = QueryRun(enter, prompts, make_limits(final), middlewares, wants_partial=final.partial_messages)
+            run.check_session = self._check_caller
+            return run
 
         return Query(
             prompt,
@@ -337,7 +337,7 @@ class Session:
         """
         self._supervisor.check_open()
         check_choices(when=when, if_late=if_late)
-        query = None if self._turn is None else self._turn.get_query()
+        query = None if self._active is None else self._active.get_query()
         if query is not None:
             steering = await query.steer(content, when=when, if_late=if_late)
             if steering.was_sent:
@@ -347,31 +347,30 @@ class Session:
         return Steering(await self.query(content).start())
 
     @asynccontextmanager
-    async def _take_turn(
+    async def _lend_child(
         self,
         changes: Mapping[str, Any],
-        turn: QueryRun,
+        run: QueryRun,
         middlewares: Sequence[Middleware] = (),
         child_options: ChildOptions | None = None,
     ) -> AsyncGenerator[ChildRun]:
         self._supervisor.check_loop()
-        self._queue.append(turn)
+        self._queue.append(run)
         try:
-            async with self._turn_lock:  # in order of arrival
-                with self._monitor.run_turn(middlewares), self._supervisor.require(child_options):
-                    async with self._run_turn(turn, changes) as child:
+            async with self._child_lock:  # in order of arrival
+                with self._monitor.run_query(middlewares), self._supervisor.require(child_options):
+                    async with self._prepare_child(run, changes) as child:
                         yield child
         finally:
-            self._queue.remove(turn)
+            self._queue.remove(run)
 
     @asynccontextmanager
-    async def _run_turn(self, turn: QueryRun, changes: Mapping[str, Any]) -> AsyncGenerator[ChildRun]:
-        self._turn = turn  # it may wait for long, and can be stopped meanwhile
+    async def _prepare_child(self, run: QueryRun, changes: Mapping[str, Any]) -> AsyncGenerator[ChildRun]:
+        self._active = run  # it may wait for long, and can be stopped meanwhile
         try:
-            if turn.admission is not None:
-                await turn.wait_admitted()
+            await run.wait_admitted()
         finally:
-            self._turn = None
+            self._active = None
         child = await self._ensure_running()
         await child.wait_for_turn_of_previous_client()
 
@@ -380,15 +379,15 @@ class Session:
             child = await self._apply_settings(await self._ensure_running(), changes)
             return child
 
-        turn.get_next_child = get_next_child
-        self._turn = turn
+        run.get_next_child = get_next_child
+        self._active = run
         try:
             child = await self._apply_settings(child, changes)
             self._supervisor.resume_state.mark_prompt_sent()
             yield child
         finally:
-            self._turn = None
-            if turn.result is not None:
+            self._active = None
+            if run.result is not None:
                 self._supervisor.resume_state.mark_turn_saved(child.session_id)
             if changes and not child.is_closing_or_closed:
                 # What cannot be restored now is restored before the next query, which fails if that fails too.
@@ -411,26 +410,26 @@ class Session:
         return self._supervisor.runtime_settings
 
     async def _ensure_running(self) -> ChildRun:
-        return await self._supervisor.ensure_running(in_turn=self._turn is not None)
+        return await self._supervisor.ensure_running(in_turn=self._active is not None)
 
     def _check_caller(self) -> None:
-        """Raise if the turn that runs waits for the callback that calls this."""
-        turn, child = self._turn, self._child
-        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.activity.is_in_turn)
-        if by_child or (turn is not None and turn.is_in_own_callback):  # a turn runs some tools without the CLI
+        """Raise if the active query waits for the callback that calls this."""
+        run, child = self._active, self._child
+        by_child = child is not None and child.is_in_own_callback and (run is not None or child.activity.is_in_turn)
+        if by_child or (run is not None and run.is_in_own_callback):  # a query runs some tools without the CLI
             raise self_wait_error()
 
     @asynccontextmanager
-    async def _between_turns(self) -> AsyncGenerator[None]:
+    async def _between_queries(self) -> AsyncGenerator[None]:
         self._check_caller()
-        async with self._turn_lock:
+        async with self._child_lock:
             yield
 
     async def _wait_idle(self) -> None:
         self._check_caller()
         while True:
             while self._queue:
-                async with self._turn_lock:  # until earlier queries have ended
+                async with self._child_lock:  # until earlier queries have ended
                     await anyio.lowlevel.checkpoint()
             child = self._child
             if child is not None:
@@ -464,7 +463,7 @@ class Session:
         return await self._request(subtype, body)
 
     async def _request(self, subtype: str, body: Mapping[str, Any], timeout: float = 0.0) -> Mapping[str, Any]:
-        child = await self._supervisor.ensure_running(in_turn=self._turn is not None)
+        child = await self._supervisor.ensure_running(in_turn=self._active is not None)
         return await child.request(subtype, body, timeout=timeout)
 
     async def login(self, account: LoginAccount = "claude") -> ClaudeLogin:
@@ -538,19 +537,14 @@ class Session:
             cancel_queued: also remove prompts from the queue of the CLI. Default False.
         """
         self._supervisor.check_loop()
-        run, child = self._turn, self._child
+        run, child = self._active, self._child
         if run is not None and (run.turn.phase in (Phase.QUEUED, Phase.DECIDING) or not cancel_queued):
             await run.interrupt()
         if child is None or child.is_closing_or_closed:
             return InterruptResult()
         if not (child.activity.is_in_turn if run is None else cancel_queued):
             return InterruptResult()
-        body = {"cancel_queued": True} if cancel_queued else {}
-        done = to_result(InterruptResult, await child.request("interrupt", body))
-        if run is not None:
-            for uuid in done.cancelled:
-                run.mark_cancelled(uuid)
-        return done
+        return to_result(InterruptResult, await child.interrupt(run, cancel_queued=cancel_queued))
 
     async def set_model(self, model: str | None) -> str | None:
         """Use another model from the next turn on; None: the default. Returns its full name."""
@@ -599,7 +593,7 @@ class Session:
                 f"option {wrong[0]!r} is not a handler; change other settings with a query, or make a new session"
             )
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
-        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_turns())
+        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_queries())
 
     async def detach(self) -> str:
         """Leave the session, which goes on at its host; this object is closed.

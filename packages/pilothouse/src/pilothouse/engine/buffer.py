@@ -13,11 +13,11 @@ from typing import IO, TypeAlias
 
 import anyio
 
-from pilothouse.messages import Message
+from pilothouse.messages import Message, StreamEvent
 from pilothouse.tracebacks import drop_frames
 from pilothouse.transports.concurrency import run_blocking
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Bytes of unread messages that stay in memory: any burst of one turn, and little enough for hundreds of sessions."""
@@ -38,10 +38,12 @@ class MessageBuffer:
 
     Args:
         memory_bytes: how much stays in memory. Default 8 MiB.
+        wants_partial: whether `StreamEvent`s are kept; the child of a session always sends them. Default True.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, *, wants_partial: bool = True) -> None:
         self._memory_bytes = memory_bytes
+        self._wants_partial = wants_partial
         self._next: deque[Batch] = deque()  # is read first; then what is in the file; then `_newest`
         self._next_bytes = 0
         self._newest: deque[Batch] = deque()
@@ -66,7 +68,9 @@ class MessageBuffer:
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add a batch that took `size` bytes on the wire. Dropped after `end`."""
-        if self._ended:
+        if not self._wants_partial:
+            batch = [message for message in batch if message.__class__ is not StreamEvent]
+        if self._ended or not batch:
             return
         if self._stored_batches or self._newest or self._next_bytes >= self._memory_bytes:
             self._newest.append((batch, size))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pilothouse.engine.extensions import HandlerSet
 
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 SkippedLine = NonJsonLine | LineTooLong | InvalidFrame
 

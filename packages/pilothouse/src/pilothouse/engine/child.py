@@ -17,7 +17,7 @@ from pilothouse.engine.activity import ChildActivity
 from pilothouse.engine.channel import ControlChannel, PendingRequest, Received
 from pilothouse.engine.diagnostics import Diagnostics
 from pilothouse.engine.extensions import HandlerSet
-from pilothouse.engine.failures import is_refusal, missing_result_error
+from pilothouse.engine.failures import is_start_failure, missing_result_error
 from pilothouse.engine.limits import QueryLimits, idle_timeout_error
 from pilothouse.engine.router import MessageRouter
 from pilothouse.engine.subscriptions import Subscriptions
@@ -101,8 +101,8 @@ class ChildRun(OwnedTask):
         self._own_query: QueryRun | None = None  # the only one that it runs for, if there is such a one
         self._make_refusal_error = make_refusal_error
         self.router = MessageRouter(Subscriptions() if subscriptions is None else subscriptions, self._note)
-        self._running = anyio.Event()  # or failed to start
-        self._ended = anyio.Event()  # its output has ended
+        self._transport_runs = anyio.Event()  # or failed to start
+        self._output_ended = anyio.Event()
         self._opening: tuple[PendingRequest, bytes] | None = None  # the initialize request, not sent yet
         self._tasks: anyio.abc.TaskGroup | None = None
         self.diagnostics = Diagnostics(invocation, transport, self.request, self.start_task)
@@ -138,7 +138,7 @@ class ChildRun(OwnedTask):
     @property
     def is_closing_or_closed(self) -> bool:
         """Whether the child has ended, or is being ended."""
-        return self._ended.is_set() or self._finished.is_set() or self._stopped
+        return self._output_ended.is_set() or self._finished.is_set() or self._stopped
 
     def health(self) -> Health:
         """The health of the transport, or the failure."""
@@ -158,8 +158,7 @@ class ChildRun(OwnedTask):
         Raises:
             BaseException: the failure of the child.
         """
-        if query.admission is not None:
-            await query.wait_admitted()
+        await query.wait_admitted()
         self._own_query = self.router.query = query  # before the first message
         spawn(self.run, "pilothouse child")
         try:
@@ -187,7 +186,7 @@ class ChildRun(OwnedTask):
                     self._start_initialize()
                 if self._own_query is None and self._limits.startup_timeout is not None:
                     self.start_task(self._watch_start)
-                self._running.set()
+                self._transport_runs.set()
                 await self._read()
                 self._tasks.cancel_scope.cancel()
         finally:
@@ -207,7 +206,7 @@ class ChildRun(OwnedTask):
 
     def start_task(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
-        if self._tasks is not None and not self._ended.is_set():
+        if self._tasks is not None and not self._output_ended.is_set():
             self._tasks.start_soon(self._run_recording_failure, work)
 
     async def _run_recording_failure(self, work: Work) -> None:
@@ -266,12 +265,12 @@ class ChildRun(OwnedTask):
             self._take(received)
             await self.router.store_excess()
         query, own = self.router.query, self._own_query
-        if self._stopped or self.failure is not None or (own is not None and own.accept_exit()):
+        if self._stopped or self.failure is not None or (own is not None and own.end_with_child()):
             return
         ending = await self.transport.exit_info()
         if query is not None:
             await query.wait_decided()
-        if own is not None and own.accept_exit(ending.exit_code):
+        if own is not None and own.end_with_child(ending.exit_code):
             return
         is_busy = query is not None and query.turn.phase is not Phase.ENDED
         noise, problem = self.channel.last_non_json_line, self.channel.last_problem
@@ -283,7 +282,7 @@ class ChildRun(OwnedTask):
     def _fail_waiters(self) -> None:
         """Fail everything that waits for the child, before it is closed."""
         error = self.failure or SessionClosedError("the session is closed")
-        self._ended.set()
+        self._output_ended.set()
         self.channel.close(error)
         self.router.fail(error, is_failure=self.failure is not None)
         self.activity.notify_changed()
@@ -292,7 +291,7 @@ class ChildRun(OwnedTask):
         if self._own_query is None and not self.has_started:
             self.failure = self.failure or SessionClosedError("the session is closed")
         self._fail_waiters()
-        self._running.set()
+        self._transport_runs.set()
         super()._on_end()
 
     def stop(self, error: Exception | None = None) -> None:
@@ -310,7 +309,7 @@ class ChildRun(OwnedTask):
         self._stopped = True
         with anyio.CancelScope(shield=True):
             try:
-                if self.has_started and not self._ended.is_set():
+                if self.has_started and not self._output_ended.is_set():
                     await self._end_gracefully()
             finally:  # also if `Task.cancel` of asyncio came through the shield
                 self.stop()
@@ -322,25 +321,25 @@ class ChildRun(OwnedTask):
     async def _end_gracefully(self) -> None:
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
             if self.activity.is_in_turn:
-                await self.request("interrupt", {"cancel_queued": True})
+                await self.interrupt(None, cancel_queued=True)
             await self.transport.end_input()
-            await self._ended.wait()
+            await self._output_ended.wait()
 
     async def detach(self) -> str:
         """Leave the CLI running; returns the id to find it again. See `Transport.detach`."""
         before, self._stopped = self._stopped, True  # nothing is interrupted, and nothing is sent any more
         failure, self.failure = self.failure, SessionClosedError("this process has left the session")
         try:
-            found_as = await self.transport.detach()
+            host_session_id = await self.transport.detach()
         except BaseException:
             self._stopped, self.failure = before, failure
             raise
         with anyio.CancelScope(shield=True):
             super().stop()
             await self.wait_finished()
-        return found_as
+        return host_session_id
 
-    async def finish(self) -> None:
+    async def let_exit(self) -> None:
         """End the input after the last result, and wait until the CLI has finished its background tasks and exited."""
         query = self.router.query
         answers = self._handlers is not None and bool(self._handlers.handlers)
@@ -350,14 +349,14 @@ class ChildRun(OwnedTask):
             await self.wait_idle()
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has exited, or is being ended
             await self.transport.end_input()
-        while not self._ended.is_set():
+        while not self._output_ended.is_set():
             if self.activity.background:
                 self.activity.touch()
             left = self.activity.last_activity + EXIT_SECONDS - anyio.current_time()
             if left <= 0:
                 return  # it does not exit by itself
             with anyio.move_on_after(left):
-                await self._ended.wait()
+                await self._output_ended.wait()
 
     # Requests and prompts.
 
@@ -367,18 +366,31 @@ class ChildRun(OwnedTask):
         """Send a control request; see `ControlChannel.request`."""
         return self.channel.request(subtype, body, timeout=timeout)
 
-    async def check_alive(self) -> None:
-        """Check whether the child still runs: an exit may not have been noticed yet."""
+    async def interrupt(self, query: QueryRun | None, *, cancel_queued: bool = False) -> Mapping[str, Any]:
+        """Request the end of the turn that runs. Returns the response.
+
+        Args:
+            query: whose prompts may be in the queue of the CLI.
+            cancel_queued: whether the CLI stops its background tasks too, and empties its queue. Default False.
+        """
+        response = await self.request("interrupt", {"cancel_queued": True} if cancel_queued else {})
+        if query is not None:
+            for uuid in response.get("cancelled") or ():
+                query.mark_cancelled(uuid)
+        return response
+
+    async def stop_if_gone(self) -> None:
+        """Stop the child if it runs no more: its exit may not have been noticed yet."""
         if self.is_ready or self.is_closing_or_closed or not self.has_started:
             return
         with anyio.move_on_after(EXIT_NOTICE_SECONDS):
-            await self._ended.wait()  # the reader knows best how it ended
+            await self._output_ended.wait()  # the reader knows best how it ended
             return
         self.stop(CLIExitedError(f"the CLI went away while it was idle: {self.transport.health().reason}"))
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. If the child has exited, the reader fails the query."""
-        if self._ended.is_set():
+        if self._output_ended.is_set():
             return
         sent = anyio.Event()
         if self._own_query is not None:  # no other query needs the child after a cancelled one
@@ -415,7 +427,7 @@ class ChildRun(OwnedTask):
         self.diagnostics.start_query()
         self.router.start_query(query, self.session_id)
         try:
-            await self._running.wait()
+            await self._transport_runs.wait()
             yield
         finally:
             try:
@@ -433,33 +445,31 @@ class ChildRun(OwnedTask):
         """
         response_seconds, end_seconds = INTERRUPT_SECONDS, INTERRUPT_SECONDS
         if self._own_query is not None:
-            if not (query.turn.is_abandoned and query.turn.has_begun) or self.invocation.initialize is None:
+            if not (query.turn.is_abandoned and query.turn.is_answering) or self.invocation.initialize is None:
                 return
             response_seconds, end_seconds = INTERRUPT_RESPONSE_SECONDS, SAVE_SECONDS
         query.turn.abandon()
         with anyio.move_on_after(response_seconds) as limit, suppress(PilothouseError):
-            await self.cancel_prompts(query)
+            await self.withdraw_prompts(query)
             if query.turn.at_cli:
-                receipt = await self.request("interrupt", {"cancel_queued": True})
-                for uuid in receipt.get("cancelled") or ():
-                    query.mark_cancelled(uuid)
+                await self.interrupt(query, cancel_queued=True)
             limit.deadline = anyio.current_time() + end_seconds
             await self.activity.changes.wait_until(lambda: not query.turn.at_cli or self.is_closing_or_closed)
             return
         if self._own_query is None:
             self.stop(CLIExitedError(f"the CLI did not stop its turn within {end_seconds:g} s, so it was ended"))
 
-    async def cancel_prompts(self, query: QueryRun) -> None:
+    async def withdraw_prompts(self, query: QueryRun) -> None:
         """Remove the prompts of `query` from the queue of the CLI, if it has started none of them.
 
         They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
-        if query.turn.has_begun or not self.router.names_prompts:
+        if query.turn.is_answering or not self.router.names_prompts:
             return
         for uuid in query.turn.at_cli:
-            await self.cancel_prompt(query, uuid)
+            await self.withdraw_prompt(query, uuid)
 
-    async def cancel_prompt(self, query: QueryRun, uuid: str) -> None:
+    async def withdraw_prompt(self, query: QueryRun, uuid: str) -> None:
         """Remove a prompt of `query` from the queue of the CLI, unless the CLI has started it."""
         with suppress(ControlError):  # the CLI does not know the request
             answer = await self.request("cancel_async_message", {"message_uuid": uuid})
@@ -473,7 +483,7 @@ class ChildRun(OwnedTask):
         """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
         return self.activity.is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
-    def measure_silence(self, *, in_background: bool = False) -> float:
+    def update_silence(self, *, in_background: bool = False) -> float:
         """Take note of what the CLI does at the moment, and return when it fell silent; now, while it is busy.
 
         Args:
@@ -502,7 +512,7 @@ class ChildRun(OwnedTask):
         """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         activity = self.activity
         while activity.is_in_turn_of_previous_client and activity.is_in_turn and not self.is_closing_or_closed:
-            left = self.measure_silence() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
+            left = self.update_silence() + TURN_OF_PREVIOUS_CLIENT_SECONDS - anyio.current_time()
             if left <= 0:
                 break
             with anyio.move_on_after(left):
@@ -520,7 +530,7 @@ class ChildRun(OwnedTask):
             self.diagnostics.observe(batch, kinds)
             if self.session_id is None:
                 self.session_id = next((message.session_id for message in batch if message.session_id), None)
-            self.router.put(batch, received.size, is_plain=self._TOLD.isdisjoint(kinds))
+            self.router.put(batch, received.size, is_plain=self._NOT_PLAIN.isdisjoint(kinds))
         for event in received.skipped:  # after the messages: the lost line may belong to one of them
             self.activity.note_skipped(event)
 
@@ -560,9 +570,9 @@ class ChildRun(OwnedTask):
         self.session_id = message.session_id or self.session_id
         if self.router.query is None:  # a turn that no query of ours has asked for
             self.diagnostics.start_query()
-        refuse = self._make_refusal_error
-        if refuse is not None and not self.has_started and is_refusal(message):
-            self.failure = self.failure or refuse(message)
+        make_error = self._make_refusal_error
+        if make_error is not None and not self.has_started and is_start_failure(message):
+            self.failure = self.failure or make_error(message)
 
     _NOTED: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         ConversationResetMessage: _note_reset,
@@ -570,5 +580,5 @@ class ChildRun(OwnedTask):
         ResultMessage: _note_result,
         StatusMessage: _note_status,
     }
-    _TOLD: ClassVar = MessageRouter.ROUTED | ChildActivity.ROUTES.keys() | _NOTED.keys()
+    _NOT_PLAIN: ClassVar = MessageRouter.ROUTED | ChildActivity.ROUTES.keys() | _NOTED.keys()
     """Classes of messages that say more than text."""

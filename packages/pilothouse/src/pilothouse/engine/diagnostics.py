@@ -40,7 +40,7 @@ from pilothouse.transports.discovery import warn_if_old
 if TYPE_CHECKING:
     from pilothouse.engine.extensions import RequestControl
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 WARNED_RETRY: Final = 2  # the first one is often a moment's hiccup
 _BASE_URL: Final = "ANTHROPIC_BASE_URL"

@@ -67,7 +67,7 @@ def _do_nothing(_: object) -> None:
     pass
 
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 CANCEL_SECONDS = 10.0  # grace for a cancelled middleware; after it the query ends regardless
 

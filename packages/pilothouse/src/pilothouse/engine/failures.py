@@ -145,6 +145,6 @@ def make_note(subtype: str, session_id: str | None, fields: dict[str, Any]) -> S
     return SystemMessage(subtype=subtype, session_id=session_id, raw_line=line)
 
 
-def is_refusal(message: ResultMessage) -> bool:
+def is_start_failure(message: ResultMessage) -> bool:
     """Whether a result says that the CLI does not start; it comes in place of the initialize response."""
     return message.is_error and message.subtype != "success" and not message.is_woken

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from pilothouse.errors import ControlError, UsageError
 from pilothouse.protocol import Connection, RequestReceived
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 RequestHandler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Handles one subtype of request: takes its body and returns the payload of the response. An error becomes an error

@@ -225,7 +225,7 @@ class RunningTools:
             return False
         names: list[bytes] = re.findall(_TOOL_USE_ID_PATTERN, line) if b"tool_result" in line else []
         if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
-            self._stop(found)
+            self._forget(found)
             return False
         before = len(self._uncertain)
         if is_frame:
@@ -234,11 +234,11 @@ class RunningTools:
 
     def _on_assistant(self, message: AssistantMessage) -> None:
         if message.supersedes:
-            self._stop_where(lambda use: use.message in message.supersedes)
+            self._forget_where(lambda use: use.message in message.supersedes)
         origin = _find_origin(message)
         if origin is not None and origin != self._origin:
             # The API is called again only when every tool use of the message before has its result.
-            self._stop_where(lambda use: use.origin is not None and use.origin.is_before(origin))
+            self._forget_where(lambda use: use.origin is not None and use.origin.is_before(origin))
             self._origin = origin
         if message.historical:
             return
@@ -254,28 +254,28 @@ class RunningTools:
             if len(self._uses) > _REMEMBERED_TOOLS:
                 oldest = next(iter(self._uses))
                 del self._uses[oldest]
-                self._stop({oldest})
+                self._forget({oldest})
 
     def _on_user(self, message: UserMessage) -> None:
         if message.retracted_message_uuids:
-            self._stop_where(lambda use: use.message in message.retracted_message_uuids)
+            self._forget_where(lambda use: use.message in message.retracted_message_uuids)
         if self._running and any(isinstance(block, UnknownBlock) for block in message.content):
             self.track_skipped(message.raw_line, is_frame=False)
         for block in message.tool_results:
             if block.tool_use_id in self._uses:
                 self._uses[block.tool_use_id] = None
-                self._stop({block.tool_use_id})
+                self._forget({block.tool_use_id})
 
     def _on_result(self, message: ResultMessage) -> None:
         is_success = not message.is_error and message.subtype == "success"
         if is_success and message.terminal_reason in (None, "completed", "tool_deferred"):
-            self._stop_where(lambda use: use.parent is None)  # background agents go on
+            self._forget_where(lambda use: use.parent is None)  # background agents go on
         else:
-            self._stop(set(self._running))
+            self._forget(set(self._running))
 
     def _on_task_end(self, message: TaskNotificationMessage) -> None:
         if message.tool_use_id is not None:  # of a sub-agent: its tools do not run any more
-            self._stop_where(lambda use: use.parent == message.tool_use_id)
+            self._forget_where(lambda use: use.parent == message.tool_use_id)
 
     def _on_progress(self, message: ToolProgressMessage) -> None:
         if message.tool_use_id is not None:
@@ -286,10 +286,10 @@ class RunningTools:
     def _on_unknown(self, message: UnknownMessage) -> None:
         self.track_skipped(message.raw_line, is_frame=False)
 
-    def _stop_where(self, which: Callable[[_ToolUse], bool]) -> None:
-        self._stop({key for key, use in self._running.items() if which(use)})
+    def _forget_where(self, which: Callable[[_ToolUse], bool]) -> None:
+        self._forget({key for key, use in self._running.items() if which(use)})
 
-    def _stop(self, tool_use_ids: set[str]) -> None:
+    def _forget(self, tool_use_ids: set[str]) -> None:
         for tool_use_id in tool_use_ids:
             self._running.pop(tool_use_id, None)
         self._uncertain -= tool_use_ids

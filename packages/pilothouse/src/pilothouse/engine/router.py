@@ -58,12 +58,12 @@ class MessageRouter:
     @property
     def is_behind(self) -> bool:
         """Whether a consumer is so far behind that messages wait on disk."""
-        return self._subscriptions.is_behind or (self.query is not None and self.query.is_behind)
+        return self._subscriptions.is_behind or (self.query is not None and self.query.buffer.is_behind)
 
     async def store_excess(self) -> None:
         """Move unread messages to disk that are too much for the memory."""
         if self.query is not None:
-            await self.query.store_excess()
+            await self.query.buffer.store_excess()
         await self._subscriptions.store_excess()
 
     def put_skipped(self, notes: list[LineSkippedMessage]) -> None:
@@ -113,7 +113,7 @@ class MessageRouter:
     def _tell(self, query: QueryRun, message: Message) -> None:
         """Tell the active query what a message says about its prompts."""
         turn = query.turn
-        had_begun, had_background = turn.has_begun, turn.owns_background
+        was_answering, had_background = turn.is_answering, turn.owns_background
         match message:
             case CommandLifecycleMessage(command_uuid=str(uuid), state="started"):
                 turn.begin(uuid)
@@ -126,7 +126,7 @@ class MessageRouter:
             case _:
                 turn.hear(names_prompts=self.names_prompts)
         query.follow()
-        if turn.has_begun and not had_begun and not turn.is_alone:
+        if turn.is_answering and not was_answering and not turn.is_alone:
             if not had_background:  # else the tasks that its earlier prompts have started are its own
                 self._attribution.start_query()
             self._subscriptions.on_prompt_accepted()
@@ -157,7 +157,7 @@ class MessageRouter:
         """Give a message of our own to the subscriptions and to `query`."""
         self._subscriptions.put([note], len(note.raw_line))
         if query is not None:
-            query.put_note(note)
+            query.buffer.put([note], len(note.raw_line))
 
     def put_permission_note(self, subtype: str, facts: dict[str, Any], session_id: str | None) -> None:
         """Give a note about a permission request, or its decision, to the active query, even before its turn."""
@@ -170,7 +170,7 @@ class MessageRouter:
         """Give the active query the notes about the permission requests that wait."""
         if query is self.query:
             for note in self._open_approvals.make_notes(session_id):
-                query.put_note(note)
+                query.buffer.put([note], len(note.raw_line))
 
     def fail(self, error: BaseException, *, is_failure: bool) -> None:
         """Tell everybody that the child has ended; `is_failure`: also a query that the child runs for alone."""

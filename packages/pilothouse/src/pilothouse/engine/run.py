@@ -6,6 +6,7 @@ with it. `QueryTurn` decides which messages belong to the query and when it is o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
@@ -34,18 +35,19 @@ from pilothouse.messages import (
     LineSkippedMessage,
     Message,
     ResultMessage,
-    StreamEvent,
     SystemMessage,
 )
 from pilothouse.transports.concurrency import LoopCondition
+
+log = logging.getLogger("pilothouse.engine")
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
 ARGV_PROMPT = "argv"  # stands for the uuid of a prompt in the arguments
 DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
-RETURN_SECONDS = 2.0  # for the CLI to give words back; then an interrupt is sent regardless
+WITHDRAW_SECONDS = 2.0  # for the CLI to give words back; then an interrupt is sent regardless
 
-EnterTurn = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
+LendChild = Callable[["QueryRun"], AbstractAsyncContextManager[ChildRun]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
 
 
@@ -53,14 +55,15 @@ class QueryRun(OwnedTask):
     """One query. Create it anywhere, `run` it once in a task of its own.
 
     Args:
-        enter: gives the child, for the length of a block.
+        lend_child: gives the child, for the length of a block.
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times; in a session they count from the start of the turn.
         middlewares: see the messages, and decide what follows the result before the query is over; outermost first.
-        is_alone: whether the child that `enter` gives serves no other query. Default False.
-        wants_partial: whether `StreamEvent`s are for this query; the child of a session always sends them.
+        is_alone: whether the child that `lend_child` gives serves no other query. Default False.
+        wants_partial: whether `StreamEvent`s are for this query. Default True.
 
     Attributes:
+        buffer: what the consumer has not read yet; see `put`.
         turn: where the query is, and what has become of its prompts. Call `follow` after each event.
         result: the last one.
         keeps_input_open: whether the input of its own child stays open after the result, until the background tasks
@@ -68,7 +71,6 @@ class QueryRun(OwnedTask):
         wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
         on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
         on_joined: called once, with the number of prompts, when one result answers several. Must not raise.
-        on_retry: called with the facts of each retry that is scheduled. Must not raise.
         admission: awaited before anything is sent; what it raises is the failure of the query.
         get_query: returns the `Query` of this run, if that still exists.
         get_next_child: returns another child when this one has exited and certainly received none of the prompts.
@@ -77,7 +79,7 @@ class QueryRun(OwnedTask):
 
     def __init__(
         self,
-        enter: EnterTurn,
+        lend_child: LendChild,
         prompts: Prompts,
         limits: QueryLimits,
         middlewares: Sequence[QueryMiddleware] = (),
@@ -86,14 +88,13 @@ class QueryRun(OwnedTask):
         wants_partial: bool = True,
     ) -> None:
         super().__init__()
-        self._enter = enter
+        self._lend_child = lend_child
         self._child: ChildRun | None = None
         self._prompts = prompts
         self._time_limits = TimeLimits(limits, "the child was ended" if is_alone else "the turn was stopped")
         self._middleware = MiddlewareRunner(middlewares) if middlewares else None
-        self._wants_partial = wants_partial
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._buffer = MessageBuffer()
+        self.buffer = MessageBuffer(wants_partial=wants_partial)
         self._init_first = InitFirst()
         # Offset of the first prompt in the input of the CLI, if the transport counts bytes.
         self._sent_offset: int | None = None
@@ -111,7 +112,6 @@ class QueryRun(OwnedTask):
         self.wants_permission_events = self.keeps_input_open = False
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.on_joined: Callable[[int], object] | None = None
-        self.on_retry: Callable[..., object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[ChildRun]] | None = None
@@ -127,7 +127,7 @@ class QueryRun(OwnedTask):
         if turn.phase is before[0]:
             return
         if turn.phase is Phase.IDLING:
-            self._start_task(self._finish_when_idle)
+            self._start_task(self._end_when_idle)
         elif turn.phase is Phase.DECIDING:
             assert self._middleware is not None
             assert self.result is not None
@@ -140,21 +140,11 @@ class QueryRun(OwnedTask):
         """The state of the query."""
         if not self.is_finished:
             return "queued" if self.turn.phase is Phase.QUEUED else "active"
-        if self.interrupted:
+        if self.turn.is_interrupted:
             return "interrupted"
         if self.failure is None:
             return "completed"
         return "closed" if isinstance(self.failure, SessionClosedError) else "failed"
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the query was stopped on request."""
-        return self.turn.is_interrupted
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether `result` belongs to an earlier prompt, because the query was stopped before more came."""
-        return self.turn.is_cut_short
 
     @property
     def session_id(self) -> str | None:
@@ -168,7 +158,7 @@ class QueryRun(OwnedTask):
             UsageError: a callback would wait for itself.
         """
         self.check_caller()
-        return await self._buffer.get()
+        return await self.buffer.get()
 
     async def start(self) -> None:
         """Wait until it has started, in a session until its turn has come; see `OwnedTask.start`."""
@@ -201,11 +191,10 @@ class QueryRun(OwnedTask):
         if turn.is_abandoned:  # it has failed, or was left, and is being stopped: that stays the reason
             await self.wait_finished()
             return
-        body = {"cancel_queued": True} if stop_background else {}
         is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
-        works_alone = child is not None and (bool(child.activity.background) or child.activity.is_in_turn)
-        if stop_background and works_alone and (turn.phase is Phase.DECIDING or not is_running):
-            await self.request("interrupt", body)  # otherwise it is the request that stops the turn
+        has_work = child is not None and child.activity.has_work
+        if stop_background and has_work and (turn.phase is Phase.DECIDING or not is_running):
+            await self.request("interrupt", {"cancel_queued": True})  # otherwise it is the request that stops the turn
             is_running = turn.is_running(child_in_turn=self._is_child_in_turn)
         if is_running and turn.phase is not Phase.QUEUED and child is not None and child.invocation.initialize is None:
             raise UsageError(
@@ -216,7 +205,7 @@ class QueryRun(OwnedTask):
         self.follow()
         if step is InterruptStep.NOTHING:
             return
-        if step is InterruptStep.LEAVE:
+        if step is InterruptStep.STOP:
             self.stop()
             await self.wait_finished()
             return
@@ -225,7 +214,7 @@ class QueryRun(OwnedTask):
             return turn.ended_turns > ended_turns or turn.phase is Phase.ENDED
 
         try:
-            await self._carry_out(step, body, has_ended)
+            await self._carry_out(step, has_ended, stop_background=stop_background)
         except PilothouseError as error:
             if self.is_finished or isinstance(error, SessionClosedError):
                 return  # the query ended by itself in the meantime
@@ -233,7 +222,7 @@ class QueryRun(OwnedTask):
             self.follow()
             raise
         except anyio.get_cancelled_exc_class():
-            if not turn.has_begun:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
+            if not turn.is_answering:  # nothing was stopped yet: what becomes of the prompts is up to the CLI again
                 turn.refuse_interrupt()
                 self.follow()
             raise
@@ -266,14 +255,20 @@ class QueryRun(OwnedTask):
         turn.give(prompt.uuid, is_optional=returns_late)
         self._start_task(partial(self._send_prompt, prompt))
         if returns_late:
-            self._start_task(partial(self._return_late, prompt.uuid, number))
+            self._start_task(partial(self._withdraw_late, prompt.uuid, number))
         return number
 
-    async def _return_late(self, uuid: str, number: int) -> None:
+    async def _withdraw_late(self, uuid: str, number: int) -> None:
         turn = self.turn
         await self._changes.wait_until(lambda: uuid in turn.taken_in or turn.ended_turns > number)
-        if turn.prompts.get(uuid) is PromptState.PENDING and self._child is not None:
-            await self._child.cancel_prompt(self, uuid)
+        if turn.prompts.get(uuid) is not PromptState.PENDING or self._child is None:
+            return
+        try:
+            await self._child.withdraw_prompt(self, uuid)
+        except ControlTimeout as error:
+            if turn.prompts.get(uuid) is PromptState.PENDING:  # the answer is complete without them
+                log.warning("a query ends without the words that came too late for its turn: %s", error)
+                self.mark_cancelled(uuid)
 
     async def wait_taken(self, uuid: str) -> int | None:
         """Wait until it is known what became of a prompt of `steer`.
@@ -301,8 +296,8 @@ class QueryRun(OwnedTask):
             raise SessionClosedError("no child works for the query")
         return await self._child.request(subtype, body)
 
-    async def _carry_out(self, step: InterruptStep, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
-        """Do what an interrupt has to do; `body` says what else is to be stopped, `has_ended` whether the turn has."""
+    async def _carry_out(self, step: InterruptStep, has_ended: Callable[[], bool], *, stop_background: bool) -> None:
+        """Do what an interrupt has to do; `has_ended` says whether the turn has, and `stop_background` is as there."""
         if step in (InterruptStep.CANCEL_DECISION, InterruptStep.CANCEL_DECISION_AND_REQUEST):
             assert self._middleware is not None
             self._middleware.cancel()
@@ -310,28 +305,34 @@ class QueryRun(OwnedTask):
             return
         assert self._child is not None
         if step is not InterruptStep.WITHDRAW:
-            await self._request_interrupt(self._child, body, has_ended)
+            await self._request_interrupt(self._child, has_ended, stop_background=stop_background)
             return
         await self._changes.wait_until(lambda: not self.turn.is_sending)
         child = self._child  # another one may have taken over
         try:
-            await child.cancel_prompts(self)
+            await child.withdraw_prompts(self)
             step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
             while step is InterruptStep.WAIT and not has_ended():
                 await self._changes.wait()
                 step = self.turn.after_withdrawal(child_in_turn=child.activity.is_in_turn)
-            if step is InterruptStep.REQUEST and not has_ended():
-                await self._request_interrupt(child, body, has_ended)
+            is_turn_left = step is InterruptStep.REQUEST and not has_ended()
+            is_background_left = stop_background and child.router.query is self and child.activity.has_work
+            if is_turn_left or is_background_left:
+                await self._request_interrupt(child, has_ended, stop_background=stop_background)
         finally:
             self.turn.end_withdrawal()
             self.follow()
 
-    async def _request_interrupt(self, child: ChildRun, body: Mapping[str, Any], has_ended: Callable[[], bool]) -> None:
-        with anyio.move_on_after(RETURN_SECONDS), suppress(ControlTimeout):
-            for uuid in self.turn.returnable:  # else the CLI would go on with them
-                await child.cancel_prompt(self, uuid)
-        if not has_ended():  # else it would stop the turn of another query
-            await child.request("interrupt", body)
+    async def _request_interrupt(
+        self, child: ChildRun, has_ended: Callable[[], bool], *, stop_background: bool
+    ) -> None:
+        if not stop_background:  # that request drops what waits in the queue of the CLI
+            with anyio.move_on_after(WITHDRAW_SECONDS), suppress(ControlTimeout):
+                for uuid in self.turn.withdrawable:  # else the CLI would go on with them
+                    await child.withdraw_prompt(self, uuid)
+            if has_ended():  # the request would stop the turn of another query
+                return
+        await child.interrupt(self, cancel_queued=stop_background)
 
     @property
     def _is_child_in_turn(self) -> bool:
@@ -356,19 +357,12 @@ class QueryRun(OwnedTask):
             batch = self._init_first.order(batch, size)
         if self._middleware is not None and batch:
             batch = self._apply_middleware(batch)
-        if not self._wants_partial:
-            batch = [message for message in batch if message.__class__ is not StreamEvent]
-        if batch:
-            self._buffer.put(batch, size)
+        self.buffer.put(batch, size)
 
     def put_note(self, note: SystemMessage) -> None:
-        """Add a message of our own to the stream."""
-        self._buffer.put([note], len(note.raw_line))
-
-    def add_note(self, note: SystemMessage) -> None:
         """Add a message of our own to the stream; the subscriptions of a session get it too."""
         if self._child is None:
-            self.put_note(note)
+            self.buffer.put([note], len(note.raw_line))
         else:
             self._child.router.put_note(note, self)
 
@@ -390,16 +384,16 @@ class QueryRun(OwnedTask):
         names = find_named_prompts(result)
         answered = len(names.intersection(self.turn.open).difference(each.uuid for each in self._steering))
         # A CLI that cannot resume sends a result with the error, and ignores the prompts.
-        is_refusal = self.turn.is_alone and result.is_error and not result.num_turns
-        if self.turn.add_result(names, is_woken=result.is_woken, is_refusal=is_refusal):
+        ignores_prompts = self.turn.is_alone and result.is_error and not result.num_turns
+        if self.turn.add_result(names, is_woken=result.is_woken, ignores_prompts=ignores_prompts):
             self.result = result
         if answered > 1 and self.on_joined is not None:
             self.on_joined(answered)
             self.on_joined = None
         self.follow()
 
-    def accept_exit(self, exit_code: int | None = None) -> bool:
-        """End the query if it may end now that its own child has ended its output; return whether it is over.
+    def end_with_child(self, exit_code: int | None = None) -> bool:
+        """End the query if it may end with its own child, whose output has ended; return whether it is over.
 
         Args:
             exit_code: how the child exited, if that is known.
@@ -407,15 +401,6 @@ class QueryRun(OwnedTask):
         is_over = self.turn.end_output(exit_code)
         self.follow()
         return is_over
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the consumer is so far behind that messages wait on disk."""
-        return self._buffer.is_behind
-
-    async def store_excess(self) -> None:
-        """Move unread messages to disk that are too much for the memory. Called after `put`."""
-        await self._buffer.store_excess()
 
     def fail(self, error: BaseException) -> None:
         """Fail with `error`: the child is gone, or a part of this query failed. The first error counts."""
@@ -440,9 +425,9 @@ class QueryRun(OwnedTask):
         if decision is None:
             self.turn.drop_decision()
         elif self.turn.phase is Phase.DECIDING:
-            if messages := list(decision.messages):
-                self._buffer.put(messages, sum(len(message.raw_line) for message in messages))
-                self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
+            messages = list(decision.messages)
+            self.buffer.put(messages, sum(len(message.raw_line) for message in messages))
+            self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
             prompt = decision.prompt
             self.turn.decide(None if prompt is None else prompt.uuid)
             if prompt is not None:
@@ -460,7 +445,7 @@ class QueryRun(OwnedTask):
             with anyio.move_on_after(DECISION_SECONDS):  # longer work is a tool call whose result is lost anyway
                 await self._middleware.wait_decided()
 
-    async def _finish_when_idle(self) -> None:
+    async def _end_when_idle(self) -> None:
         assert self._child is not None
         await self._child.wait_idle()
         self.turn.mark_idle()
@@ -481,12 +466,12 @@ class QueryRun(OwnedTask):
             around.cancel_scope.cancel()
 
     async def _run_owned(self) -> None:
-        async with self._enter(self) as self._child:
+        async with self._lend_child(self) as self._child:
             self.turn.enter()
             self.follow()
             try:
                 with self._time_limits.open_scope() as scope:
-                    await self._run_turns()
+                    await self._run_on_children()
                 if scope.cancelled_caught and not self.turn.is_complete:
                     raise self._explain_timeout(self._time_limits.make_error())
             finally:
@@ -496,8 +481,9 @@ class QueryRun(OwnedTask):
                 raise self.failure
 
     async def wait_admitted(self) -> None:
-        """Wait for `admission`. Called once, before anything is sent; the time counts."""
-        assert self.admission is not None
+        """Wait for `admission`, if any. Called once, before anything is sent; the time counts."""
+        if self.admission is None:
+            return
         with self._time_limits.open_scope() as scope:
             await self.admission()
         if scope.cancelled_caught:
@@ -507,14 +493,14 @@ class QueryRun(OwnedTask):
         assert self._child is not None
         return self._child.diagnostics.explain_timeout(error)
 
-    async def _run_turns(self) -> None:
-        """Run the turn, in a session on another child if this one certainly received nothing."""
-        await self._run_turn(self._child)
+    async def _run_on_children(self) -> None:
+        """Run on the child; in a session on another one, if this one certainly received nothing."""
+        await self._run_on(self._child)
         while self._is_undelivered():
             await self._change_child()
-            await self._run_turn(self._child)
+            await self._run_on(self._child)
 
-    async def _run_turn(self, child: ChildRun | None) -> None:
+    async def _run_on(self, child: ChildRun | None) -> None:
         assert child is not None
         async with child.active_query(self):
             if self.failure is not None:
@@ -524,7 +510,7 @@ class QueryRun(OwnedTask):
                 await self._run_until_ended(child)
                 self._tasks.cancel_scope.cancel()
             if self.turn.is_alone and self.failure is None:
-                await child.finish()
+                await child.let_exit()
 
     async def _run_until_ended(self, child: ChildRun) -> None:
         self._start_task(self._write_prompts)
@@ -587,8 +573,8 @@ class QueryRun(OwnedTask):
             for prompt in (*self._prompts, *self._steering):
                 await self._send_prompt(prompt, opening)
                 opening = b""
-            for uuid in self.turn.returnable:  # those that another child was given before
-                self._start_task(partial(self._return_late, uuid, ended_turns))
+            for uuid in self.turn.withdrawable:  # those that another child was given before
+                self._start_task(partial(self._withdraw_late, uuid, ended_turns))
         else:
             if opening:
                 await self._child.send(opening)
@@ -624,14 +610,14 @@ class QueryRun(OwnedTask):
             assert self._child is not None
             if turn.phase is Phase.DECIDING or not (turn.all_given or turn.open):
                 self._time_limits.restart_silence()  # we are the ones to send
-            silent_since = self._child.measure_silence(in_background=turn.phase is Phase.IDLING)
+            silent_since = self._child.update_silence(in_background=turn.phase is Phase.IDLING)
             check = self._time_limits.check_silence(
                 silent_since, anyio.current_time(), has_received=turn.was_heard, session_id=self.session_id
             )
             if check is None:
                 return  # after the first message, nothing limits the silence
             if check.note is not None:
-                self.add_note(check.note)
+                self.put_note(check.note)
             if check.error is not None:
                 self._abandon_at_limit()
                 self.fail(self._explain_timeout(check.error))
@@ -640,15 +626,14 @@ class QueryRun(OwnedTask):
 
     def _on_end(self) -> None:
         self.turn.fail(StopReason.CLOSED)
-        if self.failure is None and not self.turn.is_complete and not self.interrupted:
+        if self.failure is None and not self.turn.is_complete and not self.turn.is_interrupted:
             cause = "the query was closed" if self._stopped else "the event loop shut down"
             self.failure = SessionClosedError(f"{cause} before the result arrived")
         if self.on_end is not None:
             self.on_end(self.failure)
             self.on_end = None
-        if held := self._init_first.release():
-            self._buffer.put(held, self._init_first.held_bytes)
-        self._buffer.end(None if self.interrupted else self.failure)
+        self.buffer.put(self._init_first.release(), self._init_first.held_bytes)
+        self.buffer.end(None if self.turn.is_interrupted else self.failure)
         self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
         self.follow()

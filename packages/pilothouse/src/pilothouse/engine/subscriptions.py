@@ -12,17 +12,17 @@ from typing import Self
 
 from pilothouse.engine.buffer import MEMORY_BYTES, MessageBuffer
 from pilothouse.errors import UsageError
-from pilothouse.messages import Message, StreamEvent
+from pilothouse.messages import Message
 from pilothouse.transports.concurrency import running_loop
 
-log = logging.getLogger("pilothouse.driver")
+log = logging.getLogger("pilothouse.engine")
 
 
 class MessageSubscription:
     """Iterates over the messages that arrive after it was made.
 
     Args:
-        wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+        wants_partial: whether it gets `StreamEvent`s. Default True.
         check: called before each wait; raises if this task cannot wait for messages.
 
     Attributes:
@@ -30,17 +30,10 @@ class MessageSubscription:
     """
 
     def __init__(self, *, wants_partial: bool = True, check: Callable[[], object] | None = None) -> None:
-        self._wants_partial = wants_partial
         self._check = check
-        self.buffer = MessageBuffer()
+        self.buffer = MessageBuffer(wants_partial=wants_partial)
         self._batch: list[Message] = []
         self._is_closed = False
-
-    def put(self, batch: list[Message], size: int) -> None:
-        """Take a batch from the child."""
-        kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
-        if kept:
-            self.buffer.put(kept, size)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -105,7 +98,7 @@ class Subscriptions:
     def put(self, batch: list[Message], size: int) -> None:
         """Give a batch to each."""
         for subscription in self._alive():
-            subscription.put(batch, size)
+            subscription.buffer.put(batch, size)
 
     # Hooks for subclasses.
 

@@ -72,6 +72,16 @@ class PromptState(Enum):
     CANCELLED = auto()
 
 
+class LastResult(Enum):
+    """What the last result means for the end of the query."""
+
+    NONE = auto()
+    REPORT = auto()  # of background work: the middlewares are not asked
+    ANSWER = auto()  # the middlewares have yet to be asked
+    REFUSAL = auto()  # so too, and the CLI will not begin with any prompt
+    DECIDED = auto()  # the middlewares were asked
+
+
 class TurnEvent(Enum):
     """What moves a query from one phase to the next."""
 
@@ -86,7 +96,7 @@ class TurnEvent(Enum):
     ASK = "all closed; the middlewares decide"
     WAIT_FOR_IDLE = "all closed; background work may go on"
     ADD_PROMPT = "the middlewares add a prompt"
-    FINISH = "nothing follows"
+    END = "nothing follows"
     DROP_DECISION = "the middlewares were cancelled by an interrupt"
     FAIL = "the query ends early"
     CHANGE_CHILD = "the child has exited without receiving anything; another one takes over"
@@ -96,7 +106,7 @@ class InterruptStep(Enum):
     """What the engine has to do for an interrupt."""
 
     NOTHING = "no turn runs"
-    LEAVE = "nothing was sent: stop the query"
+    STOP = "nothing was sent: stop the query"
     CANCEL_DECISION = "cancel the middlewares"
     CANCEL_DECISION_AND_REQUEST = "cancel the middlewares, and request the end of the CLI's own turn"
     WITHDRAW = "when the prompt is written, withdraw what the CLI has not begun; then ask again with `after_withdrawal`"
@@ -114,7 +124,7 @@ _AT_CLI: Final = (PromptState.PENDING, PromptState.ACCEPTED)
 
 def _make_transitions() -> Mapping[Phase, Mapping[TurnEvent, Phase]]:
     phase, event = Phase, TurnEvent
-    end = {event.FINISH: phase.ENDED, event.FAIL: phase.ENDED}
+    end = {event.END: phase.ENDED, event.FAIL: phase.ENDED}
     all_closed = {event.ASK: phase.DECIDING, event.WAIT_FOR_IDLE: phase.IDLING, **end}
     closed = {event.CLI_HAS_NONE: phase.READY, **all_closed}
     return {
@@ -198,9 +208,7 @@ class QueryTurn:
         self.is_alone = is_alone
         self._until_idle = until_idle
         self._has_middleware = has_middleware
-        self._has_result = False
-        self._is_undecided = False  # the middlewares have not been asked about the last result yet
-        self._is_refused = False  # the last result says that the CLI has not even begun
+        self._last_result = LastResult.NONE
         self._optional: frozenset[str] = frozenset()
 
     # What is the case.
@@ -216,7 +224,7 @@ class QueryTurn:
         return [uuid for uuid, state in self.prompts.items() if state in _AT_CLI]
 
     @property
-    def returnable(self) -> list[str]:
+    def withdrawable(self) -> list[str]:
         """Prompts that the query is complete without, and that the CLI may still give back."""
         return [uuid for uuid in self.at_cli if uuid in self._optional and self.prompts[uuid] is PromptState.PENDING]
 
@@ -227,13 +235,18 @@ class QueryTurn:
 
     @property
     def has_begun(self) -> bool:
+        """Whether it has had the child, and could send."""
+        return (self.ended_in or self.phase) is not Phase.QUEUED
+
+    @property
+    def is_answering(self) -> bool:
         """Whether the CLI works on a prompt of this query, or did so when the query failed."""
         return (self.ended_in or self.phase) is Phase.ANSWERING
 
     @property
     def has_answer(self) -> bool:
         """Whether a prompt is closed, or the CLI has refused to begin."""
-        return self._is_refused or any(state in _CLOSED for state in self.prompts.values())
+        return self._last_result is LastResult.REFUSAL or any(state in _CLOSED for state in self.prompts.values())
 
     @property
     def is_interrupted(self) -> bool:
@@ -250,7 +263,7 @@ class QueryTurn:
         """Whether the answer is complete if the query ends now."""
         if self.is_abandoned or (self.ended_in or self.phase) in (Phase.DECIDING, Phase.IDLING):
             return False
-        return self._is_refused or self._is_answered
+        return self._last_result is LastResult.REFUSAL or self._is_answered
 
     @property
     def is_cut_short(self) -> bool:
@@ -261,7 +274,8 @@ class QueryTurn:
     @property
     def owns_background(self) -> bool:
         """Whether what background work says belongs to this query."""
-        return self._until_idle and self._has_result and self.phase is not Phase.ENDED
+        has_result = self._last_result is not LastResult.NONE
+        return self._until_idle and has_result and self.phase is not Phase.ENDED
 
     @property
     def can_steer(self) -> bool:
@@ -347,11 +361,11 @@ class QueryTurn:
         """
         if not self.is_running(child_in_turn=child_in_turn):
             if self.phase is Phase.IDLING:
-                self._move(TurnEvent.FINISH)
+                self._move(TurnEvent.END)
             return InterruptStep.NOTHING
         self._stop_for(StopReason.INTERRUPTED)
         if self.phase is Phase.QUEUED or is_preparing or not self.prompts:
-            return InterruptStep.LEAVE
+            return InterruptStep.STOP
         if self.phase is Phase.DECIDING:
             has_turn = self.owns_background and child_in_turn
             return InterruptStep.CANCEL_DECISION_AND_REQUEST if has_turn else InterruptStep.CANCEL_DECISION
@@ -394,12 +408,13 @@ class QueryTurn:
             return
         if uuid is not None:
             self.prompts = {uuid: PromptState.GIVEN}
-            self._is_refused = False
+            if self._last_result is LastResult.REFUSAL:  # it has come meanwhile, and was not about this prompt
+                self._last_result = LastResult.ANSWER
             self._move(TurnEvent.ADD_PROMPT)
         elif self._until_idle and not self.is_stopping:
             self._move(TurnEvent.WAIT_FOR_IDLE)
         else:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
 
     def drop_decision(self) -> None:
         """The middlewares were cancelled, and have decided nothing."""
@@ -411,7 +426,7 @@ class QueryTurn:
     def mark_idle(self) -> None:
         """Background work has ended."""
         if self.phase is Phase.IDLING:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
 
     def abandon(self, reason: StopReason = StopReason.CLOSED) -> None:
         """Nobody reads the messages any more, but the CLI has to end its turn."""
@@ -468,26 +483,26 @@ class QueryTurn:
             self.stop = StopReason.INTERRUPTED
             self._end_turn()
 
-    def add_result(self, names: Collection[str], *, is_woken: bool, is_refusal: bool = False) -> bool:
+    def add_result(self, names: Collection[str], *, is_woken: bool, ignores_prompts: bool = False) -> bool:
         """A result came that belongs to this query. Returns whether it is the one to keep as the result of the query.
 
         Args:
             names: the prompts that it names.
             is_woken: whether the CLI says that background work woke it.
-            is_refusal: whether it says that the CLI has not even begun. Default False.
+            ignores_prompts: whether it says that the CLI will not begin with any prompt. Default False.
         """
         waiting = self.open
         named = [uuid for uuid in waiting if uuid in names]
         is_answer = not is_woken or bool(named)
-        is_kept = is_answer or not self._has_result
-        self._has_result = True
-        if is_kept:
-            self._is_refused = is_refusal
+        is_kept = is_answer or self._last_result is LastResult.NONE
+        if is_answer:
+            self._last_result = LastResult.REFUSAL if ignores_prompts else LastResult.ANSWER
+        elif is_kept:
+            self._last_result = LastResult.REPORT
         if not is_answer and self.phase is not Phase.IDLING:
             return is_kept
         had_accepted = PromptState.ACCEPTED in self.prompts.values()
         if is_answer:
-            self._is_undecided = True
             answered = named or waiting[:1]
             self.prompts.update(dict.fromkeys(answered, PromptState.ANSWERED))
             self._mark_taken(answered)
@@ -511,7 +526,7 @@ class QueryTurn:
         if not (self.is_complete or self.is_interrupted):
             return False
         if self.phase is not Phase.ENDED:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
         return True
 
     # Inside.
@@ -552,13 +567,14 @@ class QueryTurn:
         """Go on when the last prompt is closed."""
         if self.phase is Phase.DECIDING or self.phase is Phase.ENDED:
             return
+        is_undecided = self._last_result in (LastResult.ANSWER, LastResult.REFUSAL)
         if not self._is_answered:
             self._leave_cli()
-        elif self._has_middleware and self._is_undecided and not self.is_stopping:
-            self._is_undecided = False
+        elif self._has_middleware and is_undecided and not self.is_stopping:
+            self._last_result = LastResult.DECIDED
             self._move(TurnEvent.ASK)
         elif not self._until_idle or self.is_stopping:
-            self._move(TurnEvent.FINISH)
+            self._move(TurnEvent.END)
         elif self.phase is not Phase.IDLING:
             self._move(TurnEvent.WAIT_FOR_IDLE)
 

@@ -542,6 +542,14 @@ class Query(QueryWrapper[OutputT]):
         return self._inner.state
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its turn has come: False while `state` is "new" or "queued", True ever after, also at the end.
+
+        Before that, `steer` would wait for the turn.
+        """
+        return self._inner.has_begun
+
+    @property
     def session_id(self) -> str | None:
         """Id of the session, None before the first message."""
         return self._inner.session_id
@@ -591,8 +599,8 @@ class Query(QueryWrapper[OutputT]):
     def steer(self, content: str | Sequence[Any], *, when: SteerTime = "next", if_late: LateWords = "ask") -> Steering:
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
-        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it. A query
-        whose state is "queued" sends nothing until its turn has come, its child runs, and the limit of the API is over.
+        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it: as long
+        as `has_begun` is False, until its turn has come, its child runs, and the limit of the API is over.
 
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
         this query.
@@ -603,7 +611,8 @@ class Query(QueryWrapper[OutputT]):
                 words in another, so that the query has two results. It stops a tool that is about to begin; a command
                 that runs comes to its end first.
             if_late: what to do when the turn ends before the CLI has taken the words. "ask" (default): the query goes
-                on with them, in another turn. "return": take them back, also when the query is interrupted.
+                on with them, in another turn. "return": take them back, also when the query is interrupted. If the CLI
+                does not say within `control_timeout` whether it has them, the query ends without them.
 
         Returns:
             A `Steering`; its `outcome()` says what became of the words. When the query is over, or waits for something
