@@ -327,6 +327,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypedDict
 
+from pilothouse.callbacks import CallbackWrapper
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation
 from pilothouse.messages.core import PermissionMode

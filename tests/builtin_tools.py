@@ -20,6 +20,8 @@ HEAD = '''"""The inputs and outputs of the tools of Claude Code {version}, with 
 Generated from the official declarations by `python -m tests.cli_versions bump`; do not edit.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from pilothouse.tools.builtin_call import Call
@@ -216,7 +218,18 @@ def make_module(version: str, tools: str, sdk: str) -> str:
     text = HEAD.format(version=version) + "\n\n".join(declarations.lines)
     text += f"\n\nBuiltinCall: TypeAlias = (\n    {union}\n)\n"
     text += '"""A call of one of the tools whose input is declared; type checkers narrow it by `name`."""\n\n'
-    return text + f"TYPED_TOOLS = frozenset({sorted(calls)!r})\n"
+    text += f"TYPED_TOOLS = frozenset({sorted(calls)!r})\n\n"
+    text += f"BUILTIN_TOOL_NAMES = frozenset({sorted(names)!r})\n"
+    text += '"""Every tool of this version, also those whose input is not declared."""\n\n'
+    text += f"LEGACY_TOOL_NAME_ALIASES: Mapping[str, str] = MappingProxyType({find_aliases(sdk)!r})\n"
+    return text + '"""Former names that rules, hook matchers and lists of tools still accept, and the names today."""\n'
+
+
+def find_aliases(sdk: str) -> dict[str, str]:
+    """Return the former names of tools and their names today, from the program of the SDK."""
+    exported = re.search(r"(\w+) as LEGACY_TOOL_NAME_ALIASES", sdk)
+    found = exported and re.search(rf"\b{re.escape(exported[1])}=\{{([^}}]*)\}}", sdk)
+    return dict(re.findall(r'(\w+):"(\w+)"', found[1])) if found else {}
 
 
 def write_module(version: str, tools: str, sdk: str, path: Path) -> None:

@@ -3,9 +3,10 @@
     python -m tests.cli_versions bump 2.1.332      write pins.json for this version, and list what
                                                    to check by hand; `latest` is the newest one
     python -m tests.cli_versions drift 2.1.332     print what this version has and the pinned one lacks, or the reverse;
-                                                   ends with 1 if pilothouse lacks a setting, hook event, field of a
-                                                   message or reason of a refused start, or if its program lacks a
-                                                   control request, capability or variable that pilothouse uses
+                                                   ends with 1 if pilothouse types or gates something else than this
+                                                   version: settings, hook events, fields of messages, of control bodies
+                                                   and of hooks, reasons of a refused start; or if its program lacks a
+                                                   request, field, capability or variable that pilothouse uses
     python -m tests.cli_versions canary latest     run the tests of the real CLI on this version; several are allowed
 
 Packages come through npm and pip, so registries and proxies are those of the user. The official TypeScript SDK is
@@ -35,12 +36,13 @@ from xml.etree import ElementTree
 
 import msgspec
 from tests.builtin_tools import GENERATED, write_module
+from tests.cli_bodies import BODIES, UNDECLARED
 from tests.cli_facts import list_checks
 
 from pilothouse.client.controls import CHECKS_PERMISSIONS
 from pilothouse.errors import PilothouseError, ProvisionError, StartupRefusal
-from pilothouse.hooks import HOOK_EVENTS
-from pilothouse.messages import from_dict
+from pilothouse.hooks import EXIT_REASONS, HOOK_EVENTS
+from pilothouse.messages import Message, from_dict
 from pilothouse.options import TABLE, CliSettings
 from pilothouse.options.renderer import OWN_VARIABLES
 from pilothouse.options.table import EnvSwitch, EnvVar
@@ -251,6 +253,10 @@ def _find_messages(types: str) -> Iterator[str]:
         yield "/".join(word[1] for word in words if word) or name
 
 
+def _find_list(types: str, name: str) -> list[str]:
+    return re.findall(r"'(\w+)'", "".join(re.findall(rf"{name}: readonly \[(.*?)\]", types)))
+
+
 def find_settings(types: str) -> list[str]:
     """Return the keys of a settings file."""
     block = re.search(r"^export declare interface Settings \{\n(.*?)^\}", types, re.DOTALL | re.MULTILINE)
@@ -267,7 +273,11 @@ SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
     "settings": find_settings,
     "startup refusals": lambda types: [word.strip("'") for word in _find_union(types, "SDKStartupFailureReason")],
     "fields of messages": lambda types: [f"{name}.{key}" for name, keys in find_fields(types) for key in keys],
+    "exit reasons": lambda types: re.findall(
+        r"'(\w+)'", "".join(re.findall(r"EXIT_REASONS: readonly \[(.*?)\]", types))
+    ),
     "hooks": lambda types: re.findall(r"'(\w+)'", "".join(re.findall(r"HOOK_EVENTS: readonly \[(.*?)\]", types))),
+    **{title: find for title, (find, _) in BODIES.items()},
 }
 """What the types tell about a release, and how it is found."""
 
@@ -275,10 +285,13 @@ SURFACE: Mapping[str, Callable[[str], Iterable[str]]] = {
 OWN: Mapping[str, Callable[[str], Iterable[str]]] = {
     "settings": lambda _: CliSettings.__annotations__,
     "startup refusals": lambda _: get_args(StartupRefusal),
+    "exit reasons": lambda _: EXIT_REASONS,
     "hooks": lambda _: HOOK_EVENTS,
     "fields of messages": lambda types: _find_own_fields(types),
+    **{title: find for title, (_, find) in BODIES.items()},
 }
-"""What pilothouse itself has, which a release is compared with in place of the pinned one. Drift is then an error."""
+"""What pilothouse itself has, which a release is compared with in place of the pinned one. A difference in either
+direction is an error."""
 
 
 def find_fields(types: str) -> Iterator[tuple[str, list[str]]]:
@@ -311,14 +324,21 @@ USED_WORDS = "words that pilothouse uses"
 
 
 def find_used_words() -> set[str]:
-    """Return what pilothouse sends and this CLI must know: control requests, capabilities, environment variables."""
-    words = {CHECKS_PERMISSIONS, *OWN_VARIABLES}
+    """Return what this CLI must know: control requests, capabilities, environment variables, fields without a type."""
+    words = {CHECKS_PERMISSIONS, *OWN_VARIABLES, *(name.partition(".")[2] for name in UNDECLARED)}
+    words.update(_list_message_words(Message))
     for option in TABLE.values():
         targets: Any = option.target if isinstance(option.target, tuple) else (option.target,)
         words.update(target.name for target in targets if isinstance(target, EnvVar | EnvSwitch))
     for path in CORE.rglob("*.py"):
         words.update(re.findall(r'\b_?(?:control|request)\(\s*"([a-z_]+)"', path.read_text("utf-8")))
     return words
+
+
+def _list_message_words(cls: type[Message]) -> Iterator[str]:
+    for kind in cls.__subclasses__():
+        yield from (name for name in kind.__struct_encode_fields__ if name.isidentifier())
+        yield from _list_message_words(kind)
 
 
 def find_words(executable: Path, words: Iterable[str]) -> set[str]:
@@ -464,7 +484,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(line, flush=True)
                 title = title if line.startswith(" ") else line.partition(":")[0]
                 is_behind = is_behind or line.startswith(
-                    "  +" if title in OWN else "  -" if title == USED_WORDS else "!"
+                    ("  +", "  -") if title in OWN else "  -" if title == USED_WORDS else "!"
                 )
             return 1 if is_behind else 0
         release = read_release(given.version)

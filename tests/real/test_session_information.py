@@ -12,7 +12,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse_testing import Gate, Pause, ScriptedModel, ToolUse
+from pilothouse_testing import Gate, Pause, ScriptedModel, Steps, ToolUse
 from pilothouse_transcripts import list_sessions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -89,3 +89,49 @@ def test_the_blocking_form(settings: dict[str, Any]) -> None:
     with sync.session(**settings) as session:
         assert session.info.side_question("Why?").response == "A scripted answer to a side question."
         assert not session.info.plan().exists
+
+
+async def test_a_file_that_is_no_text(settings: dict[str, Any], claude: Any) -> None:
+    (claude.cwd / "b.bin").write_bytes(b"\xff\x00x")
+    async with ph.session(**settings) as session:
+        text = await session.info.read_file("b.bin")
+        exact = await session.info.read_file("b.bin", encoding="base64")
+    assert (text.lossy, text.contents) == (True, "\ufffd\x00x")
+    assert (exact.contents, exact.encoding) == ("/wB4", "base64")
+
+
+async def test_what_a_policy_leaves_is_told(settings: dict[str, Any]) -> None:
+    async with ph.session(**settings) as session:
+        hooks = await session.settings.hooks()
+        rules = await session.settings.permission_rules()
+        plugins = await session.settings.reload_plugins()
+    assert (hooks.policy["managedOnly"], hooks.safe_mode, hooks.errors) == (False, None, [])
+    assert (rules.withheld, rules.errors) == (False, [])
+    assert plugins.mcp_servers == []
+
+
+async def test_a_running_session_shows_other_thinking(settings: dict[str, Any], scripted_model: ScriptedModel) -> None:
+    async with ph.session(**settings, model="claude-sonnet-4-5") as session:
+        await session.set_max_thinking_tokens(2000, "summarized")
+        await session.query("one")
+        await session.set_max_thinking_tokens(4000)
+        await session.query("two")
+    asked = [request.body["thinking"] for request in scripted_model.requests]
+    assert [(each["budget_tokens"], each.get("display")) for each in asked] == [
+        (2000, "summarized"),
+        (4000, "summarized"),
+    ]
+
+
+async def test_files_are_set_back_in_another_session(
+    settings: dict[str, Any], claude: Any, scripted_model: ScriptedModel
+) -> None:
+    path = claude.cwd / "f.txt"
+    scripted_model.on("write", reply=Steps([ToolUse("Write", {"file_path": str(path), "content": "A"})], "written"))
+    settings |= {"enable_file_checkpointing": True}
+    result = await ph.query("write it", permission_mode="acceptEdits", **settings)
+    assert path.read_text() == "A"
+    assert result.result is not None
+    async with ph.session(resume=result.session_id, **settings) as session:
+        await session.rewind_files(result.result.user_message_uuid or "")
+    assert not path.exists()

@@ -328,3 +328,61 @@ async def test_the_model_of_a_session_with_a_history_is_that_of_its_options(
     await agent.query("two", resume=key)
     first, second = (request.model for request in scripted_model.requests)
     assert first == second
+
+
+async def read_until_tool(query: ph.Query[Any]) -> None:
+    async for message in query:
+        if isinstance(message, ph.AssistantMessage) and message.tool_uses:
+            return
+
+
+async def test_words_given_to_a_turn_are_read_back(
+    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
+) -> None:
+    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": "sleep 1; echo slept"})], "done"))
+    store = stores.MemoryStore()
+    async with agent.session(session_store=store) as session:
+        async with session.query("go") as query:
+            await read_until_tool(query)
+            first = await query.steer("only the unit tests")
+            second = await query.steer([{"type": "text", "text": "as here"}, ph.image(PNG)])
+            assert [await each.outcome() for each in (first, second)] == ["taken", "taken"]
+            await query.result()
+        assert (await session.query("and then?")).text == "fine"
+        key = session.id or ""
+    messages = transcripts.get_session_messages(key, claude.cwd)
+    said = [message.text for message in messages if isinstance(message, ph.UserMessage)]
+    assert [text for text in said if text] == ["go", "only the unit tests", "as here", "and then?"]
+    words = [message for message in messages if isinstance(message, ph.UserMessage) and "attachment" in message.raw]
+    assert [each.raw["attachment"]["source_uuid"] for each in words] == [first.id, second.id]
+    assert [block.type for block in words[1].content] == ["text", "image"]
+    places = [messages.index(each) for each in words]
+    assert isinstance(messages[places[0] - 1], ph.UserMessage)  # the result of the tool
+    assert isinstance(messages[places[1] + 1], ph.AssistantMessage)
+
+    stored = await stores.StoredSessions(store, directory=claude.cwd).messages(key)
+    assert [message.uuid for message in stored] == [message.uuid for message in messages]
+    assert "> only the unit tests" in transcripts.export_session(key)
+    fork = transcripts.fork_session(key)
+    assert fork.messages == len(messages)
+    assert contents(transcripts.get_session_messages(fork.session_id)) == contents(messages)
+    async with agent.session(resume=fork.session_id) as session:
+        await session.query("what did I say?")
+    assert asked(scripted_model).count("only the unit tests") == 1
+
+
+async def test_words_of_an_interrupted_turn_are_read_once(
+    agent: ph.Agent, scripted_model: ScriptedModel, claude: Any, config: Path
+) -> None:
+    scripted_model.on("go", reply=Steps([ToolUse("Bash", {"command": "tail -f /dev/null"})], "done"))
+    async with agent.session() as session:
+        async with session.query("go") as query:
+            await read_until_tool(query)
+            steering = await query.steer("only the unit tests")
+            await query.interrupt()
+            assert await steering.outcome() == "next_turn"
+            await query.result()
+        key = session.id or ""
+    messages = transcripts.get_session_messages(key, claude.cwd)
+    texts = [message.text for message in messages if isinstance(message, ph.UserMessage)]
+    assert texts.count("only the unit tests") == 1

@@ -366,3 +366,27 @@ async def test_words_do_not_wait_for_a_run_that_has_not_begun() -> None:
     turn = Turn(query, cast("Any", None), PastTurn("id", []))
     assert await turn.steer("words") == ("returned", "")
     await query.aclose()
+
+
+@paths
+async def test_words_are_in_the_history_that_another_process_reads(
+    path: str, served_cli: ServedCli, scripted_model: ScriptedModel
+) -> None:
+    call = ToolUse("Bash", {"command": "sleep 2; echo slept", "description": "d"})
+    scripted_model.on("alpha", reply=Steps([call], "first"))
+    page = Page(path)
+    agent = served_cli.agent(allowed_tools=["Bash"])
+    with served(route(page, agent)) as url:
+        async with anyio.create_task_group() as tasks, httpx2.AsyncClient(timeout=60) as client:
+            tasks.start_soon(page.send, url, "alpha")
+            while not scripted_model.requests:
+                await anyio.sleep(0.05)
+            steered = await client.post(f"{url}{path}/t/steer", json={"text": "WORDS for the run"})
+            assert steered.json()["outcome"] == "taken"
+    with served(route(page, agent)) as url:
+        shown = str(await page.read(url))
+        assert 0 < shown.index("alpha") < shown.index("slept") < shown.index("WORDS for the run") < shown.index("first")
+        del page.messages[-1]  # regenerate it
+        await page.send(url)
+        assert "WORDS" not in str(scripted_model.requests[-1].body["messages"])
+        assert list_texts(scripted_model.requests[-1])[0].strip() == "alpha"

@@ -75,8 +75,8 @@ class InvocationResult(Struct, frozen=True):
 class ToolExecutor:
     """Runs the calls of one conversation. Answers to permission requests may change its rules.
 
-    The handlers are set for each child process. `session` is that of `ToolContext`; `hook_fields` are in the input of
-    every hook: `session_id`, `cwd` and the like.
+    The handlers are set for each child process. `prepare` is called in the task of each call. `session` is that of
+    `ToolContext`; `hook_fields` are in the input of every hook: `session_id`, `cwd` and the like.
     """
 
     def __init__(
@@ -85,11 +85,13 @@ class ToolExecutor:
         tools: Sequence[Tool[..., Any]],
         rules: RuleSet,
         on_failure: Callable[[ToolFailure], object] | None = None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._server = server
         self._tools = {f"mcp__{server}__{tool.name}": tool for tool in tools}
         self._rules = rules
         self._on_failure = on_failure
+        self._prepare = prepare
         self.hook_handler: RequestCallback | None = None
         self.permission_handler: RequestCallback | None = None
         self.session: Any = None
@@ -138,6 +140,7 @@ class ToolExecutor:
         """Run one call, from the hooks before it to the hooks after it. Raises nothing but cancellation."""
         if call.error is not None:
             return InvocationResult(call, _make_error_result(call.error))
+        self._prepare()
         opinion = call.hook_output if call.hook_output is not None else await self._run_hooks("PreToolUse", call)
         call, refusal = await self._check_permission(call, opinion)
         if refusal is not None:

@@ -1,13 +1,14 @@
 """`ChatPilothouse`: Claude Code as a chat model of LangChain. Extra `[langchain]`.
 
 Owns the translation between LangChain's messages and `LanguageModel`; the tools of LangChain run in LangChain.
+`agent_tools` is the other way: tools of LangChain for an agent of pilothouse.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 try:
@@ -35,6 +36,7 @@ from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 from pilothouse.errors import ExecutionError, UsageError
 from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall
 from pilothouse.support import find_similar_name
+from pilothouse.tools import Tool, create_tool
 from pilothouse_models import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse_models.endpoints.exchange import MAX_ATTEMPTS, StopTextFilter
 from pilothouse_models.json_text import json_text
@@ -44,6 +46,23 @@ from pilothouse_models.sync import LanguageModel as BlockingLanguageModel
 _ROLES: Final[Mapping[str, str]] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _CALL_TYPES: Final = frozenset({"tool_use", "tool_call", "tool_call_chunk", "server_tool_call", "invalid_tool_call"})
 _MEDIA_KEYS: Final = ("base64", "data", "url", "source")
+
+
+def agent_tools(tools: Iterable[BaseTool]) -> list[Tool[..., Any]]:
+    """Make tools of LangChain tools of an agent of pilothouse: `Agent(custom_tools=agent_tools([search]))`.
+
+    Args:
+        tools: tools of LangChain, also those of `@tool`. They run in this process, by their `ainvoke`.
+    """
+    return [_make_agent_tool(each) for each in tools]
+
+
+def _make_agent_tool(given: BaseTool) -> Tool[..., Any]:
+    async def call(arguments: dict[str, Any]) -> Any:
+        return await given.ainvoke(arguments)
+
+    declared = convert_to_openai_tool(given)["function"]
+    return create_tool(declared["name"], declared.get("description", ""), declared["parameters"], call)
 
 
 class ChatPilothouse(BaseChatModel):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -105,7 +106,8 @@ def make_xml(options: Options) -> XmlTools:
 def _make_executor(options: Options) -> ToolExecutor:
     rules = RuleSet.parse(allow=ToolBridge.list_allowed_tools(options), deny=options.disallowed_tools or ())
     tools = sdk_server(ToolBridge.TOOL_SERVER, options.custom_tools or ()).tools
-    executor = ToolExecutor(ToolBridge.TOOL_SERVER, tools, rules, ToolBridge.log_failure)
+    prepare = partial(ToolBridge.wrap_callbacks, options)
+    executor = ToolExecutor(ToolBridge.TOOL_SERVER, tools, rules, ToolBridge.log_failure, prepare)
     executor.permission_mode = options.permission_mode
     return executor
 

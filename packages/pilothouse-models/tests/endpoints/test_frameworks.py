@@ -13,12 +13,13 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool as langchain_tool
 from pydantic import BaseModel
 from pydantic_ai import Agent, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 
 import pilothouse as ph
-from pilothouse_models.langchain import ChatPilothouse
+from pilothouse_models.langchain import ChatPilothouse, agent_tools
 from pilothouse_models.pydantic_ai import PilothouseModel
 from pilothouse_testing import frames
 
@@ -199,3 +200,27 @@ async def test_pydantic_ai_streams_and_fails() -> None:
         async with agent.run_stream("Hi"):
             pass
     assert json.loads(json.dumps(caught.value.body))["type"] == "overloaded_error"
+
+
+async def test_tools_of_langchain_are_tools_of_an_agent() -> None:
+    @langchain_tool
+    def forecast(city: str, days: int = 1) -> str:
+        """The weather to come."""
+        if city == "nowhere":
+            raise ValueError("no such place")
+        return f"{days} fine days in {city}"
+
+    @langchain_tool
+    async def wait(seconds: float) -> dict[str, float]:
+        """Wait."""
+        return {"waited": seconds}
+
+    first, second = agent_tools([forecast, wait])
+    assert (first.name, first.description) == ("forecast", "The weather to come.")
+    assert first.input_schema["properties"]["city"]["type"] == "string"
+    assert first.input_schema["required"] == ["city"]
+    ran = await first.run({"city": "Rome", "days": 2})
+    assert ran["content"] == [{"type": "text", "text": "2 fine days in Rome"}]
+    assert "no such place" in str(await first.run({"city": "nowhere"}))
+    assert (await first.run({"days": 2}))["isError"]
+    assert '"waited"' in json.dumps((await second.run({"seconds": 0.5}))["content"]).replace("\\", "")

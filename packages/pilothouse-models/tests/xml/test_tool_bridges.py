@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -407,3 +408,28 @@ async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(mo
     assert "sunny in Rome" in str(prompts[2])
     assert result.text == "done"
     assert "<tool_use" not in result.full_text
+
+
+async def test_the_calls_of_a_bridge_run_inside_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse_models.bridges.new_nonce", lambda: "n0nce")
+    body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
+    text = f"<tool_use-n0nce>{body}</tool_use-n0nce>"
+    transport = mock_transport(
+        *([frames.init(), frames.assistant(each), frames.result(each)] for each in (text, "done"))
+    )
+    called: list[tuple[str, str]] = []
+
+    def wrap(kind: str, name: str) -> AbstractContextManager[None]:
+        called.append((kind, name))
+        return nullcontext()
+
+    await ph.query(
+        "go",
+        transport=transport,
+        custom_tools=[weather],
+        tool_bridge="xml",
+        can_use_tool=lambda request: True,
+        hooks={"PreToolUse": lambda event: None},
+        callback_wrapper=wrap,
+    )
+    assert called == [("hook", "PreToolUse"), ("option", "can_use_tool"), ("tool", "weather")]

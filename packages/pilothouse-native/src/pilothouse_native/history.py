@@ -19,7 +19,7 @@ from pilothouse_native.wire import JsonObject, as_object
 from pilothouse_transcripts.conversation import read_conversation
 from pilothouse_transcripts.edits import make_timestamp
 from pilothouse_transcripts.paths import SUFFIX, find_file, get_projects_directory, project_key
-from pilothouse_transcripts.rows import SPOKEN_TYPES, open_transcript, read_part
+from pilothouse_transcripts.rows import SPOKEN_TYPES, list_visible, open_transcript, read_part
 
 CLI_VERSION: Final = "2.1.332"
 """The CLI version whose wire and transcript formats this engine uses."""
@@ -172,8 +172,11 @@ class History:
             lines = [cast("JsonObject", decode_line(read_part(file, row))) for row in rows]
         notes = [row for row in _read_metadata(path) if row.get("type") in _METADATA_TYPES]
         self.cost_row = next((row for row in reversed(notes) if row["type"] == "cost-state"), dict[str, Any]())
+        steering = {row.uuid for row in list_visible(rows) if row.is_steering}
         for row in lines:
-            if row.get("type") in SPOKEN_TYPES and not row.get("isApiErrorMessage"):
+            if row.get("uuid") in steering:
+                self._add_message("user", row["attachment"]["prompt"])
+            elif row.get("type") in SPOKEN_TYPES and not row.get("isApiErrorMessage"):
                 message: JsonObject = row["message"]
                 self._add_message(message["role"], message["content"])
         self._last_uuid = next((str(row["uuid"]) for row in reversed(lines) if row.get("uuid")), None)

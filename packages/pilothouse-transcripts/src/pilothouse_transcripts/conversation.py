@@ -21,6 +21,7 @@ from pilothouse_transcripts.rows import (
     TranscriptProblem,
     TranscriptRow,
     ignore_problem,
+    list_visible,
     open_transcript,
     read_messages,
     read_rows,
@@ -246,7 +247,8 @@ def get_session_messages(
 
     Returns:
         `AssistantMessage`s and `UserMessage`s, and `SystemMessage`s if requested. Their `.raw` is the row in the
-        file. Empty if there is no such session.
+        file; words that were sent into a running turn are a `UserMessage` in their place, and `.raw` a row of the
+        user. Empty if there is no such session.
     """
     path = find_file(session_id, directory, config_dir)
     if path is None:
@@ -364,7 +366,8 @@ def _read_messages(
             rows = read_conversation(
                 file, path, on_problem, include_compacted=include_compacted, sidechain=agent is not None
             )
-            visible = [row for row in rows if row.is_visible or row.type in more]
+            shown = {row.number for row in list_visible(rows)}
+            visible = [row for row in rows if row.number in shown or row.type in more]
             stop = None if limit is None or limit <= 0 else max(offset, 0) + limit
             parent = agent.tool_use_id if agent is not None else None
             return list(read_messages(file, path, visible[max(offset, 0) : stop], parent, on_problem))

@@ -26,6 +26,7 @@ from pilothouse_transcripts.rows import (
     TranscriptProblem,
     TranscriptRow,
     ignore_problem,
+    list_visible,
     load_object,
     open_transcript,
     read_part,
@@ -264,7 +265,8 @@ def fork_session(
         for row, reason in found.problems:
             on_problem(TranscriptProblem(str(path), row.number, reason))
         taken = [row for row in found.rows if row.type != "progress"]
-        if not any(row.is_visible for row in taken):
+        visible = list_visible(taken)
+        if not visible:
             raise UsageError(f"there is nothing to fork in session {session_id}")
         title = title.strip() if title and title.strip() else _make_fork_title(path)
         new_id = str(uuid4())
@@ -272,7 +274,7 @@ def fork_session(
         target = path.with_name(new_id + SUFFIX)
         lines = chain(fork.iterate_inherited_rows(file), fork.iterate_lines(file), [fork.make_title_row(title)])
         write_new_file(target, (encode_json(line) + b"\n" for line in lines))
-    return ForkSessionResult(new_id, str(target), sum(row.is_visible for row in taken))
+    return ForkSessionResult(new_id, str(target), len(visible))
 
 
 def _make_fork_title(path: Path) -> str:
@@ -319,6 +321,8 @@ class _ForkRows:
                 kept["logicalParentUuid"] = self._ids.get(row.logical_parent_uuid)
             if row.compact_metadata is not None:
                 kept["compactMetadata"] = self._replace_ids(kept["compactMetadata"])
+            if row.is_steering:
+                kept["attachment"] = self._replace_ids(kept["attachment"])
             if row is self._chain[-1]:
                 kept["timestamp"] = self._now  # the CLI takes the newest row for the last one
             parent = self._ids[row.uuid]

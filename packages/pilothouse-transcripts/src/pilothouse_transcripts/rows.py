@@ -22,7 +22,7 @@ from pilothouse.messages import (
     UserMessage,
 )
 from pilothouse.messages.decoder import CoercionFailure, coerce_struct
-from pilothouse.support import decode_line
+from pilothouse.support import decode_line, encode_json
 from pilothouse_transcripts.paths import StrPath, open_file
 
 CHUNK_BYTES = 1 << 18
@@ -174,6 +174,24 @@ class RowCompaction(Struct, gc=False, rename="camel"):
     preserved_segment: PreservedMessages | None = None
 
 
+class RowAttachment(Struct, gc=False):
+    """What the CLI adds to a turn. Of those, only words that the user sent meanwhile are messages."""
+
+    type: str = ""
+    command_mode: Any = field(default=None, name="commandMode")
+    is_meta: Any = field(default=None, name="isMeta")
+    origin: Any = None
+    source_uuid: Any = None
+
+    @property
+    def is_said(self) -> bool:
+        """Whether a person said it: not a task, a hook or another agent."""
+        if self.type != "queued_command" or self.is_meta or self.command_mode not in (None, "prompt"):
+            return False
+        origin: Any = self.origin
+        return not isinstance(origin, dict) or cast("dict[str, Any]", origin).get("kind") in (None, "human")
+
+
 class TranscriptRow(Struct, gc=False, rename="camel"):
     """One line of a transcript.
 
@@ -199,6 +217,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     leaf_uuid: str | None = None
     explicit: bool = False
     message: RowMessage | None = None
+    attachment: RowAttachment | None = None
     tool_use_result: Raw = Raw()
     number: int = field(default=0, name="<number>")
     offset: int = field(default=0, name="<offset>")
@@ -210,9 +229,19 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
         return self.subtype == "compact_boundary" and self.type == "system"
 
     @property
+    def source_uuid(self) -> Any:
+        """The uuid with which words were sent into a running turn."""
+        return None if self.attachment is None else self.attachment.source_uuid
+
+    @property
+    def is_steering(self) -> bool:
+        """Whether the row has words that were sent into a running turn."""
+        return self.type == "attachment" and self.attachment is not None and self.attachment.is_said
+
+    @property
     def is_visible(self) -> bool:
         """Whether the row is a message of a person or the model in the main conversation."""
-        return self.type in SPOKEN_TYPES and not self.is_meta and not self.team_name
+        return (self.type in SPOKEN_TYPES or self.is_steering) and not self.is_meta and not self.team_name
 
     def get_call_ids(self, kind: str) -> list[str]:
         """Return the ids of the calls that the row makes ("tool_use") or answers ("tool_result")."""
@@ -247,6 +276,23 @@ def decode_row(line: bytes) -> TranscriptRow | str:
     """Decode a line to a row; return a text that says what is wrong if it is not a row."""
     row = decode_struct(_decode_strictly, TranscriptRow, line)
     return row if isinstance(row, str) or row.type else "an object without a type"
+
+
+def list_visible(rows: Sequence[TranscriptRow]) -> list[TranscriptRow]:
+    """Return the visible rows, each message once: words given to a turn may also become a prompt, with their uuid."""
+    said = {row.uuid for row in rows if row.type == "user"}
+    return [row for row in rows if row.is_visible and not (row.is_steering and row.source_uuid in said)]
+
+
+def write_message(row: TranscriptRow, line: bytes) -> bytes:
+    """Return the line of a row as a message: words that were sent into a running turn as a row of the user."""
+    if not row.is_steering:
+        return line
+    data = load_object(line) or {}
+    attachment: dict[str, Any] = data.get("attachment") or {}
+    rest = {name: value for name, value in attachment.items() if name != "prompt"}
+    message = {"role": "user", "content": attachment.get("prompt") or ""}
+    return encode_json({**data, "type": "user", "message": message, "attachment": rest})
 
 
 def load_object(line: bytes) -> dict[str, Any] | None:
@@ -327,7 +373,7 @@ def read_messages(
     decode_lines = FrameDecoder().decode_lines
     for start in range(0, len(rows), _ROWS_PER_DECODING):
         part = rows[start : start + _ROWS_PER_DECODING]
-        messages, _ = decode_lines([read_part(file, row) for row in part])
+        messages, _ = decode_lines([write_message(row, read_part(file, row)) for row in part])
         for row, message in zip(part, messages, strict=True):
             if isinstance(message, Message):
                 _complete_message(message, row, parent_tool_use_id)

@@ -31,6 +31,7 @@ from pilothouse_transcripts.rows import (
     ignore_problem,
     open_transcript,
     read_lines,
+    write_message,
 )
 
 HitLocation: TypeAlias = Literal["prompt", "text", "thinking", "tool", "result"]
@@ -45,6 +46,9 @@ EXCERPT_MARGIN = 60
 _ESCAPED = re.compile(r"""[^ -~]|["\\/<>&']""")
 _ESCAPED_OR_VARIED = re.compile(_ESCAPED.pattern + "|[iks]")
 _ESCAPED_OR_ASCII = re.compile("""[\0-\x1f"\\\\/<>&'\u0130\u0131\u017f\u212a]""")
+
+_MESSAGE_MARKS = (b'"user"', b'"assistant"', b'"queued_command"')
+"""One of these is in every line with a message."""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -171,7 +175,7 @@ class _TranscriptSearch:
         try:
             with open_transcript(path) as file:
                 for number, _, line in read_lines(file, path, on_problem):
-                    if self._may_match(line) and (b'"user"' in line or b'"assistant"' in line):
+                    if self._may_match(line) and any(mark in line for mark in _MESSAGE_MARKS):
                         yield from self._search_line(line, number, path, session_id, agent_id, on_problem)
         except OSError as error:
             on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
@@ -194,10 +198,10 @@ class _TranscriptSearch:
         row, part, problem = find_row(line)
         if problem:
             on_problem(TranscriptProblem(str(path), number, problem))
-        if row is None or row.type not in SPOKEN_TYPES or row.is_meta:
+        if row is None or not (row.type in SPOKEN_TYPES or row.is_steering) or row.is_meta:
             return
         try:
-            message = decode(part)
+            message = decode(write_message(row, part))
         except (LineDecodeError, MessageParseError):
             return
         if not isinstance(message, AssistantMessage | UserMessage):

@@ -1,7 +1,7 @@
 """Callbacks of users: checked when they are registered, called without blocking the event loop.
 
-Owns how callbacks are called, and how long they may take. Knows nothing of hooks, permissions or tools, nor what a
-return value means.
+Every callback runs in `call_function`, inside the context manager that `callback_wrapper` gives for it. Knows nothing
+of hooks, permissions or tools, nor what a return value means.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from math import inf
@@ -27,6 +28,14 @@ MAX_THREADS = 256
 
 T = TypeVar("T")
 
+CallbackWrapper = Callable[[str, str], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Gives the context manager in which a callback runs: `f(kind, name)`.
+
+The kind is "option" for the function of an option, by its name; "hook", by the event; "tool"; "resource", by its
+address; or "prompt".
+"""
+
+_wrapper: ContextVar[CallbackWrapper | None] = ContextVar("pilothouse callback wrapper", default=None)
 _limiter: RunVar[CapacityLimiter] = RunVar("pilothouse callback threads")
 
 
@@ -41,20 +50,25 @@ class UserCallback:
         function: what to call.
         name: its name for errors, such as "can_use_tool".
         *parameters: names of the positional arguments that it is called with.
+        kind: its kind for `callback_wrapper`.
+        wrapped_as: its name there. Default: `name`.
 
     Raises:
         UsageError: the function is not callable, or not with these arguments.
     """
 
-    __slots__ = ("_function", "_is_async", "name")
+    __slots__ = ("_called_as", "_function", "_is_async", "name")
 
-    def __init__(self, function: Any, name: str, *parameters: str) -> None:
+    def __init__(
+        self, function: Any, name: str, *parameters: str, kind: str = "option", wrapped_as: str | None = None
+    ) -> None:
         if not callable(function):
             kind = type(function).__name__
             raise UsageError(f"{name}: expected a function, got {kind}; pass the function itself, do not call it")
         if isinstance(function, type):  # an object of it would be the answer
             raise UsageError(f"{name}: expected a function, got the class {function.__name__}")
         self.name = name
+        self._called_as = kind, wrapped_as or name
         self._function: Any = function
         self._is_async = is_async(function)
         check_signature(function, name, *parameters)
@@ -70,9 +84,7 @@ class UserCallback:
                 not; or it raised what is not an `Exception`, such as `SystemExit`.
         """
         try:
-            if self._is_async:
-                return await start_callback(self._function(*args))
-            return await call_function(self._function, args, {}, inline=False)
+            return await call_function(self._function, args, {}, *self._called_as, inline=self._is_async)
         except Exception:
             raise
         except BaseException as error:
@@ -137,17 +149,72 @@ async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
+def wrap_callbacks(wrapper: CallbackWrapper | None) -> None:
+    """Let `wrapper` give the context manager of each callback that this task calls, and what it starts, from now on.
+
+    Args:
+        wrapper: the value of `callback_wrapper`; None: callbacks run as they are, also within another one.
+    """
+    _wrapper.set(wrapper)
+
+
 async def call_function(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    kind: str,
+    name: str,
+    *,
+    inline: bool,
 ) -> Any:
-    """Call a function and wait for its result.
+    """Call a function, inside the context manager of `callback_wrapper` if there is one, and wait for its result.
+
+    A plain context manager of a function that runs in a worker thread is entered in that thread: it may block.
 
     Args:
         function: the function.
         args: its arguments by position.
         kwargs: its arguments by name.
+        kind: its kind; see `CallbackWrapper`.
+        name: its name there.
         inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation does not stop.
+
+    Raises:
+        UsageError: `callback_wrapper` gave no context manager, or a plain one for a plain function that returned an
+            awaitable.
+        PilothouseError: the context manager has swallowed the function's error.
     """
+    wrapper = _wrapper.get()
+    if wrapper is None:
+        return await _call(function, args, kwargs, inline=inline)
+    manager: Any = wrapper(kind, name)
+    if isinstance(manager, AbstractAsyncContextManager):
+        async with manager:
+            return await _call(function, args, kwargs, inline=inline)
+    elif not isinstance(manager, AbstractContextManager):
+        raise UsageError(f"callback_wrapper: expected a context manager, got {type(manager).__name__}")
+    elif inline:
+        with manager:
+            return await _call(function, args, kwargs, inline=True)
+    else:
+        is_done, answer = await run_in_worker(partial(_call_inside, manager, partial(function, *args, **kwargs)))
+        if is_done:
+            return answer
+    raise PilothouseError(f"callback_wrapper swallowed the error of {name}")
+
+
+def _call_inside(manager: AbstractContextManager[Any], function: Callable[[], Any]) -> tuple[bool, Any]:
+    with manager:
+        answer = function()
+        if not inspect.isawaitable(answer):
+            return True, answer
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise UsageError("callback_wrapper: a plain function returned an awaitable: give an async context manager")
+    return False, None
+
+
+async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool) -> Any:
     if inline:
         answer = function(*args, **kwargs)
     else:  # wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread

@@ -351,3 +351,9 @@ def test_a_rare_subtype_is_read_without_descriptors_too(loaded: bool, first: str
     code = NO_DESCRIPTORS.replace("LOADED", str(loaded))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [first, "5", "ThinkingTokensMessage"]
+
+
+def test_the_cache_hit_rate_is_a_part_of_all_input() -> None:
+    usage = messages.ModelUsage(input_tokens=1, cache_creation_input_tokens=2, cache_read_input_tokens=9)
+    assert (usage.total_input_tokens, usage.cache_hit_rate) == (12, 0.75)
+    assert messages.ModelUsage().cache_hit_rate == 0

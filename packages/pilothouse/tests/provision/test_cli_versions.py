@@ -19,6 +19,7 @@ from typing import Any
 import cli_versions
 import msgspec
 import pytest
+from cli_bodies import BODIES
 from cli_versions import BINARY, SDK, SURFACE, WHEEL_PLATFORMS, CanaryResult, compare, describe_unknown, read_report
 
 from pilothouse.errors import ProvisionError
@@ -250,7 +251,10 @@ def test_what_two_releases_have() -> None:
         "hooks": ["PreToolUse", "Stop"],
         "settings": ["$schema", "newOne", "permissions"],
         "startup refusals": [],
+        "exit reasons": [],
         "fields of messages": ["SDKStatusMessage.subtype", "SDKStatusMessage.type"],
+        **{title: [] for title in BODIES},
+        "hooks that gate": ["PreToolUse"],
     }
     assert compare("hooks", ["A", "B"], ["B", "C", "D"]) == ["hooks: 2 -> 3", "  + C", "  + D", "  - A"]
 
@@ -285,13 +289,18 @@ def test_the_report_compares_types_and_flags(
         "  - oldOne",
         "startup refusals: 0 -> 0",
         "fields of messages: 2 -> 2",
+        "exit reasons: 0 -> 0",
         "hooks: 2 -> 2",
         "  + Begin",
         "  - Stop",
+        *(f"{title}: {title == 'hooks that gate':d} -> {title == 'hooks that gate':d}" for title in BODIES),
         "flags of --help: 3 -> 4",
         "  + --fresh",
         "words that pilothouse uses: 1 -> 1",
     ]
+    monkeypatch.setattr(cli_versions, "OWN", {"settings": lambda _: ["$schema", "permissions", "newOne", "oldOne"]})
+    assert cli_versions.main(["drift", "2.1.401"]) == 1  # pilothouse has a setting that this version lacks
+    capsys.readouterr()
     monkeypatch.setattr(cli_versions, "OWN", {})
     assert cli_versions.main(["drift", "2.1.401"]) == 0
     monkeypatch.setattr(cli_versions, "find_used_words", lambda: {"fresh", "mcp_stat", "fres"})
@@ -300,9 +309,10 @@ def test_the_report_compares_types_and_flags(
 
 
 def test_the_words_are_requests_capabilities_and_variables() -> None:
-    assert {"side_question", "mcp_call_check_permissions_v1", "CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY"} <= (
-        cli_versions.find_used_words()
-    )
+    used = cli_versions.find_used_words()
+    assert {"side_question", "mcp_call_check_permissions_v1", "CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY"} <= used
+    assert {"managedSettings", "begun_message_ids"} <= used  # fields that no type declares
+    assert "raw_line" not in used
 
 
 def test_a_binary_is_checked_against_the_manifest(

@@ -69,6 +69,11 @@ def is_prompt(message: Message) -> bool:
     return not message.tool_results and not _ADDED.match(message.text)
 
 
+def is_steering(message: Message) -> bool:
+    """Whether a message of a transcript was sent into a turn that ran."""
+    return isinstance(message, UserMessage) and "attachment" in message.raw
+
+
 def read_turns(messages: Iterable[Message]) -> list[PastTurn]:
     """Cut a conversation into turns."""
     turns: list[PastTurn] = []

@@ -34,7 +34,7 @@ from pilothouse.permissions import Ask, Asks
 from pilothouse.tools import Tool, ToolContext, ToolError
 from pilothouse_access.on_behalf import ConfinedTransports
 from pilothouse_access.owners import OPERATOR, Owner, Shares
-from pilothouse_doors.ui.history import PastTurn, clean_content, is_prompt, read_messages, read_turns
+from pilothouse_doors.ui.history import PastTurn, clean_content, is_prompt, is_steering, read_messages, read_turns
 
 log = logging.getLogger("pilothouse.integrations")
 
@@ -249,7 +249,9 @@ class Thread:
         """Read which prompts the conversation has, if this process does not know it. Idempotent."""
         if not self._is_loaded:
             found = await read_messages(self._threads.agent, self.session_id) or []
-            self._prompts = [message.uuid or "" for message in found if is_prompt(message)]
+            prompts = [message for message in found if is_prompt(message)]
+            self._prompts = [message.uuid or "" for message in prompts if not is_steering(message)]
+            self._last_words = prompts[-1].uuid if prompts and is_steering(prompts[-1]) else None
             self._is_loaded = True
 
     def has_prompt(self, message_id: str) -> bool:

@@ -61,7 +61,7 @@ CHANGEABLE_OPTIONS = {
 LAUNCH_OPTIONS = frozenset(
     {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
     | {"can_use_tool", "confirm", "on_question", "on_plan", "asks", "hooks", "on_elicitation", "on_user_dialog"}
-    | {"custom_tools", "tool_bridge", "keep_detached"}
+    | {"custom_tools", "callback_wrapper", "tool_bridge", "keep_detached"}
 )
 _OTHER_CONVERSATION = "it chooses the conversation; make another session with it, or use session.fork()"
 _SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"

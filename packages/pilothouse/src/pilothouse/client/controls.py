@@ -350,10 +350,13 @@ class InfoControls(_ControlGroup):
         """Mark a file as read by the CLI, so that it may be edited; `mtime` in milliseconds since 1970."""
         await self._control("seed_read_state", path=path, mtime=mtime)
 
-    async def read_file(self, path: str, *, max_bytes: int | None = None) -> FileContents:
-        """Return a file of the working directory, as the CLI sees it."""
-        body = {} if max_bytes is None else {"max_bytes": max_bytes}
-        return to_result(FileContents, await self._control("read_file", path=path, **body))
+    async def read_file(
+        self, path: str, *, max_bytes: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
+    ) -> FileContents:
+        """Return a file of the working directory, as the CLI sees it; "base64" for one that is not text."""
+        body = {"max_bytes": max_bytes, "encoding": None if encoding == "utf-8" else encoding}
+        given = {name: value for name, value in body.items() if value is not None}
+        return to_result(FileContents, await self._control("read_file", path=path, **given))
 
     async def plan(self) -> SessionPlan:
         """Return the plan that the session has written in plan mode, if there is one."""
@@ -533,28 +536,37 @@ def _default_mode(settings: object) -> object:
 
 
 class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
-    """The permission rules that apply: `behavior`, `source` and `rule` of each."""
+    """The permission rules that apply: `behavior`, `source` and `rule` of each.
+
+    `errors` are those of settings files; `withheld` says that the CLI does not show its rules.
+    """
 
     rules: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     workspace_directories: list[Any] = field(default_factory=list[Any])
     original_cwd: str = ""
     managed_only: bool = False
+    errors: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    withheld: bool = False
 
 
 class RegisteredHooks(CamelControlResult, frozen=True, kw_only=True):
-    """The registered hooks, and the events there are."""
+    """The registered hooks, the events there are, and which hooks a `policy` or the `safe_mode` leaves out."""
 
     events: list[Any] = field(default_factory=list[Any])
     hooks: list[Any] = field(default_factory=list[Any])
     event_catalog: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    safe_mode: Mapping[str, Any] | None = None
+    errors: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 
 
 class PluginReloadResult(ControlResult, frozen=True, kw_only=True):
-    """The plugins, commands and agents after a reload."""
+    """The plugins, commands, agents and MCP servers after a reload."""
 
     commands: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     agents: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     plugins: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    mcp_servers: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]], name="mcpServers")
     error_count: int = 0
 
 
@@ -657,12 +669,13 @@ class ContextUsage(CamelControlResult, frozen=True, kw_only=True):
 
 
 class FileContents(CamelControlResult, frozen=True, kw_only=True):
-    """A file as the CLI sees it."""
+    """A file as the CLI sees it; `lossy`: it is not text in UTF-8, and parts are replaced."""
 
     contents: str = ""
     abs_path: str = ""
     truncated: bool = False
     encoding: str | None = None
+    lossy: bool = False
 
 
 class SessionPlan(ControlResult, frozen=True, kw_only=True):

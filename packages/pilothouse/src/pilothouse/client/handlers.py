@@ -7,12 +7,13 @@ Owns how these options become handlers, keys of the initialize request, and the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
 
+from pilothouse.callbacks import CallbackWrapper, wrap_callbacks
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.tool_bridge import ToolBridge, make_bridge
 from pilothouse.engine import HandlerSet, RequestHandler, SendControl
@@ -134,7 +135,9 @@ class RequestHandlers:
     def make_handler_set(self) -> HandlerSet:
         """Make the form that the engine takes."""
         serve = self._tools.run_servers if self._tools is not None and self._tools.has_mounted_servers else None
-        return HandlerSet(self.handlers, self._on_initialize, self._bind_sender, serve)
+        wrapper = self._options.callback_wrapper
+        handlers = {name: partial(_handle_wrapped, wrapper, handler) for name, handler in self.handlers.items()}
+        return HandlerSet(handlers, self._on_initialize, self._bind_sender, serve)
 
     def _on_initialize(self, info: Mapping[str, Any]) -> None:
         if self.hooks is not None:
@@ -272,6 +275,13 @@ class RequestHandlers:
     def replace_tools(self, tools: Sequence[Any]) -> None:
         """Offer these `custom_tools` from now on; their server notifies the CLI."""
         self._tools.get_server(TOOL_SERVER).set_tools(tools)
+
+
+def _handle_wrapped(
+    wrapper: CallbackWrapper | None, handler: RequestHandler, body: Mapping[str, Any]
+) -> Awaitable[Mapping[str, Any]]:
+    wrap_callbacks(wrapper)  # also None: the child may have been started by a callback of another
+    return handler(body)
 
 
 def find_sdk_servers(servers: Any) -> dict[str, Any]:

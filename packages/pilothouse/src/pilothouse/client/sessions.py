@@ -559,9 +559,18 @@ class Session:
         """
         return (await self._set("permission_mode", mode)).get("mode")
 
-    async def set_max_thinking_tokens(self, tokens: int | None) -> None:
-        """Change the thinking budget, on models that have one; None: the default."""
+    async def set_max_thinking_tokens(
+        self, tokens: int | None, display: Literal["summarized", "omitted", "highlights"] | None = None
+    ) -> None:
+        """Change the thinking budget, on models that have one; None: the default.
+
+        Args:
+            tokens: the budget.
+            display: what of the thinking the child shows from now on. Default: as before.
+        """
         await self._set("max_thinking_tokens", tokens)
+        if display is not None:
+            await self.control("set_max_thinking_tokens", thinking_display=display)
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
         options = self.options.with_(**cast("Settings", {name: value}))

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from pilothouse.callbacks import wrap_callbacks
 from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
 from pilothouse.client.middleware import Middleware
 from pilothouse.engine import RequestHandler
@@ -41,6 +42,11 @@ class ToolBridge(ABC):
     def log_failure(failure: ToolFailure) -> None:
         """Log the failure of a call with its traceback, as the core does: the model gets only one line about it."""
         log_tool_failure(failure)
+
+    @staticmethod
+    def wrap_callbacks(options: Options) -> None:
+        """Let `callback_wrapper` wrap the hooks, permission callbacks and tools that this task calls from now on."""
+        wrap_callbacks(options.callback_wrapper)
 
     def make_options(self, options: Options) -> Mapping[str, Any]:
         """Return the options that a child needs in addition to `options`; default: none."""

@@ -4,6 +4,7 @@ Owns the typed events, the outputs, the table of events and the fail-closed rule
 the engine or the client: requests and responses are mappings. Start with `matchers`, then `dispatcher`.
 """
 
+from pilothouse.hooks.events import EXIT_REASONS as EXIT_REASONS
 from pilothouse.hooks.events import HOOK_EVENTS as HOOK_EVENTS
 from pilothouse.hooks.events import BatchedToolCall as BatchedToolCall
 from pilothouse.hooks.events import ConfigChangeEvent as ConfigChangeEvent

@@ -339,8 +339,12 @@ class SessionStartEvent(HookEvent, frozen=True, kw_only=True, tag="SessionStart"
     estimated_cache_write_usd: Number | None = None
 
 
+EXIT_REASONS: Final = ("clear", "resume", "logout", "prompt_input_exit", "other")
+"""The reasons of a `SessionEndEvent`."""
+
+
 class SessionEndEvent(HookEvent, frozen=True, kw_only=True, tag="SessionEnd"):
-    """A session ends; `reason` is "clear", "resume", "logout", "prompt_input_exit" or "other"."""
+    """A session ends; `reason` is one of `EXIT_REASONS`."""
 
     reason: str = ""
 

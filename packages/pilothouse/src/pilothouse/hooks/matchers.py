@@ -196,14 +196,14 @@ def calls_hooks_for(event_name: str, version: str) -> bool:
     return needed is None or (parse_version(version) or ()) >= needed
 
 
-def make_hook_callback(function: Any, name: str) -> UserCallback:
-    """Wrap a hook as a callback.
+def make_hook_callback(function: Any, name: str, event_name: str = "") -> UserCallback:
+    """Wrap a hook as a callback; `event_name` is what it is for.
 
     Raises:
         UsageError: `function` is not callable, or does not take the event as its one argument.
     """
     try:
-        return UserCallback(function, name, "event")
+        return UserCallback(function, name, "event", kind="hook", wrapped_as=event_name)
     except UsageError as error:
         if not isinstance(function, type) and accepts_arguments(function, len(_SDK_ARGUMENTS)):
             hint = "a hook takes one argument, the event: instead of (input, tool_use_id, context) use event.raw"
@@ -383,7 +383,7 @@ class HookDispatcher:
         limit = timeout - min(_MAX_TIMEOUT_MARGIN, timeout * _TIMEOUT_MARGIN_RATIO)
         ids: list[str] = []
         for function in matcher.functions:
-            callback = make_hook_callback(function, f"hooks[{name!r}]")
+            callback = make_hook_callback(function, f"hooks[{name!r}]", name)
             shown = getattr(function, "__qualname__", type(function).__name__)
             key = f"hook_{self.next_number}"
             self.next_number += 1

@@ -297,6 +297,16 @@ class ModelUsage(Struct, frozen=True, gc=False, rename="camel"):
     provider: str | None = None
     cost_basis: str | None = None
 
+    @property
+    def total_input_tokens(self) -> int:
+        """All input tokens: new, read from the cache and written to it."""
+        return self.input_tokens + self.cache_read_input_tokens + self.cache_creation_input_tokens
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """The part of the input that was read from the cache, from 0 to 1; 0 without any input."""
+        return self.cache_read_input_tokens / (self.total_input_tokens or 1)
+
 
 class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
     """An API message. In `assistant` lines of the CLI it holds one block, and `stop_reason` is null."""

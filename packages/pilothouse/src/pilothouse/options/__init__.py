@@ -27,6 +27,7 @@ from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 from pilothouse.options.table import Option as Option
+from pilothouse.options.value_structs import SYSTEM_PROMPT_DYNAMIC_BOUNDARY as SYSTEM_PROMPT_DYNAMIC_BOUNDARY
 from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
 from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
 from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypedDict
 
+from pilothouse.callbacks import CallbackWrapper
 from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation
 from pilothouse.messages.core import PermissionMode
@@ -393,6 +394,10 @@ class Settings(TypedDict, total=False):
     """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts, and
     may send another one after a result. The first is the outermost."""
 
+    callback_wrapper: CallbackWrapper | None
+    """Function that gives the context manager in which each callback, hook and tool of this process runs, called with
+    its kind and name."""
+
     stderr: Callable[[str], object] | None
     """Function that is called with every line of the child's standard error."""
 
@@ -750,6 +755,10 @@ class OptionAttributes:
     middleware: list[Callable[[], Any]] | None
     """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts, and
     may send another one after a result. The first is the outermost."""
+
+    callback_wrapper: CallbackWrapper | None
+    """Function that gives the context manager in which each callback, hook and tool of this process runs, called with
+    its kind and name."""
 
     stderr: Callable[[str], object] | None
     """Function that is called with every line of the child's standard error."""
@@ -1110,6 +1119,10 @@ class OptionSetters:
     def middleware(self, value: Sequence[Callable[[], Any]] | None) -> Self:
         """Middleware classes, or functions that make one, for each query: they see its messages, change its prompts,
         and may send another one after a result. The first is the outermost."""
+
+    def callback_wrapper(self, value: CallbackWrapper | None) -> Self:
+        """Function that gives the context manager in which each callback, hook and tool of this process runs, called
+        with its kind and name."""
 
     def stderr(self, value: Callable[[str], object] | None) -> Self:
         """Function that is called with every line of the child's standard error."""

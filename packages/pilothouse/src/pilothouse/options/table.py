@@ -633,6 +633,9 @@ DIAGNOSTICS = (
     Option("middleware", types.MIDDLEWARE, Internal(),
         doc="Middleware classes, or functions that make one, for each query: they see its messages, change its "
         "prompts, and may send another one after a result. The first is the outermost."),
+    Option("callback_wrapper", types.SYNC_CALLABLE, Internal(), takes="CallbackWrapper",
+        doc="Function that gives the context manager in which each callback, hook and tool of this process runs, "
+        "called with its kind and name."),
     Option("stderr", types.SYNC_CALLABLE, Internal(), takes="Callable[[str], object]",
         doc="Function that is called with every line of the child's standard error."),
     Option("debug", types.DEBUG, SwitchOrFlag("debug"), default=False,

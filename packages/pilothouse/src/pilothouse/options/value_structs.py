@@ -87,11 +87,15 @@ class SystemPromptPreset(OptionStruct, frozen=True, kw_only=True, tag="preset"):
     preset: Literal["claude_code"] = "claude_code"
 
 
+SYSTEM_PROMPT_DYNAMIC_BOUNDARY = "__SYSTEM_PROMPT_DYNAMIC_BOUNDARY__"
+"""A block of a `CustomSystemPrompt`: those before it are the same in every session, and share a prompt cache."""
+
+
 class CustomSystemPrompt(OptionStruct, frozen=True, kw_only=True, tag="custom"):
     """A system prompt of your own.
 
     Args:
-        prompt: the text, or its paragraphs as a list.
+        prompt: the text, or its paragraphs as a list; `SYSTEM_PROMPT_DYNAMIC_BOUNDARY` may be one of them.
         snapshot: as for `SystemPromptPreset`.
     """
 

@@ -432,9 +432,11 @@ class InfoControls(GroupWrapper[controls.InfoControls]):
         """Mark a file as read by the CLI, so that it may be edited; `mtime` in milliseconds since 1970."""
         self._call(partial(self._inner.mark_read, path, mtime))
 
-    def read_file(self, path: str, *, max_bytes: int | None = None) -> FileContents:
-        """Return a file of the working directory, as the CLI sees it."""
-        return self._call(partial(self._inner.read_file, path, max_bytes=max_bytes))
+    def read_file(
+        self, path: str, *, max_bytes: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
+    ) -> FileContents:
+        """Return a file of the working directory, as the CLI sees it; "base64" for one that is not text."""
+        return self._call(partial(self._inner.read_file, path, max_bytes=max_bytes, encoding=encoding))
 
     def plan(self) -> SessionPlan:
         """Return the plan that the session has written in plan mode, if there is one."""
@@ -949,9 +951,16 @@ class Session(SessionWrapper):
         """
         return self._call(partial(self._inner.set_permission_mode, mode))
 
-    def set_max_thinking_tokens(self, tokens: int | None) -> None:
-        """Change the thinking budget, on models that have one; None: the default."""
-        self._call(partial(self._inner.set_max_thinking_tokens, tokens))
+    def set_max_thinking_tokens(
+        self, tokens: int | None, display: Literal["summarized", "omitted", "highlights"] | None = None
+    ) -> None:
+        """Change the thinking budget, on models that have one; None: the default.
+
+        Args:
+            tokens: the budget.
+            display: what of the thinking the child shows from now on. Default: as before.
+        """
+        self._call(partial(self._inner.set_max_thinking_tokens, tokens, display))
 
     @hide_arguments
     def update(self, **handlers: Unpack[Settings]) -> None:

@@ -3,6 +3,8 @@
 Generated from the official declarations by `python -m tests.cli_versions bump`; do not edit.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from pilothouse.tools.builtin_call import Call
@@ -1541,3 +1543,78 @@ TYPED_TOOLS = frozenset(
         "propose_skills",
     ]
 )
+
+BUILTIN_TOOL_NAMES = frozenset(
+    [
+        "Agent",
+        "Artifact",
+        "AskUserQuestion",
+        "Bash",
+        "ClaudeDesign",
+        "CronCreate",
+        "CronDelete",
+        "CronList",
+        "Edit",
+        "EndConversation",
+        "EnterPlanMode",
+        "EnterWorktree",
+        "ExitPlanMode",
+        "ExitWorktree",
+        "Glob",
+        "Grep",
+        "LSP",
+        "ListAgents",
+        "ListMcpResourcesTool",
+        "Monitor",
+        "NotebookEdit",
+        "OfferChromeSetup",
+        "PowerShell",
+        "Projects",
+        "PushNotification",
+        "Read",
+        "ReadMcpResourceDirTool",
+        "ReadMcpResourceTool",
+        "ReadNotifications",
+        "RemoteTrigger",
+        "ReportFindings",
+        "ScheduleWakeup",
+        "SendFeedback",
+        "SendMessage",
+        "SendUserFile",
+        "SendUserMessage",
+        "SetGoal",
+        "ShareOnboardingGuide",
+        "ShowOnboardingRolePicker",
+        "Skill",
+        "SubagentHandback",
+        "TaskCreate",
+        "TaskGet",
+        "TaskList",
+        "TaskStop",
+        "TaskUpdate",
+        "TodoWrite",
+        "ToolSearch",
+        "WaitForMcpServers",
+        "WebFetch",
+        "WebSearch",
+        "Workflow",
+        "Write",
+        "propose_skills",
+    ]
+)
+"""Every tool of this version, also those whose input is not declared."""
+
+LEGACY_TOOL_NAME_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "Task": "Agent",
+        "KillShell": "TaskStop",
+        "KillBash": "TaskStop",
+        "ListPeers": "ListAgents",
+        "Brief": "SendUserMessage",
+        "ListMcpResources": "ListMcpResourcesTool",
+        "ReadMcpResource": "ReadMcpResourceTool",
+        "ReadMcpResourceDir": "ReadMcpResourceDirTool",
+        "ProposeGoal": "SetGoal",
+    }
+)
+"""Former names that rules, hook matchers and lists of tools still accept, and the names today."""

@@ -158,7 +158,7 @@ class Resource:
         value = self._content
         if self._read is not None and self._input is not None:
             named = self._input.parse(values)
-            value = await call_function(self._read, (), named, inline=self._is_async)
+            value = await call_function(self._read, (), named, "resource", self.uri, inline=self._is_async)
         return [make_resource_contents(uri, value, self.mime_type)]
 
 
@@ -209,7 +209,7 @@ class Prompt:
             ToolInputError: a value is missing or does not fit.
         """
         named = self._input.parse(values)
-        answer = await call_function(self._fill, (), named, inline=self._is_async)
+        answer = await call_function(self._fill, (), named, "prompt", self.name, inline=self._is_async)
         messages = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
         return {"description": self.description, "messages": [_to_prompt_message(each) for each in messages]}
 

@@ -194,7 +194,7 @@ class Tool(Generic[P, R]):
 
     async def _call(self, args: tuple[Any, ...], named: dict[str, Any], context: ToolContext) -> Any:
         try:
-            return await call_function(self._function, args, named, inline=self._is_async)
+            return await call_function(self._function, args, named, "tool", self.name, inline=self._is_async)
         except ToolError:
             raise
         except BaseException as error:

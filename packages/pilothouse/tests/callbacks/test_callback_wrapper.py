@@ -1,0 +1,266 @@
+"""`callback_wrapper`: what runs inside it, with which context, in which thread, and what its failures mean."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.callbacks import UserCallback, wrap_callbacks
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.tools import prompt, resource
+from pilothouse_testing import FakeCLI, frames, mock_transport
+
+pytestmark = pytest.mark.anyio
+request_id: ContextVar[str] = ContextVar("request id", default="none")
+CALLS: dict[str, dict[str, Any]] = {
+    "can_use_tool": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": "toolu_1"},
+    "hook": {
+        "subtype": "hook_callback",
+        "callback_id": "hook_0",
+        "input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}},
+    },
+    "tool": {
+        "subtype": "mcp_message",
+        "server_name": "tools",
+        "message": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "arguments": {}}},
+    },
+}
+"""What the CLI sends to have each callback called."""
+KINDS = {"can_use_tool": ("option", "can_use_tool"), "hook": ("hook", "PreToolUse"), "tool": ("tool", "ask")}
+WORDS = {"can_use_tool": '"behavior":"deny"', "hook": '"permissionDecision":"deny"', "tool": '"isError":true'}
+"""What the CLI gets if the callback fails."""
+
+
+class Wrapper:
+    """Notes what is called, in which thread, and sets the context."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.threads: list[int] = []
+        self.ends: list[str] = []
+
+    def note(self, kind: str, name: str) -> None:
+        self.calls.append((kind, name))
+        self.threads.append(threading.get_ident())
+        request_id.set("42")
+
+    @contextmanager
+    def plain(self, kind: str, name: str) -> Generator[None]:
+        self.note(kind, name)
+        try:
+            yield
+        except Exception as error:
+            self.ends.append(type(error).__name__)
+            raise
+        self.ends.append("ok")
+
+    @asynccontextmanager
+    async def waiting(self, kind: str, name: str) -> AsyncGenerator[None]:
+        await anyio.lowlevel.checkpoint()
+        with self.plain(kind, name):
+            yield
+
+
+def settings(kind: str, seen: list[Any], *, is_async: bool) -> dict[str, Any]:
+    """An option with a callback that notes the context and its thread."""
+
+    def note() -> None:
+        seen.append((request_id.get(), threading.get_ident()))
+
+    def may(request: Any) -> bool:
+        note()
+        return True
+
+    async def may_async(request: Any) -> bool:
+        note()
+        return True
+
+    def hook(event: Any) -> None:
+        note()
+
+    async def hook_async(event: Any) -> None:
+        note()
+
+    def ask() -> str:
+        """Ask."""
+        note()
+        return "asked"
+
+    async def ask_async() -> str:
+        """Ask."""
+        note()
+        return "asked"
+
+    made: dict[str, Any] = {
+        "can_use_tool": {"can_use_tool": may_async if is_async else may},
+        "hook": {"hooks": {"PreToolUse": hook_async if is_async else hook}},
+        "tool": {"custom_tools": [ph.tool(name="ask")(ask_async if is_async else ask)]},
+    }
+    return made[kind]
+
+
+def calling(kind: str) -> FakeCLI:
+    fake = FakeCLI()
+    fake.expect("user").emit(frames.init()).ask(**CALLS[kind]).emit(frames.result("done"))
+    return fake
+
+
+def answer_of(fake: FakeCLI) -> str:
+    (call,) = fake.calls
+    (answer,) = [frame for frame in call.frames if frame["type"] == "control_response"]
+    return json.dumps(answer, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "thread"])
+@pytest.mark.parametrize("form", ["plain", "waiting"])
+async def test_every_callback_runs_inside_and_sees_the_context(kind: str, is_async: bool, form: str) -> None:
+    wrapper, seen, fake = Wrapper(), list[Any](), calling(kind)
+    await ph.query(
+        "go", cli=fake.path, callback_wrapper=getattr(wrapper, form), **settings(kind, seen, is_async=is_async)
+    )
+    assert wrapper.calls == [KINDS[kind]]
+    assert wrapper.ends == ["ok"]
+    ((context, thread),) = seen
+    assert context == "42"
+    assert (thread == threading.get_ident()) == is_async
+    assert wrapper.threads == [threading.get_ident() if form == "waiting" else thread]  # a plain one may block, too
+    assert WORDS[kind] not in answer_of(fake)
+    assert request_id.get() == "none"
+
+
+def refuse(kind: str, name: str) -> Any:
+    raise OSError("no database")
+
+
+@contextmanager
+def refuse_inside(kind: str, name: str) -> Generator[None]:
+    raise OSError("no database")
+    yield
+
+
+@asynccontextmanager
+async def refuse_waiting(kind: str, name: str) -> AsyncGenerator[None]:
+    raise OSError("no database")
+    yield
+
+
+@contextmanager
+def refuse_afterwards(kind: str, name: str) -> Generator[None]:
+    yield
+    raise OSError("no database any more")
+
+
+def exit_program(kind: str, name: str) -> Any:
+    raise SystemExit(3)
+
+
+def give_nothing(kind: str, name: str) -> Any:
+    return None
+
+
+WRONG = [refuse, refuse_inside, refuse_waiting, refuse_afterwards, exit_program, give_nothing]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "thread"])
+@pytest.mark.parametrize("wrapper", WRONG, ids=lambda wrapper: wrapper.__name__)
+async def test_what_raises_in_it_fails_as_the_callback_would(
+    kind: str, is_async: bool, wrapper: Callable[[str, str], Any]
+) -> None:
+    fake = calling(kind)
+    result = await ph.query("go", cli=fake.path, callback_wrapper=wrapper, **settings(kind, [], is_async=is_async))
+    assert WORDS[kind] in answer_of(fake)
+    assert result.text == "done"
+
+
+@pytest.mark.parametrize("function", ["async", "thread"])
+@pytest.mark.parametrize("form", ["plain", "waiting"])
+async def test_a_swallowed_error_is_no_answer(function: str, form: str) -> None:
+    def fail(event: Any) -> None:
+        raise ValueError("broken")
+
+    async def fail_async(event: Any) -> None:
+        raise ValueError("broken")
+
+    @asynccontextmanager
+    async def swallow(kind: str, name: str) -> AsyncGenerator[None]:
+        with suppress(ValueError):
+            yield
+
+    fake = calling("hook")
+    wrapper: Any = swallow if form == "waiting" else lambda kind, name: suppress(ValueError)
+    hooks: Any = {"PreToolUse": fail if function == "thread" else fail_async}
+    await ph.query("go", cli=fake.path, callback_wrapper=wrapper, hooks=hooks)
+    assert WORDS["hook"] in answer_of(fake)
+
+
+async def test_an_awaitable_of_a_plain_function_needs_an_async_one() -> None:
+    async def decide() -> str:
+        return request_id.get()
+
+    wrapper = Wrapper()
+    wrap_callbacks(wrapper.waiting)
+    assert await UserCallback(lambda: decide(), "test")() == "42"
+    wrap_callbacks(wrapper.plain)
+    with pytest.raises(UsageError, match="give an async context manager"):
+        await UserCallback(lambda: decide(), "test")()
+    wrap_callbacks(lambda kind, name: suppress(UsageError))
+    with pytest.raises(PilothouseError, match="swallowed the error of test"):
+        await UserCallback(lambda: decide(), "test")()
+
+
+async def test_resources_and_prompts_run_inside() -> None:
+    @resource("config://app")
+    def read() -> str:
+        return request_id.get()
+
+    @prompt()
+    def fill() -> str:
+        return request_id.get()
+
+    wrapper = Wrapper()
+    wrap_callbacks(wrapper.plain)
+    assert "42" in str(await read.read("config://app", {}))
+    assert "42" in str(await fill.fill({}))
+    assert wrapper.calls == [("resource", "config://app"), ("prompt", "fill")]
+
+
+async def test_a_query_of_a_callback_has_its_own_wrapper() -> None:
+    outer, fake, inner = Wrapper(), calling("can_use_tool"), calling("hook")
+
+    async def may(request: ph.PermissionRequest) -> bool:
+        await ph.query("inner", cli=inner.path, hooks={"PreToolUse": lambda event: None})
+        return True
+
+    await ph.query("go", cli=fake.path, callback_wrapper=outer.waiting, can_use_tool=may)
+    assert outer.calls == [("option", "can_use_tool")]
+
+
+def test_the_blocking_twin_enters_it_in_the_thread_of_the_callback() -> None:
+    wrapper, seen, fake = Wrapper(), list[Any](), calling("can_use_tool")
+    query = sync.query(
+        "go", cli=fake.path, callback_wrapper=wrapper.plain, **settings("can_use_tool", seen, is_async=False)
+    )
+    query.result()
+    ((context, thread),) = seen
+    assert (context, wrapper.threads) == ("42", [thread])
+    assert thread != threading.get_ident()
+
+
+async def test_a_wrapper_that_is_a_coroutine_function_is_refused() -> None:
+    async def wait(kind: str, name: str) -> None: ...
+
+    wrapper: Any = wait
+
+    with pytest.raises(UsageError, match="callback_wrapper"):
+        await ph.query("go", transport=mock_transport("x"), callback_wrapper=wrapper)
