@@ -245,7 +245,7 @@ def test_a_host_without_a_key_says_what_to_do(fold: Any) -> None:
     (text, notice) = fold(told, closing)["items"]
     assert text["text"] == "Not logged in"
     assert (notice["kind"], notice["failed"]) == ("result", True)
-    for way in ("neither a key nor a login", "ANTHROPIC_API_KEY", "run `claude`", "pilothouse chat --local"):
+    for way in ("neither a key nor a login", "ANTHROPIC_API_KEY", "Log in", "pilothouse chat --local"):
         assert way in notice["text"]
     assert said(fold(assistant("a", {"type": "text", "text": words})))[0] == ("text", words)  # the model may write it
 
