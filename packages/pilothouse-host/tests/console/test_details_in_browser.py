@@ -186,6 +186,16 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     expect(page.get_by_label("Permission mode")).to_have_value("acceptEdits")
 
 
+def test_a_directory_elsewhere_is_refused_with_what_to_do(view: View, console: ConsoleProgram) -> None:
+    page = view().page
+    page.goto(f"{page.url.partition('#')[0]}#/sessions/new")
+    page.get_by_label("Directory").fill("/")
+    page.keyboard.press("Control+Enter")
+    refusal = page.get_by_role("alert")
+    expect(refusal).to_contain_text(f"Directory: sessions of this host work below {console.root}")
+    expect(refusal).to_contain_text("pilothouse console --root / --journal FILE")
+
+
 def test_the_first_page_offers_something_to_do(view: View, scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Two files.")
     page = view().page

@@ -99,6 +99,26 @@ def test_a_browser_on_the_machine_of_the_host_ends_a_login_in_every_window(
     expect(page.get_by_text("ledger", exact=True)).to_be_visible()
 
 
+def test_a_link_that_is_no_web_page_is_not_opened(
+    view: View, console: ConsoleProgram, oauth_server: OAuthServer, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.default = "Hello."
+    viewer = view()
+    page = viewer.page
+
+    def change(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "url": "javascript:document.body.remove()"})
+
+    page.route("**/logins/login_*", change)
+    open_session(viewer, console, oauth_server)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_text("The server gave a link that is not a web page.")).to_be_visible()
+    expect(page.get_by_role("link", name="Open the login page")).to_have_count(0)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("article")).to_have_count(0)
+
+
 class NoKey:
     """A console without a key, whose Claude Code reaches a stand-in for the login of Claude."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,23 @@ def test_a_login_fails_is_replaced_and_is_cancelled(serve: MakeHost, oauth_serve
     [ended] = served.request("GET", path)[1]["logins"]
     assert (ended["state"], "begin another one" in ended["error"]) == ("failed", True)
     assert begin_login(served, path, server="ledger")[0]["state"] == "waiting"  # in another child
+
+
+@pytest.mark.real_cli
+def test_who_waits_for_a_login_hears_of_a_newer_one(serve: MakeHost, oauth_server: OAuthServer) -> None:
+    served = serve()
+    path = begin_session(served, oauth_server)
+    _, place = begin_login(served, path, server="ledger")
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(read, served, place, 20)
+        older = served.session.logins.get(place.rpartition("/")[2])
+        deadline = time.monotonic() + LIMIT
+        while not older._ended.statistics().tasks_waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        begin_login(served, path, server="ledger")
+        assert waiting.result(LIMIT) == {**older.describe(), "url": None}
+    assert (older.state, older.error) == ("failed", "a newer login has replaced this one")
 
 
 @pytest.mark.real_cli
