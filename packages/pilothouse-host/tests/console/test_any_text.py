@@ -172,7 +172,7 @@ def test_what_always_allows_and_needs_is_shown_with_all_that_is_hidden(fake_cons
     start_session(page, "Look")
     card = page.locator(".ask")
     expect(card.get_by_text(f"Always in this session: Bash(ls {REVEALED}:*)")).to_be_visible()
-    expect(card.get_by_text(f"Needs /{REVEALED}")).to_be_visible()
+    expect(card.get_by_text(f"Needs access to /{REVEALED}")).to_be_visible()
     expect(card.get_by_label("Command")).to_have_text(f"ls {REVEALED}")
     assert not UNSEEN.search(card.inner_text())
 

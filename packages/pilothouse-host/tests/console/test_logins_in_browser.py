@@ -106,9 +106,11 @@ def test_a_link_that_is_no_web_page_is_not_opened(
     viewer = view()
     page = viewer.page
 
-    def change(route: Any) -> None:
+    def change(route: Any, request: Any) -> Any:
+        if request.method != "GET":
+            return route.continue_()
         answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "url": "javascript:document.body.remove()"})
+        return route.fulfill(response=answer, json={**answer.json(), "url": "javascript:document.body.remove()"})
 
     page.route("**/logins/login_*", change)
     open_session(viewer, console, oauth_server)
