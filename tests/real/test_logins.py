@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,17 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import pytest
 from anyio import to_thread
-from claude_login_server import EMAIL, ClaudeLogins, serve_claude_logins
-from oauth_mcp_server import OAuthServer, deny, follow, open_page, serve_oauth_mcp
+from claude_login_server import EMAIL, ClaudeLogins
+from oauth_mcp_server import OAuthServer, deny, follow, open_page
 
 import pilothouse as ph
 from pilothouse.errors import LoginError
 from pilothouse_testing import RecordingTransport, ScriptedModel, Steps, ToolUse
 
+pytest_plugins = ["login_fixtures"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
 BALANCE = "mcp__ledger__balance"
-
-
-@pytest.fixture
-def server() -> Iterator[OAuthServer]:
-    with serve_oauth_mcp() as server:
-        yield server
-
-
-@pytest.fixture
-def logins(tmp_path: Path) -> Iterator[ClaudeLogins]:
-    with serve_claude_logins(tmp_path) as logins:
-        yield logins
 
 
 @asynccontextmanager
@@ -55,10 +44,10 @@ async def agree(url: str | None) -> str:
 
 
 async def test_the_tools_of_a_server_work_from_the_login_on_until_it_is_cleared(
-    claude: Any, scripted_model: ScriptedModel, server: OAuthServer
+    claude: Any, scripted_model: ScriptedModel, oauth_server: OAuthServer
 ) -> None:
     scripted_model.reply(Steps([ToolUse(BALANCE, {"account": "Ann"})], lambda asked: asked.tool_results[-1].text))
-    async with with_ledger(claude, server, allowed_tools=["mcp__ledger"]) as session:
+    async with with_ledger(claude, oauth_server, allowed_tools=["mcp__ledger"]) as session:
         with pytest.raises(ph.ControlError, match="needs-auth") as caught:
             await session.mcp.wait("ledger")
         assert caught.value.code == "needs-auth"
@@ -73,7 +62,7 @@ async def test_the_tools_of_a_server_work_from_the_login_on_until_it_is_cleared(
         with pytest.raises(LoginError, match="needs no login") as again:
             await session.mcp.authenticate("ledger")
         assert again.value.code == "no_login"
-    async with with_ledger(claude, server) as session:  # it is kept for other sessions
+    async with with_ledger(claude, oauth_server) as session:  # it is kept for other sessions
         await session.mcp.wait("ledger")
         await session.mcp.clear_auth("ledger")
         assert (await session.mcp.status())[0].status == "needs-auth"
@@ -81,8 +70,8 @@ async def test_the_tools_of_a_server_work_from_the_login_on_until_it_is_cleared(
             await session.mcp.call(BALANCE, {"account": "Ann"})
 
 
-async def test_a_browser_on_the_same_machine_ends_the_login_by_itself(claude: Any, server: OAuthServer) -> None:
-    async with with_ledger(claude, server) as session:
+async def test_a_browser_on_the_same_machine_ends_the_login_by_itself(claude: Any, oauth_server: OAuthServer) -> None:
+    async with with_ledger(claude, oauth_server) as session:
         login = await session.mcp.authenticate("ledger")
         async with anyio.create_task_group() as group:
 
@@ -95,16 +84,16 @@ async def test_a_browser_on_the_same_machine_ends_the_login_by_itself(claude: An
         assert (await session.mcp.call(BALANCE, {"account": "Ann"})).structured_content == {"result": "Ann: 7"}
 
 
-async def test_a_page_of_the_program_takes_the_code(claude: Any, server: OAuthServer) -> None:
-    async with with_ledger(claude, server) as session:
+async def test_a_page_of_the_program_takes_the_code(claude: Any, oauth_server: OAuthServer) -> None:
+    async with with_ledger(claude, oauth_server) as session:
         login = await session.mcp.authenticate("ledger", redirect_uri="https://app.example/back")
         back = await agree(login.url)
         assert back.startswith("https://app.example/back?code=")
         assert (await login.complete(back)).status == "connected"
 
 
-async def test_who_refuses_is_not_logged_in(claude: Any, server: OAuthServer) -> None:
-    async with with_ledger(claude, server) as session:
+async def test_who_refuses_is_not_logged_in(claude: Any, oauth_server: OAuthServer) -> None:
+    async with with_ledger(claude, oauth_server) as session:
         login = await session.mcp.authenticate("ledger")
         with pytest.raises(LoginError, match="access_denied") as caught:
             await login.complete(deny(login.url or ""))
@@ -114,17 +103,17 @@ async def test_who_refuses_is_not_logged_in(claude: Any, server: OAuthServer) ->
         with anyio.fail_after(60), pytest.raises(LoginError, match="not logged in") as caught:
             await login.wait()
         assert caught.value.code == "refused"
-        server.logins.refuses = True
+        oauth_server.logins.refuses = True
         login = await session.mcp.authenticate("ledger")
         with pytest.raises(LoginError, match="code") as caught:
             await login.complete(await agree(login.url))
         assert caught.value.code == "refused"
-        assert server.logins.codes[-1] not in str(caught.value)
+        assert oauth_server.logins.codes[-1] not in str(caught.value)
         assert (await session.mcp.status())[0].status == "needs-auth"
 
 
-async def test_a_newer_login_replaces_an_older_one(claude: Any, server: OAuthServer) -> None:
-    async with with_ledger(claude, server) as session:
+async def test_a_newer_login_replaces_an_older_one(claude: Any, oauth_server: OAuthServer) -> None:
+    async with with_ledger(claude, oauth_server) as session:
         older = await session.mcp.authenticate("ledger")
         newer = await session.mcp.authenticate("ledger")
         with pytest.raises(LoginError):
@@ -134,7 +123,7 @@ async def test_a_newer_login_replaces_an_older_one(claude: Any, server: OAuthSer
         assert (await newer.complete(await agree(newer.url))).status == "connected"
 
 
-async def test_servers_without_a_login_say_so(claude: Any, server: OAuthServer) -> None:
+async def test_servers_without_a_login_say_so(claude: Any, oauth_server: OAuthServer) -> None:
     servers: Any = {
         "program": ph.StdioServer(command="/no/such/server"),
         "nowhere": ph.HttpServer(url="http://127.0.0.1:9/"),
@@ -148,27 +137,27 @@ async def test_servers_without_a_login_say_so(claude: Any, server: OAuthServer) 
         assert codes == {"program": "no_login", "nowhere": "refused", "other": "unknown_server"}
 
 
-async def test_no_code_or_token_of_a_server_is_recorded(claude: Any, server: OAuthServer, tmp_path: Path) -> None:
+async def test_no_code_or_token_of_a_server_is_recorded(claude: Any, oauth_server: OAuthServer, tmp_path: Path) -> None:
     cassette = tmp_path / "run.jsonl"
 
     def record() -> RecordingTransport:
         return RecordingTransport(ph.CliTransport(), cassette)
 
-    async with with_ledger(claude, server, transport=record) as session:
+    async with with_ledger(claude, oauth_server, transport=record) as session:
         login = await session.mcp.authenticate("ledger")
         await login.complete(await agree(login.url))
     text = cassette.read_text()
     assert "mcp_oauth_callback_url" in text
-    assert len(server.secrets()) == 3
-    assert not [secret for secret in server.secrets() if secret in text]
+    assert len(oauth_server.secrets()) == 3
+    assert not [secret for secret in oauth_server.secrets() if secret in text]
 
 
-def without_key(claude: Any, logins: ClaudeLogins) -> dict[str, str]:
-    return {**claude.model.env(), **logins.env(), "ANTHROPIC_API_KEY": ""}
+def without_key(claude: Any, claude_logins: ClaudeLogins) -> dict[str, str]:
+    return {**claude.model.env(), **claude_logins.env(), "ANTHROPIC_API_KEY": ""}
 
 
 async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
-    claude: Any, scripted_model: ScriptedModel, logins: ClaudeLogins, tmp_path: Path
+    claude: Any, scripted_model: ScriptedModel, claude_logins: ClaudeLogins, tmp_path: Path
 ) -> None:
     scripted_model.reply("hello")
     cassette = tmp_path / "run.jsonl"
@@ -176,7 +165,7 @@ async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
     def record() -> RecordingTransport:
         return RecordingTransport(ph.CliTransport(), cassette)
 
-    async with talking(claude, env=without_key(claude, logins), transport=record) as session:
+    async with talking(claude, env=without_key(claude, claude_logins), transport=record) as session:
         assert session.info.account().token_source == "none"
         assert isinstance((await session.query("hi")).error, ph.AuthenticationError)
         login = await session.login()
@@ -184,31 +173,34 @@ async def test_a_login_at_claude_is_used_from_the_next_prompt_on(
         assert parse_qs(urlsplit(login.url).query)["redirect_uri"] == [
             "https://platform.claude.com/oauth/code/callback"
         ]
-        account = await login.complete(logins.show_code(login.url))
+        account = await login.complete(claude_logins.show_code(login.url))
         assert (account.email, account.subscription_type) == (EMAIL, "Claude Pro")
         assert (await session.query("hi")).text == "hello"
     assert "authorization" in scripted_model.requests[-1].headers
-    assert len(logins.given) == 3
+    assert len(claude_logins.given) == 3
     text = cassette.read_text()
     assert "claude_oauth_callback" in text
-    assert not [secret for secret in logins.given if secret in text]
-    assert {each.split()[1].partition("/")[0] for each in logins.asked} <= {"platform.claude.com", "api.anthropic.com"}
+    assert not [secret for secret in claude_logins.given if secret in text]
+    assert {each.split()[1].partition("/")[0] for each in claude_logins.asked} <= {
+        "platform.claude.com",
+        "api.anthropic.com",
+    }
 
 
-async def test_a_refused_code_ends_a_login_at_claude(claude: Any, logins: ClaudeLogins) -> None:
-    logins.refuses = True
-    async with talking(claude, env=without_key(claude, logins)) as session:
+async def test_a_refused_code_ends_a_login_at_claude(claude: Any, claude_logins: ClaudeLogins) -> None:
+    claude_logins.refuses = True
+    async with talking(claude, env=without_key(claude, claude_logins)) as session:
         login = await session.login("console")
         assert urlsplit(login.url).netloc == "platform.claude.com"
         with pytest.raises(LoginError, match="code wasn't accepted") as caught:
-            await login.complete(logins.show_code(login.url))
+            await login.complete(claude_logins.show_code(login.url))
         assert caught.value.code == "refused"
         with pytest.raises(LoginError, match="No active"):
             await login.wait()
 
 
-async def test_a_browser_on_the_same_machine_ends_a_login_at_claude(claude: Any, logins: ClaudeLogins) -> None:
-    async with talking(claude, env=without_key(claude, logins)) as session:
+async def test_a_browser_on_the_same_machine_ends_a_login_at_claude(claude: Any, claude_logins: ClaudeLogins) -> None:
+    async with talking(claude, env=without_key(claude, claude_logins)) as session:
         login = await session.login()
         with pytest.raises(ph.ControlTimeout):
             await login.wait(0.3)

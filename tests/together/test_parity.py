@@ -67,7 +67,7 @@ SHARED = {
         "served to the CLI on the event loop of a query; calling it calls the plain function": "Tool",
         "`pilothouse serve` is the blocking form": "serve",
         "a thin client of a web service; blocking programs run it with anyio.run": (
-            "HostClient HostedAsk HostedSession HostedSteering"
+            "HostClient HostedAsk HostedLogin HostedMcp HostedSession HostedSteering"
         ),
         "driven by a host of your own, on the event loop of that": "make_mcp_dispatcher",
     }.items()

@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
-from claude_login_server import EMAIL, ClaudeLogins, serve_claude_logins
+from claude_login_server import EMAIL, ClaudeLogins
 from command_process import Command
-from oauth_mcp_server import OAuthServer, follow, open_page, serve_oauth_mcp
-from terminal_screen import CTRL_C, CTRL_D, ENTER, ChatScreen, chatting
+from oauth_mcp_server import OAuthServer, follow, open_page
+from terminal_screen import CTRL_C, CTRL_D, ENTER, ChatScreen
 
 from pilothouse_testing import ScriptedModel
 
+pytest_plugins = ["login_fixtures"]
 pytestmark = pytest.mark.real_cli
 
 Chat = Callable[..., AbstractContextManager[ChatScreen]]
-ASKED_ADDRESS = "the address where it ends, or wait for your browser:"
+ASKED_ADDRESS = "paste the address of the last page, or wait for your browser:"
 
 
-@pytest.fixture
-def server() -> Iterator[OAuthServer]:
-    with serve_oauth_mcp() as server:
-        yield server
-
-
-@pytest.fixture
-def chat(pilothouse: Command, real_cli: str, tmp_path: Path, scripted_model: ScriptedModel) -> Chat:
-    @contextmanager
-    def start(*args: str, **env: str) -> Generator[ChatScreen]:
-        given = {k: v for k, v in scripted_model.env().items() if k not in ("HOME", "TMPDIR", "CLAUDE_CONFIG_DIR")}
-        argv = pilothouse.argv("chat", "--cli", real_cli, "--cwd", str(tmp_path), *args)
-        with chatting(argv, {**pilothouse.env, **given, **env}, columns=1000) as screen:
-            yield screen
-
-    return start
+@pytest.fixture(name="chat")
+def wide_chat(chat: Chat) -> Chat:
+    """As `chat`, in a terminal whose lines are as long as a link."""
+    return partial(chat, columns=1000)
 
 
 def with_ledger(server: OAuthServer, directory: Path) -> str:
@@ -51,10 +41,10 @@ def read_link(screen: ChatScreen, number: int = -1) -> str:
 
 
 def test_a_server_that_needs_a_login_gets_one(
-    chat: Chat, server: OAuthServer, tmp_path: Path, scripted_model: ScriptedModel
+    chat: Chat, oauth_server: OAuthServer, tmp_path: Path, scripted_model: ScriptedModel
 ) -> None:
     scripted_model.default = "Hello."
-    with chat("--set", with_ledger(server, tmp_path)) as screen:
+    with chat("--set", with_ledger(oauth_server, tmp_path)) as screen:
         screen.until(lambda: screen.at_prompt)
         screen.say("/mcp login ledger")
         screen.shows(ASKED_ADDRESS)
@@ -62,7 +52,7 @@ def test_a_server_that_needs_a_login_gets_one(
         screen.shows("the address has no code. The login still waits")
         screen.shows(ASKED_ADDRESS, 2)
         screen.press(open_page(read_link(screen)) + ENTER)
-        screen.shows("logged in at ledger; it has 1 tools")
+        screen.shows("logged in at ledger; it has 1 tool")
         screen.say("/mcp")
         screen.shows("ledger  connected")
         screen.say("/mcp logout ledger")
@@ -82,8 +72,8 @@ def test_a_server_that_needs_a_login_gets_one(
         assert screen.echoes
 
 
-def test_a_login_can_be_given_up(chat: Chat, server: OAuthServer, tmp_path: Path) -> None:
-    with chat("--set", with_ledger(server, tmp_path)) as screen:
+def test_a_login_can_be_given_up(chat: Chat, oauth_server: OAuthServer, tmp_path: Path) -> None:
+    with chat("--set", with_ledger(oauth_server, tmp_path)) as screen:
         for leave in (ENTER, CTRL_C, CTRL_D):
             screen.say("/mcp login ledger")
             screen.until(lambda: screen.lines[-1].startswith(ASKED_ADDRESS))
@@ -95,24 +85,23 @@ def test_a_login_can_be_given_up(chat: Chat, server: OAuthServer, tmp_path: Path
 
 
 def test_a_person_without_a_login_at_claude_gets_one(
-    chat: Chat, scripted_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+    chat: Chat, scripted_model: ScriptedModel, claude_logins: ClaudeLogins
 ) -> None:
     scripted_model.default = "Hello Ann."
-    with serve_claude_logins(tmp_path_factory.mktemp("logins")) as logins:
-        with chat(**logins.env(), ANTHROPIC_API_KEY="") as screen:
-            screen.shows("neither a key nor a login")
-            screen.shows("/login")
-            log_in(screen, logins)
-            screen.shows(f"logged in at Claude as {EMAIL} (Claude Pro)")
-            screen.say("hi")
-            screen.shows("Hello Ann.")
-            screen.say("/login nonsense")
-            screen.shows("/login takes claude or console")
-            screen.say(CTRL_D)
-            assert screen.ends() == 0
-        with chat(**logins.env()) as screen:
-            log_in(screen, logins)
-            screen.shows("the key that Claude Code was given still goes before this login")
+    with chat(env={**claude_logins.env(), "ANTHROPIC_API_KEY": ""}) as screen:
+        screen.shows("neither a key nor a login")
+        screen.shows("/login")
+        log_in(screen, claude_logins)
+        screen.shows(f"logged in at Claude as {EMAIL} (Claude Pro)")
+        screen.say("hi")
+        screen.shows("Hello Ann.")
+        screen.say("/login nonsense")
+        screen.shows("/login takes claude or console")
+        screen.say(CTRL_D)
+        assert screen.ends() == 0
+    with chat(env=claude_logins.env()) as screen:
+        log_in(screen, claude_logins)
+        screen.shows("the key that Claude Code was given still takes precedence over this login")
 
 
 def log_in(screen: ChatScreen, logins: ClaudeLogins) -> None:

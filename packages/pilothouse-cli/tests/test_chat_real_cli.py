@@ -6,10 +6,10 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_process import Command, is_gone
@@ -24,31 +24,18 @@ Chat = Callable[..., AbstractContextManager[ChatScreen]]
 ASKED = "[d]eny"
 
 
-@pytest.fixture
-def model() -> Generator[ScriptedModel]:
-    with ScriptedModel() as model:
-        yield model
+FLAGS = ("--set", "setting_sources=", "--set", "strict_mcp_config=true")
 
 
 @pytest.fixture
-def chat(pilothouse: Command, real_cli: str, tmp_path: Path, model: ScriptedModel) -> Chat:
-    @contextmanager
-    def start(*args: str, **streams: Any) -> Generator[ChatScreen]:
-        env = {k: v for k, v in model.env().items() if k not in ("HOME", "TMPDIR", "CLAUDE_CONFIG_DIR")}
-        place = (
-            "--cli",
-            real_cli,
-            "--cwd",
-            str(tmp_path),
-            "--set",
-            "setting_sources=",
-            "--set",
-            "strict_mcp_config=true",
-        )
-        with chatting(pilothouse.argv("chat", *place, *args), {**pilothouse.env, **env}, **streams) as screen:
-            yield screen
+def model(scripted_model: ScriptedModel) -> ScriptedModel:
+    return scripted_model
 
-    return start
+
+@pytest.fixture(name="chat")
+def isolated_chat(chat: Chat) -> Chat:
+    """As `chat`, without anything that the machine or the directory has set up."""
+    return partial(chat, *FLAGS)
 
 
 def bash(command: str, answer: str) -> Steps:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from claude_login_server import ClaudeLogins, serve_claude_logins
+from claude_login_server import ClaudeLogins
 from editor import Editor, RequestFailedError
 from served_agents import ServedCli
 from session_cli import Cli
@@ -19,6 +18,7 @@ import pilothouse as ph
 from pilothouse_doors.acp.logins import log_in
 from pilothouse_testing import ScriptedModel
 
+pytest_plugins = ["login_fixtures"]
 pytestmark = pytest.mark.anyio
 real = pytest.mark.real_cli
 
@@ -38,12 +38,6 @@ def anyio_backend() -> str:
     return "asyncio"  # the library's
 
 
-@pytest.fixture
-def logins(tmp_path: Path) -> Iterator[ClaudeLogins]:
-    with serve_claude_logins(tmp_path) as logins:
-        yield logins
-
-
 def browse(directory: Path, what: str) -> str:
     """The variable BROWSER for somebody who logs in ("code"), or refuses ("error")."""
     program = directory / f"{what}.py"
@@ -53,10 +47,10 @@ def browse(directory: Path, what: str) -> str:
 
 @real
 async def test_a_user_logs_in_and_goes_on(
-    served_cli: ServedCli, scripted_model: ScriptedModel, logins: ClaudeLogins, tmp_path: Path
+    served_cli: ServedCli, scripted_model: ScriptedModel, claude_logins: ClaudeLogins, tmp_path: Path
 ) -> None:
     scripted_model.default = "Hello."
-    env = {**logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "code")}
+    env = {**claude_logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "code")}
     async with Editor(served_cli, **env) as editor:
         offered = await editor.request("initialize", protocolVersion=1, clientCapabilities={})
         assert [each["id"] for each in offered["authMethods"]] == ["claude", "console"]
@@ -70,8 +64,10 @@ async def test_a_user_logs_in_and_goes_on(
 
 
 @real
-async def test_a_user_who_refuses_is_not_logged_in(served_cli: ServedCli, logins: ClaudeLogins, tmp_path: Path) -> None:
-    env = {**logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "error")}
+async def test_a_user_who_refuses_is_not_logged_in(
+    served_cli: ServedCli, claude_logins: ClaudeLogins, tmp_path: Path
+) -> None:
+    env = {**claude_logins.env(), "ANTHROPIC_API_KEY": "", "BROWSER": browse(tmp_path, "error")}
     async with Editor(served_cli, **env) as editor:
         await editor.request("initialize", protocolVersion=1, clientCapabilities={})
         with pytest.raises(RequestFailedError) as caught:

@@ -10,7 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
+from claude_login_server import EMAIL, ClaudeLogins
 from connection_proxy import Proxy
+from oauth_mcp_server import OAuthServer, deny, follow, open_page
 from process_checks import until
 from served_host import TOKEN, Served, settings
 
@@ -22,6 +24,7 @@ from pilothouse_remote.link import Backoff
 from pilothouse_testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 MakeHost = Callable[..., Served]
+pytest_plugins = ["login_fixtures"]
 BASH: dict[str, Any] = {"tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call_1"}
 pytestmark = [
     pytest.mark.anyio,
@@ -250,3 +253,59 @@ async def test_the_words_of_a_session_that_is_closed_come_back(serve_host: MakeH
                 tasks.start_soon(wait)
                 await anyio.sleep(0.2)
                 await session.close()
+
+
+@pytest.mark.real_cli
+async def test_a_client_logs_the_host_in_at_a_server(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, oauth_server: OAuthServer
+) -> None:
+    served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
+    async with connect(served) as host:
+        session = await host.start(mcp_servers={"ledger": {"type": "http", "url": oauth_server.url}})
+        login = await session.mcp.authenticate("ledger")
+        assert [(each.name, each.status) for each in await session.mcp.status()] == [("ledger", "needs-auth")]
+        assert (repr(login), login.server) == (f"HostedLogin({login.id!r})", "ledger")
+        with pytest.raises(RemoteError) as caught:
+            await login.complete("http://localhost/?code=a-code&state=another")
+        assert (caught.value.code, "a-code" in str(caught.value)) == ("wrong_callback", False)
+        with pytest.raises(RemoteError, match=r"within 0\.2 s") as caught:
+            await login.wait(0.2)
+        assert caught.value.code == "timeout"
+        with pytest.raises(RemoteError, match="access_denied") as caught:
+            await login.complete(deny(login.url or ""))
+        assert caught.value.code == "login_failed"
+        with pytest.raises(RemoteError, match="access_denied"):
+            await login.wait()
+        login = await session.mcp.authenticate("ledger")
+        assert (await login.complete(open_page(login.url or ""))).tools == ("balance",)
+        await session.mcp.clear_auth("ledger")
+        login = await session.mcp.authenticate("ledger")
+        await anyio.to_thread.run_sync(follow, open_page(login.url or ""))
+        assert (await login.wait()).state == "done"
+        await session.mcp.clear_auth("ledger")
+        login = await session.mcp.authenticate("ledger")
+        await login.cancel()
+        with pytest.raises(RemoteError) as caught:
+            await login.wait()
+        assert caught.value.code == "unknown_login"
+        with pytest.raises(RemoteError) as caught:
+            await session.mcp.authenticate("a/b ?")
+        assert caught.value.code == "unknown_server"
+        with pytest.raises(RemoteError, match="a/b") as caught:
+            await session.mcp.clear_auth("a/b ?")
+        assert caught.value.code == "unknown_server"
+
+
+@pytest.mark.real_cli
+async def test_a_client_logs_the_host_in_at_claude(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, claude_logins: ClaudeLogins
+) -> None:
+    scripted_model.default = "Hello Ann."
+    environ = {**scripted_model.env(max_retries=0), **claude_logins.env(), "ANTHROPIC_API_KEY": ""}
+    async with connect(serve_host(cli=real_cli, environ=environ)) as host:
+        session = await host.start()
+        login = await session.login()
+        done = await login.complete(claude_logins.show_code(login.url or ""))
+        assert (done.email, done.subscription_type, done.api_key_source) == (EMAIL, "Claude Pro", None)
+        await session.send("hi")
+        assert (await session.result()).text == "Hello Ann."

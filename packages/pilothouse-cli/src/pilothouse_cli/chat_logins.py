@@ -1,14 +1,16 @@
-"""Logins in `pilothouse chat`: `/login` at Claude, `/mcp` at MCP servers. It shows a link, and takes what it gives."""
+"""Logins in `pilothouse chat`: `/login` at Claude, `/mcp` at MCP servers. It shows a link, and takes what it gives.
+
+The session is one of this process, or one of a host: both have the same methods for logins.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 
-from pilothouse.client import Session
-from pilothouse.errors import LoginError, PilothouseError, UsageError
+from pilothouse.errors import LoginError, PilothouseError, RemoteError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse_cli.screen import Style
 
@@ -18,10 +20,26 @@ ACCOUNTS = ("claude", "console")
 MCP_ACTIONS = ("login", "logout")
 
 
+class LoginSession(Protocol):
+    """What a login needs of a session."""
+
+    async def login(self, account: Literal["claude", "console"] = "claude") -> Any:
+        """Begin a login at Claude."""
+        ...
+
+    @property
+    def mcp(self) -> Any:
+        """The MCP servers, with `status`, `authenticate` and `clear_auth`."""
+        ...
+
+
 class ChatView(Protocol):
     """What a login needs of a chat."""
 
-    session: Session
+    @property
+    def session(self) -> LoginSession:
+        """The session that logs in."""
+        ...
 
     @property
     def can_ask(self) -> bool:
@@ -50,7 +68,7 @@ async def log_in_to_claude(chat: ChatView, account: str) -> None:
         plan = f" ({found.subscription_type})" if found.subscription_type else ""
         chat.print_line(f"logged in at Claude as {found.email or 'an account without an address'}{plan}")
         if found.api_key_source:
-            chat.print_line("the key that Claude Code was given still goes before this login", "warning")
+            chat.print_line("the key that Claude Code was given still takes precedence over this login", "warning")
 
 
 async def handle_mcp(chat: ChatView, rest: str) -> None:
@@ -81,14 +99,17 @@ async def _log_in_to_server(chat: ChatView, server: str) -> None:
     _check_can_ask(chat)
     login = await chat.session.mcp.authenticate(server)
     if login.url is not None:
-        chat.print_line("open this page and log in; elsewhere than on this machine, its end does not load:")
+        chat.print_line(
+            "open this page and log in; if your browser runs on another machine, the last page does not load:"
+        )
         chat.print_line(login.url)
-        question = "the address where it ends, or wait for your browser: "
+        question = "paste the address of the last page, or wait for your browser: "
         connected = await _paste_or_wait(chat, question, login.complete, login.wait)
     else:
         connected = await login.wait()
     if connected is not None:
-        chat.print_line(f"logged in at {server}; it has {len(connected.tools)} tools")
+        count = len(connected.tools)
+        chat.print_line(f"logged in at {server}; it has {count} {'tool' if count == 1 else 'tools'}")
 
 
 def _check_can_ask(chat: ChatView) -> None:
@@ -101,7 +122,7 @@ async def _paste(chat: ChatView, question: str, complete: Callable[[str], Awaita
     while pasted := (await chat.ask(question) or "").strip():
         try:
             return await complete(pasted)
-        except LoginError as error:
+        except (LoginError, RemoteError) as error:
             if error.code != "wrong_callback":
                 raise
             chat.print_line(str(error), "warning")

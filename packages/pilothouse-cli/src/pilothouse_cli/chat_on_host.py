@@ -13,23 +13,28 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.messages import from_dict
+from pilothouse.errors import PilothouseError, RemoteError, UsageError
+from pilothouse.messages import InitMessage, from_dict
 from pilothouse.permissions import read_request
 from pilothouse.support import LoopCondition, Redactor, secret_values
 from pilothouse_cli.chat_input import preview_call
+from pilothouse_cli.chat_logins import handle_mcp, list_needed_logins, log_in_to_claude
 from pilothouse_cli.console import find_link
 from pilothouse_cli.flags import ChatRequest
 from pilothouse_cli.host_client import client_settings, read_body
 from pilothouse_cli.progress import ChatProgressPrinter
-from pilothouse_cli.screen import Screen, escape_invisible
+from pilothouse_cli.screen import Screen, Style, escape_invisible
+from pilothouse_remote import HostClient, HostedSession
 
 RECONNECT_SECONDS = 1.0
 HELP = (
     "a line is a prompt; typed while Claude works, it is read before its next step, and /queue TEXT waits for "
     "afterwards; while something waits: y (yes), a (always in this session), n REASON, or the answer to the question; "
+    "/login [console] and /mcp [login NAME | logout NAME] log the host in; "
     "/interrupt stops the turn, /quit leaves, and the session goes on; /help says this again"
 )
 STEERING_NOTES = {
@@ -44,20 +49,26 @@ async def chat_on_host(request: ChatRequest, screen: Screen) -> int:
     """Talk in a session of a host until the user leaves, or the piped lines are answered; return the exit code."""
     url, token = find_link(request.remote or "", os.environ)
     async with httpx2.AsyncClient(**client_settings(url, token)) as client:
-        return await RemoteChat(client, request, screen).run()
+        return await RemoteChat(client, request, screen, token).run()
 
 
 class RemoteChat:
     """One run of the command; `resume` of the request names a session of the host."""
 
-    def __init__(self, client: httpx2.AsyncClient, request: ChatRequest, screen: Screen) -> None:
+    def __init__(
+        self, client: httpx2.AsyncClient, request: ChatRequest, screen: Screen, token: str | None = None
+    ) -> None:
         self._client = client
+        self._token = token
         self._request = request
         self._screen = screen
         self._redact = Redactor(secret_values(os.environ)).redact
         self._printer = ChatProgressPrinter(screen, self._redact, thinking=request.thinking)
         self._asks: dict[str, dict[str, Any]] = {}
         self._session: dict[str, Any] = {}
+        self._needed_logins: set[str] = set()  # those of the last turn, which were printed
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._typed: MemoryObjectReceiveStream[str] | None = None  # None until the first line is wanted
         self._own_prompts: list[str] = []
         self._changed = LoopCondition()
         # Ids of prompts, and of words for a turn. An answer may be there before the host's response with the id.
@@ -72,7 +83,8 @@ class RemoteChat:
         waiting = await self._call("GET", "/v1/asks")
         for approval in waiting["asks"]:
             self._note_approval(approval)
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as self._tasks:
+            tasks = self._tasks
             tasks.start_soon(self._print_messages, f"{path}/events", tasks.cancel_scope)
             tasks.start_soon(self._note_events, str(waiting["events_from"]))
             await self._read_lines()
@@ -137,7 +149,10 @@ class RemoteChat:
             self._screen.note(escape_invisible(f"+ {self._redact(str(data['title']))} ({outcome})"), "title")
             return
         with suppress(PilothouseError):
-            self._printer.print_message(from_dict(data))
+            message = from_dict(data)
+            self._printer.print_message(message)
+            if isinstance(message, InitMessage):
+                self._print_needed_logins(message)
         if data.get("type") == "result":
             self._screen.end_text()
             self._screen.idle()
@@ -146,6 +161,12 @@ class RemoteChat:
                     escape_invisible(self._redact(str(data.get("result") or data.get("subtype")))), "error"
                 )
             self._printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
+
+    def _print_needed_logins(self, init: InitMessage) -> None:
+        lines = list_needed_logins(init) if self.can_ask else []
+        for line in sorted({*lines} - self._needed_logins):
+            self.print_line(line, "warning")
+        self._needed_logins = {*lines}
 
     async def _note_events(self, last: str) -> None:
         async for name, data in self._follow("/v1/events", last):
@@ -188,14 +209,25 @@ class RemoteChat:
                 if line.strip() == "/quit":
                     return
                 await self._take_line(line.strip())
-            except UsageError as error:
-                self._screen.note(escape_invisible(str(error)), "error")
+            except (UsageError, RemoteError) as error:
+                self.print_line(str(error), "error")
         # The pipe has ended: its prompts are answered first.
         await self._changed.wait_until(lambda: self._sent <= self._answered)
 
     async def _read_line(self) -> str | None:
-        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-        return line or None
+        if self._typed is None:
+            assert self._tasks is not None
+            send, self._typed = anyio.create_memory_object_stream[str](0)
+            self._tasks.start_soon(self._read_stdin, send)
+        with suppress(anyio.EndOfStream):
+            return await self._typed.receive()
+        return None
+
+    async def _read_stdin(self, lines: MemoryObjectSendStream[str]) -> None:
+        """Read standard input: a login may stop waiting for a line, and the line must not be lost then."""
+        async with lines:
+            while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+                await lines.send(line)
 
     async def _take_line(self, line: str) -> None:
         path = f"/v1/sessions/{self._session['id']}"
@@ -206,6 +238,10 @@ class RemoteChat:
             self._screen.note(HELP, "quiet")
         elif command == "/queue":
             await self._queue(path, rest.strip())
+        elif command == "/login":
+            await log_in_to_claude(self, rest.strip())
+        elif command == "/mcp":
+            await handle_mcp(self, rest.strip())
         elif self._asks and line:
             approval = next(iter(self._asks.values()))
             await self._call("POST", f"{path}/asks/{approval['id']}", make_decision(approval, line))
@@ -223,6 +259,29 @@ class RemoteChat:
         self._own_prompts.append(prompt)
         sent = await self._call("POST", f"{path}/prompt", {"prompt": prompt})
         self._sent.add(sent["prompt"])
+
+    # What a login needs.
+
+    @property
+    def session(self) -> HostedSession:
+        """The session at the host."""
+        client = HostClient(str(self._client.base_url), token=self._token, http=self._client)
+        return client.session(str(self._session["id"]))
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can answer."""
+        return self._is_typed()
+
+    def print_line(self, line: str, style: Style = "") -> None:
+        """Print one line for the user."""
+        self._screen.note(escape_invisible(line), style)
+
+    async def ask(self, question: str) -> str | None:
+        """Return what a person types; None at the end of input."""
+        self._screen.idle()
+        self.print_line(question.strip(), "title")
+        return await self._read_line()
 
     def _is_typed(self) -> bool:
         """Whether a person types the lines; each line of a pipe is a prompt."""

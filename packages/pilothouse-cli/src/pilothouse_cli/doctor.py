@@ -28,13 +28,20 @@ from pilothouse.messages import InitMessage
 from pilothouse.options import TABLE, Options
 from pilothouse.provision import PINNED_VERSION, is_pinned_cli, managed_cli_path
 from pilothouse.provision.artifacts import load_pins
-from pilothouse.support import Redactor, cache_root, find_similar_name, parse_version, secret_values
+from pilothouse.support import (
+    Redactor,
+    cache_root,
+    find_similar_name,
+    get_claude_directory,
+    parse_version,
+    secret_values,
+)
 from pilothouse.transports import find_cli
 from pilothouse.transports.discovery import OLDEST_SUPPORTED
 from pilothouse_cli.ask import write_line
 from pilothouse_cli.cli_version import ask_version, read_version
 from pilothouse_cli.config import find_own_file, read_config
-from pilothouse_cli.failures import FAILED, describe_failure, explain_missing_key, find_key, get_claude_directory
+from pilothouse_cli.failures import FAILED, describe_failure, explain_missing_key, find_key
 from pilothouse_cli.flags import DoctorRequest
 from pilothouse_cli.screen import Screen, Style
 from pilothouse_remote import CommandTransport

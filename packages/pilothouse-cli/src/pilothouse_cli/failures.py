@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 from pilothouse.errors import (
     AuthenticationError,
@@ -28,6 +27,7 @@ from pilothouse.errors import (
 )
 from pilothouse.options import CREDENTIAL_VARIABLES, Options
 from pilothouse.support import Redactor, secret_values
+from pilothouse.support import find_key as find_stored_key
 from pilothouse.transports import find_cli
 from pilothouse_cli.screen import Screen
 
@@ -135,26 +135,11 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
 
 def find_key(environ: Mapping[str, str], options: Options) -> str | None:
     """Say where Claude Code finds a key or a login, without its value; None if it finds none."""
-    set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
-    if (variable := find_credentials({**environ, **set_by_option})) is not None:
-        return f"{variable} is set"
     for name in ("api_key", "auth_token", "oauth_token", "provider"):
         if getattr(options, name) is not None:
             return f"the option {name} is set"
-    home = get_claude_directory(environ)
-    if (home / ".credentials.json").exists():
-        return f"a login is stored in {home}"
-    settings = home / "settings.json"
-    with suppress(OSError):
-        text = settings.read_text("utf-8", "replace")
-        if any(f'"{name}"' in text for name in ("apiKeyHelper", *CREDENTIAL_VARIABLES)):
-            return f"{settings} says where to get one"
-    return None
-
-
-def get_claude_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of Claude Code's own settings and login."""
-    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
+    set_by_option = {name: value or "" for name, value in (options.env or {}).items()}
+    return find_stored_key({**environ, **set_by_option})
 
 
 def explain_failure(error: Exception, local: str, options: Options, login: str | None = None) -> FailureReport:

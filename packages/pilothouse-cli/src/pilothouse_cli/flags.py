@@ -563,12 +563,13 @@ _MODES = "of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this 
 
 @request
 class ServeRequest(ConfiguredRequest):
-    """Own sessions for clients elsewhere.
+    """Run a server that hosts sessions for remote clients.
 
-    Over WebSocket and REST: sessions go on while no client is attached, and their messages are kept.
+    Clients connect over WebSocket and REST. Sessions continue while no client is attached, and their messages are
+    kept.
 
-    The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once. SIGTERM
-    and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
+    The token is read from --token-file, otherwise from PILOTHOUSE_HOST_TOKEN; otherwise one is made and shown once.
+    After SIGTERM or Ctrl-C, running turns have --drain seconds to end; a second signal ends at once.
 
     Examples:
       pilothouse serve
@@ -578,64 +579,64 @@ class ServeRequest(ConfiguredRequest):
     """
 
     host: str = flag("address to listen on (127.0.0.1)", "ADDRESS", "127.0.0.1", _WHERE)
-    port: int = flag(f"0 takes a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
+    port: int = flag(f"the port; 0 uses a free one ({DEFAULT_PORT})", None, DEFAULT_PORT, _WHERE, type=parse_port)
     public: bool = flag("allow an address that other machines can reach", None, False, _WHERE)
-    names: tuple[str, ...] = flag("a name by which this host is reached", "NAME", (), _WHERE, names=("--name",))
+    names: tuple[str, ...] = flag("a host name that clients use for this host", "NAME", (), _WHERE, names=("--name",))
     origins: tuple[str, ...] = flag(
         "an origin of web pages that may use this host", "ORIGIN", (), _WHERE, names=("--origin",)
     )
-    token_file: str | None = flag("the file with the token, readable by you alone", "FILE", None, _WHERE)
+    token_file: str | None = flag("a file with the token, readable only by you", "FILE", None, _WHERE)
     clients: tuple[str, ...] = flag(
-        "a file with a further token; its clients see only their own sessions",
+        "a file with an additional token; its clients see only their own sessions",
         "NAME=FILE",
         (),
         _WHERE,
         names=("--client",),
     )
-    roots: tuple[str, ...] = flag("sessions work below this directory (.)", "DIR", (), _SESSIONS, names=("--root",))
-    cli: str = flag("which Claude Code runs; clients do not choose", "PATH", "auto", _SESSIONS)
+    roots: tuple[str, ...] = flag(
+        "a directory that sessions may work below (.)", "DIR", (), _SESSIONS, names=("--root",)
+    )
+    cli: str = flag("the Claude Code to run; clients do not choose it", "PATH", "auto", _SESSIONS)
     env: tuple[str, ...] = flag(
-        "a further variable that clients may set; those that do bring their own key", "NAME", (), _SESSIONS
+        "a variable that clients may also set; those that do must bring their own key", "NAME", (), _SESSIONS
     )
     max_permission_mode: str = flag(_MODES, "MODE", "bypassPermissions", _LIMITS)
-    no_client_programs: bool = flag("no hooks, helpers and plugins of clients", None, False, _LIMITS)
-    no_client_mcp: bool = flag("no MCP servers of clients", None, False, _LIMITS)
-    no_client_settings: bool = flag("no settings of clients", None, False, _LIMITS)
+    no_client_programs: bool = flag("refuse hooks, helpers and plugins from clients", None, False, _LIMITS)
+    no_client_mcp: bool = flag("refuse MCP servers from clients", None, False, _LIMITS)
+    no_client_settings: bool = flag("refuse settings from clients", None, False, _LIMITS)
     managed_settings: str | None = flag("settings, as JSON, that apply to every session", "FILE", None, _LIMITS)
-    verbatim_prompts: bool = flag("send all prompts as they are: no @path, no /command", None, False, _LIMITS)
-    client_commands: bool = flag("let @path and /command work in prompts of clients", None, False, _LIMITS)
+    verbatim_prompts: bool = flag("send all prompts unchanged: no @path, no /command", None, False, _LIMITS)
+    client_commands: bool = flag("let @path and /command work in prompts from clients", None, False, _LIMITS)
     setting_sources: str | None = flag(
-        "settings that sessions of clients load, of user, project, local (user)", "LIST", None, _LIMITS
+        "settings files that client sessions load: user, project, local (user)", "LIST", None, _LIMITS
     )
     allow_flags: tuple[str, ...] = flag(
-        "a further flag of the CLI that clients may give", "NAME", (), _LIMITS, names=("--allow-flag",)
+        "an additional CLI flag that clients may use", "NAME", (), _LIMITS, names=("--allow-flag",)
     )
-    max_sessions: int = flag("children at a time (32)", "N", 32, _SESSIONS)
-    idle: float = flag("until an unused child ends", "SECONDS", 3600.0, _SESSIONS)
-    ask_timeout: float = flag("until an approval that nobody settles is denied", "SECONDS", 3600.0, _SESSIONS)
-    drain: float = flag("for running turns at the end", "SECONDS", 30.0, _SESSIONS)
-    journal: str | None = flag("the file that keeps the messages of sessions", "FILE", None, _SESSIONS)
-    fleets: tuple[str, ...] = flag(
-        "the journal of a fleet that clients may read", "FILE", (), _SESSIONS, names=("--fleet",)
-    )
-    keep_days: float = flag("for sessions that have ended (7)", "N", 7.0, _SESSIONS)
+    max_sessions: int = flag("Claude Code processes at a time (32)", "N", 32, _SESSIONS)
+    idle: float = flag("how long an idle process is kept", "SECONDS", 3600.0, _SESSIONS)
+    ask_timeout: float = flag("how long a request waits for approval before it is denied", "SECONDS", 3600.0, _SESSIONS)
+    drain: float = flag("how long running turns may take at shutdown", "SECONDS", 30.0, _SESSIONS)
+    journal: str | None = flag("the file that stores the messages of sessions", "FILE", None, _SESSIONS)
+    fleets: tuple[str, ...] = flag("a fleet journal that clients may read", "FILE", (), _SESSIONS, names=("--fleet",))
+    keep_days: float = flag("how long ended sessions are kept (7)", "N", 7.0, _SESSIONS)
     openai: bool = flag("/v1/chat/completions and /v1/responses", None, False, _ENDPOINTS)
     anthropic: bool = flag("/v1/messages", None, False, _ENDPOINTS)
     maps: tuple[str, ...] = flag(
-        "a further name of a model, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
+        "an additional model name, such as gpt-4o=sonnet", "NAME=MODEL", (), _ENDPOINTS, names=("--map",)
     )
-    max_requests: int = flag("requests that are answered at a time (8)", "N", 8, _ENDPOINTS)
+    max_requests: int = flag("requests answered at the same time (8)", "N", 8, _ENDPOINTS)
 
 
 @request
 class ConsoleRequest(ServeRequest):
     """See and steer all sessions in the browser.
 
-    Prints one link to the console: all sessions, what they ask, what they cost. Starts a host that runs until
-    Ctrl-C, or joins the one that runs already.
+    Prints a link to the console, which shows all sessions, what needs your approval, and what they cost. Starts a
+    host that runs until Ctrl-C, or joins the one that is already running.
 
-    The link contains the token: whoever has it can run commands as you. The token comes from --token-file, else
-    from PILOTHOUSE_HOST_TOKEN; else a new one is made. If port 8750 is in use, a free one is taken.
+    The link contains the token: anyone who has it can run commands as you. The token is read from --token-file,
+    otherwise from PILOTHOUSE_HOST_TOKEN; otherwise a new one is made. If port 8750 is in use, a free port is used.
 
     Examples:
       pilothouse console
@@ -644,7 +645,7 @@ class ConsoleRequest(ServeRequest):
     """
 
     open: bool = flag("open the link in the browser", None, False, _WHERE)
-    join: str | None = flag("the address of a host that runs, whose token you have", "URL", None, _WHERE)
+    join: str | None = flag("print the link to a running host whose token you have", "URL", None, _WHERE)
 
 
 STOP_AFTER = 3  # as in `Fleet`, which is slow to import

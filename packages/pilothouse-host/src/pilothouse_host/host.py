@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 import uuid
 import weakref
@@ -28,13 +29,14 @@ from pilothouse.client.settings_check import SentSettings, check_taken
 from pilothouse.errors import MessageParseError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
 from pilothouse.options import TABLE, Invocation, Options, render
 from pilothouse.options.options import read_config_table
-from pilothouse.support import encode_json, invocation_secrets, mask, run_blocking
+from pilothouse.support import encode_json, find_key, get_claude_directory, invocation_secrets, mask, run_blocking
 from pilothouse.transports import CliTransport, Transport, TransportWrapper
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_access.on_behalf import ConfinedTransport
 from pilothouse_access.owners import OPERATOR, Owner, Shares
 from pilothouse_host.inbox import InboxTransport
 from pilothouse_host.journal import JournaledSession, JournalError, OutputJournal
+from pilothouse_host.logins import LoginAccount, SessionLogin
 from pilothouse_host.policy import (
     CLIENT_OPTIONS,
     UNINHERITED_VARIABLES,
@@ -527,8 +529,12 @@ class Host:
     @property
     def config_directory(self) -> Path:
         """Where the CLI of this host keeps its conversations."""
-        environ = self.policy.base
-        return Path(environ.get("CLAUDE_CONFIG_DIR") or find_home(environ) / ".claude")
+        return get_claude_directory(self.policy.base)
+
+    def has_key(self) -> bool:
+        """Return whether Claude Code finds a key or a login here; true if only its start can tell. Blocking."""
+        is_here = self._make_transport is CliTransport and sys.platform != "darwin"  # which has a keychain
+        return not is_here or find_key(self.policy.base) is not None
 
     async def send_prompt(self, session: RestSession, prompt: Prompt) -> Query:
         """Start running a prompt in a session that the host drives; does not wait for the result.
@@ -609,6 +615,44 @@ class Host:
         with suppress(JournalError):  # as for a prompt
             await self.journal.add_prompt(session.id, words.steering.id, title)
         return words.steering.id, None
+
+    async def begin_login(
+        self, session: RestSession, server: str | None = None, account: LoginAccount = "claude"
+    ) -> SessionLogin:
+        """Begin a login in a session that the host drives; does not wait for its end. Only for the operator.
+
+        Claude Code keeps the login in the configuration directory of this host, for all sessions.
+
+        Args:
+            session: the session; its child is started if need be.
+            server: name of an MCP server; None: at Claude.
+            account: at Claude, as for `Session.login`.
+
+        Raises:
+            RefusedRequestError: the host is shutting down, or runs too many children.
+            LoginError: as `Session.login` and `session.mcp.authenticate`.
+            SessionClosedError: the session cannot continue.
+        """
+        child = await self._open_child(session)
+        assert self._tasks is not None
+        return await session.logins.begin(child, server, account, self._tasks)
+
+    async def clear_login(self, session: RestSession, server: str) -> None:
+        """Forget the login at an MCP server.
+
+        Raises:
+            RefusedRequestError, SessionClosedError: as for `begin_login`.
+            LoginError: as `session.mcp.clear_auth`.
+        """
+        child = await self._open_child(session)
+        await child.mcp.clear_auth(server)
+
+    async def _open_child(self, session: RestSession) -> Session:
+        def check() -> None:
+            if self.is_draining or not session.has_child:
+                self._check_capacity(session.record.owner)
+
+        return await session.open_child(check)
 
     async def _report_outcome(self, session: RestSession, words: GivenWords, size: int) -> None:
         try:

@@ -21,6 +21,7 @@ from pilothouse.client import LateWords, SteerTime
 from pilothouse.errors import (
     AskSettledError,
     LineDecodeError,
+    LoginError,
     MessageParseError,
     PilothouseError,
     ProcessError,
@@ -28,13 +29,14 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.permissions import Ask
-from pilothouse.support import decode_line, encode_json
+from pilothouse.support import decode_line, encode_json, run_blocking
 from pilothouse_access.guard import ACCESS_STATUSES, RETRY_SECONDS, RefusedRequestError, find_access
 from pilothouse_access.owners import Owner
 from pilothouse_host import reports
 from pilothouse_host.approvals import check_permanent_changes
 from pilothouse_host.host import Host
 from pilothouse_host.journal import KEPT_EVENTS, JournalError, OutputPrunedError
+from pilothouse_host.logins import LoginAccount
 from pilothouse_host.reports import HostResponse
 from pilothouse_host.server_sessions import RestSession, ServerSession, SharedEvents
 
@@ -47,13 +49,18 @@ HTTP_STATUSES: Mapping[str, int] = {
     "busy": 409,
     "draining": 503,
     "journal": 507,
+    "login_failed": 409,
+    "no_login": 409,
     "pruned": 410,
     "settled": 409,
     "start_failed": 502,
     "too_large": 413,
     "unknown_ask": 404,
+    "unknown_login": 404,
     "unknown_prompt": 404,
+    "unknown_server": 404,
     "unknown_session": 404,
+    "wrong_callback": 400,
 }
 """HTTP status per code of a refusal."""
 READ_BYTES = 256 * 1024
@@ -276,6 +283,22 @@ class ApprovalBody(msgspec.Struct, forbid_unknown_fields=True):
     minutes: float | None = None
 
 
+class LoginBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request that begins a login."""
+
+    server: str | None = None
+    account: LoginAccount = "claude"
+
+
+class LoginAnswerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request with what a browser has brought."""
+
+    answer: str
+
+    def __repr__(self) -> str:
+        return "LoginAnswerBody()"
+
+
 def make_routes(host: Host) -> list[Route]:
     """Return the routes of a host."""
     table: tuple[tuple[str, str, RouteHandler], ...] = (
@@ -290,6 +313,12 @@ def make_routes(host: Host) -> list[Route]:
         ("/v1/sessions/{id}/interrupt", "POST", _interrupt),
         ("/v1/sessions/{id}/settings", "POST", _change_settings),
         ("/v1/sessions/{id}/events", "GET", _events),
+        ("/v1/sessions/{id}/mcp", "GET", _list_servers),
+        ("/v1/sessions/{id}/mcp/{server:path}/login", "DELETE", _clear_login),
+        ("/v1/sessions/{id}/logins", "POST", _begin_login),
+        ("/v1/sessions/{id}/logins/{login}", "GET", _get_login),
+        ("/v1/sessions/{id}/logins/{login}", "POST", _complete_login),
+        ("/v1/sessions/{id}/logins/{login}", "DELETE", _cancel_login),
         ("/v1/asks", "GET", _list_approvals),
         ("/v1/events", "GET", _host_events),
         ("/v1/transcripts", "GET", reports.handle_transcripts),
@@ -310,6 +339,9 @@ def _make_endpoint(host: Host, handler: RouteHandler) -> Callable[[Request], Awa
             return await handler(host, request)
         except RefusedRequestError as refusal:
             return _make_refusal_response(refusal)
+        except LoginError as error:
+            code = str(error.code) if error.code in HTTP_STATUSES else "login_failed"
+            return _make_refusal_response(RefusedRequestError(code, str(error)))
         except PilothouseError as error:
             code = next((code for kind, code in _ERROR_CODES if isinstance(error, kind)), "start_failed")
             return _make_refusal_response(RefusedRequestError(code, str(error)))
@@ -347,7 +379,8 @@ async def _health(host: Host, request: Request) -> Response:
 async def _list(host: Host, request: Request) -> Response:
     owner = find_access(request).owner
     seen = [session.describe() for session in host.sessions if owner.may_use(session.record.owner)]
-    return HostResponse({"sessions": seen, "draining": host.is_draining, "events_from": host.journal.last_event})
+    last_event, has_key = host.journal.last_event, await run_blocking(host.has_key)
+    return HostResponse({"sessions": seen, "draining": host.is_draining, "events_from": last_event, "has_key": has_key})
 
 
 async def _start(host: Host, request: Request) -> Response:
@@ -412,6 +445,63 @@ async def _change_settings(host: Host, request: Request) -> Response:
         host.policy.limits.check_mode(asked.permission_mode, "permission_mode")
     await session.change_settings(asked.model, asked.permission_mode)
     return HostResponse(session.describe())
+
+
+async def _list_servers(host: Host, request: Request) -> Response:
+    session = _find_rest_session(host, request, "has its MCP servers")
+    return HostResponse({"servers": await session.list_servers()})
+
+
+async def _begin_login(host: Host, request: Request) -> Response:
+    session = _find_login_session(host, request)
+    asked: LoginBody = await _read_body(host, request, LoginBody)
+    login = await host.begin_login(session, asked.server, asked.account)
+    path = f"/v1/sessions/{session.id}/logins/{login.id}"
+    return HostResponse(login.describe_fully(), 201, {"location": path})
+
+
+async def _get_login(host: Host, request: Request) -> Response:
+    login = _find_login_session(host, request).logins.get(request.path_params["login"])
+    await login.wait(_read_seconds(request))
+    return HostResponse(login.describe_fully())
+
+
+async def _complete_login(host: Host, request: Request) -> Response:
+    login = _find_login_session(host, request).logins.get(request.path_params["login"])
+    asked: LoginAnswerBody = await _read_body(host, request, LoginAnswerBody)
+    await login.complete(asked.answer)
+    return HostResponse(login.describe_fully())
+
+
+async def _cancel_login(host: Host, request: Request) -> Response:
+    logins = _find_login_session(host, request).logins
+    logins.cancel(logins.get(request.path_params["login"]))
+    return Response(status_code=204)
+
+
+async def _clear_login(host: Host, request: Request) -> Response:
+    await host.clear_login(_find_login_session(host, request), request.path_params["server"])
+    return Response(status_code=204)
+
+
+def _find_login_session(host: Host, request: Request) -> RestSession:
+    """Find a session in which the client of a request may log in.
+
+    Raises:
+        RefusedRequestError: as `_find_rest_session`; or the client is not the operator.
+    """
+    session = _find_rest_session(host, request, "logs in")
+    if not find_access(request).owner.is_operator:
+        raise RefusedRequestError("forbidden", "logins need the token of the host: each is one for all its sessions")
+    return session
+
+
+def _read_seconds(request: Request) -> int:
+    given = request.query_params.get("wait", "0")
+    try:
+        return int(given)
+    except ValueError:
+        raise RefusedRequestError("bad_request", f"wait: expected seconds, got {given[:80]!a}") from None
 
 
 async def _change_transcript(host: Host, request: Request) -> Response:

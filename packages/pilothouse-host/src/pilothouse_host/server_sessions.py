@@ -29,8 +29,9 @@ from pilothouse.transports import ExitInfo, Transport, TransportWrapper
 from pilothouse_access.guard import RefusedRequestError
 from pilothouse_host.approvals import MAX_EVENT_TEXT, HostApprovals
 from pilothouse_host.journal import TAIL_BYTES, JournaledSession, JournalError, OutputJournal, OutputLog
+from pilothouse_host.logins import SessionLogins
 from pilothouse_host.policy import ControlRequestRefusedError, InputFilter
-from pilothouse_host.stored_output import StoredOutput
+from pilothouse_host.stored_output import StoredMessages, StoredOutput
 from pilothouse_remote.link import Link, ReceiveWindow, SendBuffer
 
 _log = logging.getLogger("pilothouse.server")
@@ -229,7 +230,7 @@ class ServerSession(ABC):
 
 
 class JournaledTransport(TransportWrapper):
-    """A transport whose output is journaled before it is returned.
+    """A transport whose output is journaled before it is returned, without the answers to control requests.
 
     Args:
         inner: the transport to the child; not started.
@@ -241,12 +242,7 @@ class JournaledTransport(TransportWrapper):
         super().__init__(inner)
         self._admit = admit
         self._session = session
-        self._stored = StoredOutput()
-
-    async def send(self, data: bytes) -> None:
-        """See `Transport`."""
-        self._stored.note_input(data)
-        await self.inner.send(data)
+        self._stored = StoredMessages()
 
     async def start(self, invocation: Invocation) -> None:
         """See `Transport`."""
@@ -282,6 +278,7 @@ class RestSession(ServerSession):
 
     Attributes:
         options: as above.
+        logins: those that clients have begun in it.
         last_error: why the last prompt failed, if it did.
         last_result: the outcome of the last prompt that had one.
     """
@@ -306,6 +303,7 @@ class RestSession(ServerSession):
         self._words: list[GivenWords] = []
         self._lock = anyio.Lock()
         self._settings_lock = anyio.Lock()
+        self.logins = SessionLogins(self.tell_state)
         self.last_error: str | None = None
         self.last_result: dict[str, Any] | None = None
 
@@ -388,6 +386,43 @@ class RestSession(ServerSession):
         assert self._session is not None
         await self._session.start()
         await self._mark_live()
+
+    async def open_child(self, check: Callable[[], None]) -> Session:
+        """Return the running child, for requests beside prompts; starts it if there is none.
+
+        Args:
+            check: called first; raises if no child may start.
+
+        Raises:
+            RefusedRequestError, SessionClosedError, OptionsError: as `prepare`.
+            PilothouseError: the child cannot be started.
+        """
+        self.mark_used()
+        async with self._lock:  # if the child is just being ended, wait
+            check()
+            self.prepare()
+            assert self._session is not None
+            session = self._session
+        await session.start()
+        await self._mark_live()
+        return session
+
+    async def list_servers(self) -> list[dict[str, Any]]:
+        """Return the MCP servers of the child that runs; none without one.
+
+        Raises:
+            PilothouseError: the child does not answer.
+        """
+        servers = [] if self._session is None else await self._session.mcp.status()
+        return [
+            {
+                "name": server.name,
+                "status": server.status,
+                "error": server.error,
+                "tools": [str(tool.get("name")) for tool in server.tools],
+            }
+            for server in servers
+        ]
 
     async def _mark_live(self) -> None:
         if self.record.state != "live":
@@ -550,16 +585,13 @@ class RestSession(ServerSession):
         """Return what the child has loaded: MCP servers with their states, hooks, and what no option asked for."""
         if self._session is None:
             return {"mcp_servers": [], "isolation": None}
+        servers: list[dict[str, Any]] = []
+        problem: str | None = None
         try:
-            servers = await self._session.mcp.status()
+            servers = await self.list_servers()
         except PilothouseError as error:
-            servers, problem = [], str(error)
-        else:
-            problem = None
-        shown = [
-            {"name": each.name, "status": each.status, "error": each.error, "tools": len(each.tools)}
-            for each in servers
-        ]
+            problem = str(error)
+        shown = [{**server, "tools": len(server["tools"])} for server in servers]
         isolation = self._session.info.isolation_report()
         return {"mcp_servers": shown, "mcp_problem": problem, "isolation": isolation and msgspec.to_builtins(isolation)}
 
@@ -584,6 +616,7 @@ class RestSession(ServerSession):
     async def stop(self, reason: str) -> None:
         """End the child. The next prompt starts another."""
         async with self._lock:
+            self.logins.end_all()
             if self._session is not None:
                 self.approvals.is_stopping = not self.is_removed
                 try:
@@ -618,6 +651,7 @@ class RestSession(ServerSession):
             "waiting": self.waiting_count,
             "queued": self.queued_prompts,
             "steering": self.given_words,
+            "logins": self.logins.describe(),
             "last_result": self.last_result,
             "error": self.last_error,
         }

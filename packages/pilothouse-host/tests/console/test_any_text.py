@@ -172,7 +172,7 @@ def test_what_always_allows_and_needs_is_shown_with_all_that_is_hidden(fake_cons
     start_session(page, "Look")
     card = page.locator(".ask")
     expect(card.get_by_text(f"Always in this session: Bash(ls {REVEALED}:*)")).to_be_visible()
-    expect(card.get_by_text(f"Needs /{REVEALED}")).to_be_visible()
+    expect(card.get_by_text(f"Needs access to /{REVEALED}")).to_be_visible()
     expect(card.get_by_label("Command")).to_have_text(f"ls {REVEALED}")
     assert not UNSEEN.search(card.inner_text())
 
@@ -301,7 +301,7 @@ def test_what_cannot_be_drawn_is_a_note_with_its_data(fake_console: Start, tmp_p
     page.reload()
     start_session(page, "Ask me")
     go_to_inbox(page)
-    broken = page.locator(".ask", has_text="The console cannot draw this request: it is broken")
+    broken = page.locator(".ask", has_text="The console cannot display this request: it is broken")
     expect(broken).to_contain_text("the data of the request")
     expect(page.get_by_label("Command")).to_have_text("touch other")
     broken.get_by_role("button", name="Decline").click()
@@ -310,7 +310,7 @@ def test_what_cannot_be_drawn_is_a_note_with_its_data(fake_console: Start, tmp_p
     said = [user("Go"), assistant(call), assistant("This is the end.")]
     open_conversation(page, write_conversation(tmp_path, tmp_path / "work", said))
     expect(page.locator(".item.text")).to_have_text("This is the end.")
-    expect(page.get_by_text("The console cannot draw this entry: it is broken")).to_be_visible()
+    expect(page.get_by_text("The console cannot display this entry: it is broken")).to_be_visible()
     expect(page.get_by_text("the data of the call")).to_be_visible()
     page.evaluate("location.hash = '#/%'")
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()

@@ -64,7 +64,10 @@ def test_a_hidden_tab_notifies_of_what_waits_and_of_the_end(
     page.evaluate(HIDE, True)
     gate.open()
     expect(page.locator("body")).to_have_attribute("data-shown", "1")
-    assert page.evaluate("[shown[0].title, shown[0].body]") == ["Make a file waits", "Allow Bash: touch made?"]
+    assert page.evaluate("[shown[0].title, shown[0].body]") == [
+        "Make a file is waiting for you",
+        "Allow Bash: touch made?",
+    ]
     page.evaluate("shown[0].onclick()")
     expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
     page.keyboard.press("a")
@@ -103,7 +106,7 @@ def test_enter_belongs_to_the_control_that_has_the_focus(view: View, scripted_mo
     page = view().page
     start_session(page, "Ask me")
     expect(page.locator(".ask")).to_be_visible()
-    expect(page.get_by_role("img", name="waits for a decision")).to_be_visible()
+    expect(page.get_by_role("img", name="waiting for a decision")).to_be_visible()
     page.get_by_label("SQLite").click()
     page.keyboard.press("2")  # the mouse has put the focus on an option
     expect(page.get_by_label("PostgreSQL")).to_be_checked()
@@ -115,7 +118,7 @@ def test_enter_belongs_to_the_control_that_has_the_focus(view: View, scripted_mo
     page.keyboard.press("Enter")
     expect(page.locator(".ask")).to_have_count(0)
     page.go_back()
-    expect(page.get_by_role("img", name="waits for a decision")).to_have_count(0)
+    expect(page.get_by_role("img", name="waiting for a decision")).to_have_count(0)
     expect(page.get_by_text("So be it.")).to_be_visible()
     assert "PostgreSQL" in str(scripted_model.requests[-1].messages)
 
@@ -159,7 +162,7 @@ def test_the_list_has_the_cost_and_the_context_of_each_session(
     page.keyboard.press("g")
     page.keyboard.press("s")
     old, new = page.locator("li", has_text="An old task"), page.locator("li", has_text="A new task")
-    expect(old).to_contain_text("125k context")
+    expect(old).to_contain_text("125k tokens of context")
     expect(old).to_contain_text("$1.25")
     expect(new).to_contain_text("work")  # its directory, before its first turn has ended
     expect(new).to_contain_text("context")
@@ -183,16 +186,26 @@ def test_model_and_mode_are_changed_while_the_session_lives(view: View, scripted
     expect(page.get_by_label("Permission mode")).to_have_value("acceptEdits")
 
 
+def test_a_directory_elsewhere_is_refused_with_what_to_do(view: View, console: ConsoleProgram) -> None:
+    page = view().page
+    page.goto(f"{page.url.partition('#')[0]}#/sessions/new")
+    page.get_by_label("Directory").fill("/")
+    page.keyboard.press("Control+Enter")
+    refusal = page.get_by_role("alert")
+    expect(refusal).to_contain_text(f"Directory: sessions of this host work below {console.root}")
+    expect(refusal).to_contain_text("pilothouse console --root / --journal FILE")
+
+
 def test_the_first_page_offers_something_to_do(view: View, scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Two files.")
     page = view().page
-    page.get_by_role("link", name="Explain what this directory holds").click()
-    expect(page.get_by_label("What should be done?")).to_have_value("Explain what this directory holds")
+    page.get_by_role("link", name="Explain what is in this directory").click()
+    expect(page.get_by_label("What should be done?")).to_have_value("Explain what is in this directory")
     page.get_by_label("Directory").focus()
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Two files.")).to_be_visible()
     page.goto(f"{page.url.partition('#')[0]}#/inbox")
-    expect(page.get_by_role("heading", name="Nothing waits for you", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you", exact=True)).to_be_visible()
     expect(page.get_by_label("For example")).to_have_count(0)
 
 

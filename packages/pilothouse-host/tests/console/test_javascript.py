@@ -46,10 +46,10 @@ const messages = JSON.parse(readFileSync(0, "utf-8"));
 for (const message of messages) foldEvent(timeline, message);
 const show = ({ kind, text, done, failed, name, input, task, tone, images, became, children = [] }) =>
   ({ kind, text, done, failed, name, input, task, tone, images: images.length, became, children: children.map(show) });
-const { todos, model, context, cost, spent, running } = timeline;
+const { todos, model, context, cost, spent, running, needsLogin } = timeline;
 const changes = listChanges(timeline).map((change) => change.file);
 const items = timeline.items.map(show);
-console.log(JSON.stringify({ items, todos, model, context, cost: cost + spent, running, changes }));
+console.log(JSON.stringify({ items, todos, model, context, cost: cost + spent, running, needsLogin, changes }));
 """
 
 
@@ -245,9 +245,37 @@ def test_a_host_without_a_key_says_what_to_do(fold: Any) -> None:
     (text, notice) = fold(told, closing)["items"]
     assert text["text"] == "Not logged in"
     assert (notice["kind"], notice["failed"]) == ("result", True)
-    for way in ("neither a key nor a login", "ANTHROPIC_API_KEY", "run `claude`", "pilothouse chat --local"):
+    for way in ("neither a key nor a login", "ANTHROPIC_API_KEY", "Log in", "pilothouse chat --local"):
         assert way in notice["text"]
     assert said(fold(assistant("a", {"type": "text", "text": words})))[0] == ("text", words)  # the model may write it
+
+
+def test_only_a_turn_without_a_key_needs_a_login(fold: Any) -> None:
+    def closing(words: str, **more: Any) -> dict[str, Any]:
+        return {"type": "result", "subtype": "success", "result": words, **more}
+
+    none = closing("Not logged in · Please run /login", is_error=True)
+    assert [fold(*rows)["needsLogin"] for rows in ((none,), (none, closing("Hi")), (closing("Not logged in"),))] == [
+        True,
+        False,
+        False,
+    ]
+
+
+COSTS = """
+import { readFileSync } from "node:fs";
+const source = readFileSync(process.argv[2], "utf-8");
+const [body] = /export function formatCost[\\s\\S]*?\\n}/.exec(source);
+const formatCost = new Function(`${body.replace("export", "return")}`)();
+console.log(JSON.stringify([null, 0, 0.00004, 0.00042, 0.0042, 0.01, 1.256].map(formatCost)));
+"""
+
+
+def test_costs_have_two_digits_at_least() -> None:
+    command = [find_node()[0], "--input-type=module", "-", str(CONSOLE_FILES / "ui.js")]
+    done = subprocess.run(command, input=COSTS, capture_output=True, text=True, timeout=60, check=True)
+    shown = json.loads(done.stdout)
+    assert shown == ["", "$0.00", "< $0.0001", "$0.00042", "$0.0042", "$0.01", "$1.26"]
 
 
 REVEAL = """

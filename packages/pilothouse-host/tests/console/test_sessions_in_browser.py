@@ -34,7 +34,7 @@ def test_a_session_from_the_first_prompt_to_its_end_by_keyboard(
 ) -> None:
     scripted_model.reply(Steps((Thinking("Let me see."), Text("I make a **file**."), TOUCH), "It is there."))
     page = view().page
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     start_session(page, "Make a file")
     expect(page.get_by_role("heading", name="Allow Bash: touch made?")).to_be_visible()
     expect(page).to_have_title("(1) pilothouse")
@@ -93,7 +93,7 @@ def test_requests_are_settled_in_the_inbox_by_keyboard(view: View, scripted_mode
     expect(page.locator(".ask")).to_have_count(1)
     expect(page.get_by_role("region", name="Text")).to_have_text("# Plan\n\n1. First\n2. Second")
     page.keyboard.press("a")
-    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
     page.keyboard.press("g")
     page.keyboard.press("s")
     for prompt, answer in (("deny me", "denied"), ("ask me", "answered"), ("plan it", "planned")):

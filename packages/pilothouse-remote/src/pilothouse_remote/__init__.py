@@ -52,6 +52,10 @@ from pilothouse.support import make_lazy_exports as make_lazy_exports
 if TYPE_CHECKING:
     from pilothouse_remote.client import HostClient as HostClient
     from pilothouse_remote.client import HostedAsk as HostedAsk
+    from pilothouse_remote.client import HostedLogin as HostedLogin
+    from pilothouse_remote.client import HostedLoginState as HostedLoginState
+    from pilothouse_remote.client import HostedMcp as HostedMcp
+    from pilothouse_remote.client import HostedMcpServer as HostedMcpServer
     from pilothouse_remote.client import HostedResult as HostedResult
     from pilothouse_remote.client import HostedSession as HostedSession
     from pilothouse_remote.client import HostedState as HostedState
@@ -68,7 +72,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = make_lazy_exports(
     __name__,
     {
-        "client": "HostClient HostedAsk HostedResult HostedSession HostedState HostedSteering",
+        "client": (
+            "HostClient HostedAsk HostedLogin HostedLoginState HostedMcp HostedMcpServer HostedResult HostedSession "
+            "HostedState HostedSteering"
+        ),
         "command": "CommandTransport in_container in_pod over_ssh",
         "link": "Backoff",
         "transport": "WebSocketTransport on_host",

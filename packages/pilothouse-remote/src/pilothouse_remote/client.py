@@ -11,7 +11,8 @@ import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
+from urllib.parse import quote
 
 import anyio
 import httpx2
@@ -23,11 +24,14 @@ from pilothouse.errors import RemoteError, UsageError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.options import Options
 from pilothouse.protocol import encode_line
+from pilothouse.support import hide_arguments
 from pilothouse_remote.link import Backoff
 from pilothouse_remote.messages import DEFAULT_PATH, HostAddress
 
 log = logging.getLogger("pilothouse.remote")
 
+WAIT_SECONDS = 15
+"""Seconds for which one request waits for the end of a login."""
 REQUEST_SECONDS = 60.0
 """Seconds for a response; a stream of events has a comment of the host every 15 s."""
 
@@ -84,6 +88,47 @@ class HostedState(Struct, frozen=True, kw_only=True):
     error: str | None = None
     owner: str | None = None
     output_bytes: int = 0
+
+
+class HostedMcpServer(Struct, frozen=True, kw_only=True):
+    """An MCP server of a session that a host drives.
+
+    Attributes:
+        name: of the server.
+        status: "connected", "failed", "needs-auth", "pending" or "disabled".
+        error: why it is not connected.
+        tools: names of its tools.
+    """
+
+    name: str
+    status: str
+    error: str | None = None
+    tools: tuple[str, ...] = ()
+
+
+class HostedLoginState(Struct, frozen=True, kw_only=True):
+    """What a host says of a login.
+
+    Attributes:
+        id: of the login at the host.
+        state: "waiting", "done" or "failed".
+        server: the MCP server; None: at Claude.
+        account: at Claude, "claude" or "console".
+        error: why it has failed.
+        tools: of the server, once the login is done.
+        email, subscription_type: of the account at Claude, once the login is done.
+        api_key_source: the key at the host that goes before the login; None: there is none.
+    """
+
+    id: str
+    state: str
+    server: str | None = None
+    account: str | None = None
+    error: str | None = None
+    tools: tuple[str, ...] = ()
+    email: str | None = None
+    subscription_type: str | None = None
+    api_key_source: str | None = None
 
 
 class _Event(Struct, frozen=True):
@@ -379,11 +424,128 @@ class HostedSession:
         """
         await self._connection.request("POST", f"{self._path}/interrupt")
 
+    async def login(self, account: Literal["claude", "console"] = "claude") -> HostedLogin:
+        """Begin a login at Claude for the host: show its `url`, and hand over the code that the page shows.
+
+        Claude Code keeps the login on the host, for all its sessions. Only the host's own token may do this.
+
+        Args:
+            account: as for `Session.login`. Default "claude".
+
+        Raises:
+            RemoteError: the host cannot be reached, or refuses ("forbidden", "login_failed").
+        """
+        return await _begin_login(self._connection, self._path, {"account": account})
+
+    @property
+    def mcp(self) -> HostedMcp:
+        """The MCP servers."""
+        return HostedMcp(self._connection, self._path)
+
     async def close(self) -> None:
         """End the child, and remove the session from the host. The conversation stays on its disk.
 
         Raises:
             RemoteError: the host cannot be reached, or refuses.
+        """
+        await self._connection.request("DELETE", self._path)
+
+
+class HostedMcp:
+    """The MCP servers of a session that a host drives. Made by `HostedSession.mcp`.
+
+    Each method raises `RemoteError` if the host cannot be reached, or refuses.
+    """
+
+    def __init__(self, connection: _Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+
+    async def status(self) -> list[HostedMcpServer]:
+        """Return the servers; none while no process runs."""
+        found = await self._connection.request("GET", f"{self._path}/mcp")
+        return msgspec.convert(found["servers"], list[HostedMcpServer])
+
+    async def authenticate(self, server: str) -> HostedLogin:
+        """Begin a login at a server whose `status` is "needs-auth": show the user its `url`, then `wait` or `complete`.
+
+        Claude Code keeps the login on the host, for all its sessions. Only the host's own token may do this; the
+        `.code` of a `RemoteError` is "unknown_server", "no_login" or "login_failed" otherwise.
+
+        Args:
+            server: its name.
+        """
+        return await _begin_login(self._connection, self._path, {"server": server})
+
+    async def clear_auth(self, server: str) -> None:
+        """Forget the login at a server; its status is "needs-auth" then."""
+        await self._connection.request("DELETE", f"{self._path}/mcp/{quote(server)}/login")
+
+
+async def _begin_login(connection: _Connection, path: str, body: Mapping[str, str]) -> HostedLogin:
+    return HostedLogin(connection, f"{path}/logins", await connection.request("POST", f"{path}/logins", body))
+
+
+class HostedLogin:
+    """A login in a session of a host that has begun. Made by `HostedSession.login` and `HostedMcp.authenticate`.
+
+    It ends with `complete`, in a browser on the machine of the host, or after 15 minutes. A newer one at the same place
+    replaces it.
+
+    Attributes:
+        id: of the login at the host.
+        server: the MCP server; None: at Claude.
+        url: the page where the user agrees; None: nobody has to, and `wait` returns soon.
+    """
+
+    def __init__(self, connection: _Connection, path: str, begun: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self.id: str = begun["id"]
+        self.server: str | None = begun["server"]
+        self.url: str | None = begun["url"]
+        self._path = f"{path}/{self.id}"
+
+    def __repr__(self) -> str:
+        return f"HostedLogin({self.id!r})"
+
+    @hide_arguments
+    async def complete(self, answer: str) -> HostedLoginState:
+        """End the login with what the browser has brought.
+
+        Args:
+            answer: at an MCP server, the whole address that the browser ended at; at Claude, the code that the page
+                shows. It is neither logged nor kept.
+
+        Raises:
+            RemoteError: `.code` is "wrong_callback" if the answer is not of this login, which then still waits;
+                "login_failed" if no login came of it; "unknown_login": it was cancelled, or the host was restarted.
+        """
+        return msgspec.convert(await self._connection.request("POST", self._path, {"answer": answer}), HostedLoginState)
+
+    async def wait(self, timeout: float = 300.0) -> HostedLoginState:
+        """Wait until the login has ended: in a browser on the machine of the host, or by `complete`.
+
+        Args:
+            timeout: seconds. Default 300.
+
+        Raises:
+            RemoteError: as `complete`; or "timeout": not in time; the login still waits.
+        """
+        with anyio.move_on_after(timeout):
+            while True:
+                found = await self._connection.request("GET", f"{self._path}?wait={WAIT_SECONDS}")
+                state = msgspec.convert(found, HostedLoginState)
+                if state.state == "failed":
+                    raise RemoteError(state.error or "the login has failed", code="login_failed")
+                if state.state == "done":
+                    return state
+        raise RemoteError(f"nobody has logged in within {timeout:g} s", code="timeout")
+
+    async def cancel(self) -> None:
+        """Give the login up.
+
+        Raises:
+            RemoteError: as `complete`.
         """
         await self._connection.request("DELETE", self._path)
 

@@ -11,7 +11,8 @@ pilothouse exactly, as the packages of this repository do.
   thread), `get_portal` and `make_blocking` (for blocking twins)
 - secrets: `secret_values` of options, `invocation_secrets` of a child, `Redactor`, `mask`, `MASK`
 - files: `open_database` and `SqliteFileError` (a private SQLite file), `create_private_file`, `lock_file`, `cache_root`
-- programs: `find_program` (on PATH, never in the working directory), `parse_version` (of the CLI, to compare it)
+- programs: `find_program` (on PATH, never in the working directory), `parse_version` (of the CLI, to compare it),
+  `find_key` and `get_claude_directory` (what the CLI would find)
 - packages: `copy_method_signature`, `hide_arguments` (of functions that take keys), `user_class` (hints for mistakes),
   `find_similar_name`, `make_lazy_exports` (names that a package loads on first use)
 """
@@ -44,3 +45,5 @@ from pilothouse.transports.concurrency import run_blocking as run_blocking
 from pilothouse.transports.concurrency import run_cancellable as run_cancellable
 from pilothouse.transports.discovery import find_program as find_program
 from pilothouse.transports.discovery import parse_version as parse_version
+from pilothouse.transports.key_search import find_key as find_key
+from pilothouse.transports.key_search import get_claude_directory as get_claude_directory

@@ -52,7 +52,7 @@ function App() {
     document.title = asks.size ? `(${asks.size}) pilothouse` : "pilothouse";
   }, [asks.size]);
   useKeys("Everywhere", {
-    "?": ["Show the keys", () => setHelp(true)],
+    "?": ["Show keyboard shortcuts", () => setHelp(true)],
     "g i": ["Inbox", () => (location.hash = "#/inbox")],
     "g s": ["Sessions", () => (location.hash = "#/sessions")],
     "g c": ["Costs", () => (location.hash = "#/costs")],
@@ -61,17 +61,17 @@ function App() {
   });
   if (isSignedOut) return html`<${SignIn} problem=${problem} />`;
   const current = route[0] === "transcripts" ? "sessions" : (route[0] ?? "inbox");
-  const skip = html`<a class="skip" href="#content" onClick=${(/** @type {Event} */ event) => (event.preventDefault(), /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus())}>Skip to the content</a>`;
+  const skip = html`<a class="skip" href="#content" onClick=${(/** @type {Event} */ event) => (event.preventDefault(), /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus())}>Skip to content</a>`;
   return html`<nav class="nav" aria-label="Pages">${skip}<a class="brand" href="#/inbox"><svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="6"/><path d="M12 2v20M2 12h20M5 5l14 14M19 5L5 19"/></svg><span>pilothouse</span></a>
       ${PAGES.map(([page, label, icon]) => html`<a class="page-link" href=${`#/${page}`} aria-current=${current === page ? "page" : null}><${Icon} name=${icon ?? ""} /><span>${label}</span>
         ${page === "inbox" && asks.size > 0 && html`<b class="badge" aria-label=${`${asks.size} waiting`}>${asks.size}</b>`}</a>`)}
       <span class="spacer"></span>
       <div class="nav-foot"><span class=${`link-state ${isConnected ? "" : "lost"}`} role="status"><i class="dot"></i><span>${isConnected ? "Connected" : "Connecting …"}</span></span>
-        <button class="ghost" aria-label="Light or dark" title="Light or dark" onClick=${switchTheme}><${Icon} name="theme" /></button>
-        <button class="ghost" aria-label="Keys" title="Keys: ?" onClick=${() => setHelp(true)}><${Icon} name="keyboard" /></button></div></nav>
+        <button class="ghost" aria-label="Switch between light and dark" title="Switch between light and dark" onClick=${switchTheme}><${Icon} name="theme" /></button>
+        <button class="ghost" aria-label="Keyboard shortcuts" title="Keyboard shortcuts: ?" onClick=${() => setHelp(true)}><${Icon} name="keyboard" /></button></div></nav>
     <div class="content">${problem && html`<p class="notice error" role="alert">${problem}</p>`}${isLoaded ? html`<${Boundary} key=${route.join("/")} what="page">${renderPage(route)}<//>` : html`<main tabindex="-1" class="page" aria-busy="true"></main>`}</div>
-    ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><div class="key-help">${listKeys().map(([group, entries]) => html`<section><h3>${group}</h3><dl>${entries.map(([key, label]) => html`<dt>${key.split(" ").map((each) => html`<kbd>${each}</kbd>`)}</dt><dd>${label}</dd>`)}</dl></section>`)}
-      <section><h3>While you write</h3><dl><dt><kbd>↵</kbd></dt><dd>Send; while a turn runs, into that turn</dd><dt><kbd>Alt</kbd><kbd>↵</kbd></dt><dd>Queue it as the next prompt</dd><dt><kbd>⇧</kbd><kbd>↵</kbd></dt><dd>New line</dd><dt><kbd>Ctrl</kbd><kbd>↵</kbd></dt><dd>Send what a form has</dd></dl></section></div><//>`}`;
+    ${help && html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><div class="key-help">${listKeys().map(([group, entries]) => html`<section><h3>${group}</h3><dl>${entries.map(([key, label]) => html`<dt>${key.split(" ").map((each) => html`<kbd>${each}</kbd>`)}</dt><dd>${label}</dd>`)}</dl></section>`)}
+      <section><h3>While you type</h3><dl><dt><kbd>↵</kbd></dt><dd>Send; during a turn, add to it</dd><dt><kbd>Alt</kbd><kbd>↵</kbd></dt><dd>Queue as the next prompt</dd><dt><kbd>⇧</kbd><kbd>↵</kbd></dt><dd>New line</dd><dt><kbd>Ctrl</kbd><kbd>↵</kbd></dt><dd>Submit a form</dd></dl></section></div><//>`}`;
 }
 
 /** Asks for the token: the address had none, or the host does not know it any more. @param {{problem: string}} props */
@@ -83,7 +83,7 @@ function SignIn({ problem }) {
     setToken(found?.[1] ? decodeToken(found[1]) : text);
     connect();
   };
-  return html`<main class="sign-in"><h1>pilothouse</h1><p>This page needs the token of its host. Open the link that <code>pilothouse console</code> prints, or paste it here.</p>
+  return html`<main class="sign-in"><h1>pilothouse</h1><p>This page needs the host's token. Open the link that <code>pilothouse console</code> prints, or paste the link here.</p>
     <form onSubmit=${enter}><label class="field"><span>Link or token</span><input type="password" autocomplete="off" required value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
       ${problem && html`<p class="problem" role="alert">${problem}</p>`}<button class="primary">Open</button></form></main>`;
 }

@@ -98,7 +98,7 @@ let goneAt = -Infinity;
 /** A key that is pressed just as the next request takes that place was meant for the one before. @param {{table: Record<string, [string, () => void]>}} props */
 function BoundKeys({ table }) {
   const act = (/** @type {() => void} */ run) => () => performance.now() - goneAt > REACTION_MS && run();
-  useKeys("The chosen request", Object.fromEntries(Object.entries(table).map(([key, [label, run]]) => [key, [label, act(run)]])));
+  useKeys("Selected request", Object.fromEntries(Object.entries(table).map(([key, [label, run]]) => [key, [label, act(run)]])));
   return null;
 }
 
@@ -182,16 +182,16 @@ function Permission({ ask, send, busy, isActive }) {
   const minutes = () => send({ decision: "allow", minutes: 15 });
   const whenRead = (/** @type {() => void} */ act) => (isRead ? act : showRest);
   /** @type {Record<string, [string, () => void]>} */
-  const table = { a: ["Allow, once all of it was in view", whenRead(allow)], d: ["Deny, with a reason", () => setDenying(true)] };
-  if (ask.can_always_allow) table.A = ["Allow always in this session", whenRead(always)];
+  const table = { a: ["Allow, once you have seen all of it", whenRead(allow)], d: ["Deny, with a reason", () => setDenying(true)] };
+  if (ask.can_always_allow) table.A = ["Always allow in this session", whenRead(always)];
   if (ask.can_allow_for_minutes) table.m = ["Allow for 15 minutes", whenRead(minutes)];
   return html`<${Keys} isActive=${isActive} table=${table} />
     <div class="ask-body" ref=${body} tabindex="-1"><span class="tool-name">${toolLabel(toText(ask.tool))}</span><${ToolInput} name=${ask.tool ?? ""} input=${request.input} />
       ${request.decision_reason && html`<p class="hint">${reveal(request.decision_reason)}</p>`}
-      ${request.blocked_path && html`<p class="hint">Needs <code>${reveal(request.blocked_path)}</code></p>`}
+      ${request.blocked_path && html`<p class="hint">Needs access to <code>${reveal(request.blocked_path)}</code></p>`}
       ${ask.can_always_allow && rules && html`<p class="hint always">Always in this session: ${rules}</p>`}
       ${ask.can_allow_for_minutes && html`<p class="hint always">For 15 minutes, in this session: ${isSame ? "the same call" : rules}</p>`}</div>
-    ${denying ? html`<${ReasonField} label="Why not? The model reads it." action="Deny" busy=${busy} onSend=${(/** @type {string} */ reason) => send({ decision: "deny", reason })} onCancel=${() => setDenying(false)} />`
+    ${denying ? html`<${ReasonField} label="Why not? The model will read this." action="Deny" busy=${busy} onSend=${(/** @type {string} */ reason) => send({ decision: "deny", reason })} onCancel=${() => setDenying(false)} />`
       : html`<div class="actions"><button class="primary" disabled=${busy} onClick=${allow}>Allow <kbd>a</kbd></button>
         <button class="danger" disabled=${busy} onClick=${() => setDenying(true)}>Deny <kbd>d</kbd></button>
         ${ask.can_always_allow && html`<button disabled=${busy} title=${rules} onClick=${always}>Always in this session <kbd>A</kbd></button>`}
@@ -231,7 +231,7 @@ function Question({ ask, send, busy, isActive }) {
     table[String(at + 1)] = [`Choose the option with this number`, () => choose(first, option.label)];
   });
   return html`<${Keys} isActive=${isActive} table=${table} />
-    ${questions.map((question, number) => html`<fieldset><legend class=${questions.length === 1 && question.text === ask.title && question.text.length <= MAX_TITLE ? "hidden" : ""}>${reveal(question.text)}${question.isMulti ? html` <span class="hint">several may apply</span>` : ""}</legend>
+    ${questions.map((question, number) => html`<fieldset><legend class=${questions.length === 1 && question.text === ask.title && question.text.length <= MAX_TITLE ? "hidden" : ""}>${reveal(question.text)}${question.isMulti ? html` <span class="hint">choose all that apply</span>` : ""}</legend>
       ${question.options.map((option, at) => html`<label class="option">
         <input type=${question.isMulti ? "checkbox" : "radio"} name=${`${ask.id}-${number}`} checked=${(chosen[question.text] ?? []).includes(option.label)} onChange=${() => choose(question, option.label)} />
         <span><b>${reveal(option.label)}</b>${option.description && html`<small>${reveal(option.description)}</small>`}</span>${question === first && at < 9 && html`<kbd>${at + 1}</kbd>`}</label>`)}
@@ -257,7 +257,7 @@ function Plan({ ask, send, busy, isActive }) {
   const { isRead, showRest } = useReading(body);
   const approve = () => send({ decision: "allow" });
   const plan = ask.request.input?.plan || "Claude Code has sent no plan; the session shows what it said.";
-  return html`<${Keys} isActive=${isActive} table=${{ a: ["Approve the plan, once all of it was in view", isRead ? approve : showRest], d: ["Say what to change", () => setChanging(true)] }} />
+  return html`<${Keys} isActive=${isActive} table=${{ a: ["Approve the plan, once you have seen all of it", isRead ? approve : showRest], d: ["Say what to change", () => setChanging(true)] }} />
     <div class="ask-body" ref=${body} tabindex="-1"><${ToolInput} name="ExitPlanMode" input=${{ ...ask.request.input, plan }} /></div>
     ${changing ? html`<${ReasonField} label="What should change?" action="Send back" busy=${busy} onCancel=${() => setChanging(false)}
         onSend=${(/** @type {string} */ text) => send(text.trim() ? { decision: "answer", answers: text } : { decision: "deny" })} />`
@@ -304,12 +304,12 @@ function Elicitation({ ask, send, busy, isActive }) {
   return html`<${Keys} isActive=${isActive} table=${{ d: ["Decline", () => send({ decision: "deny" })] }} />
     <p class="hint">From the MCP server ${reveal(ask.server)}</p>
     ${message.length > MAX_TITLE && html`<${Code} text=${message} label="Message" prose />`}
-    ${isUrl && html`<p>It wants to open <code>${reveal(request.url)}</code></p>`}
+    ${isUrl && html`<p>It asks you to open <code>${reveal(request.url)}</code></p>`}
     <div onKeyDown=${onKeyDown}>${fields.map(([name, field]) => html`<label class="field"><span>${reveal(field.title ?? name)}${required.includes(name) ? "" : " (optional)"}</span>
       ${Array.isArray(field.enum) ? html`<select value=${values[name]} onChange=${(/** @type {any} */ event) => set(name, event.target.value)}><option value="">Choose …</option>${field.enum.map((/** @type {unknown} */ each) => html`<option value=${toText(each)}>${reveal(each)}</option>`)}</select>`
         : field.type === "boolean" ? html`<input type="checkbox" checked=${values[name]} onChange=${(/** @type {any} */ event) => set(name, event.target.checked)} />`
         : html`<input type=${field.type === "number" || field.type === "integer" ? "number" : "text"} value=${values[name]} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />`}
-      ${reveal(values[name]) !== toText(values[name]) && html`<small>The field has: <code>${reveal(values[name])}</code></small>`}
+      ${reveal(values[name]) !== toText(values[name]) && html`<small>The field contains: <code>${reveal(values[name])}</code></small>`}
       ${field.description && html`<small>${reveal(field.description)}</small>`}</label>`)}</div>
     <div class="actions"><button class="primary" disabled=${busy || missing} onClick=${accept}>${isUrl ? "Open" : "Send"}</button>
       <button class="danger" disabled=${busy} onClick=${() => send({ decision: "deny" })}>Decline <kbd>d</kbd></button></div>`;

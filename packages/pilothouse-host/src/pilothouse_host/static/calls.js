@@ -51,7 +51,7 @@ function ChangeInput({ name, input, outcome }) {
   const path = reveal(input.file_path ?? input.notebook_path);
   const { added, removed } = countLines(hunks);
   return html`<div class="path-line"><${Icon} name="file" /><code>${path}</code><span class="counts"><b class="plus">+${added}</b> <b class="minus">−${removed}</b></span></div>
-    <${Diff} hunks=${hunks} label=${`Changes of ${path}`} /><${Fields} input=${omitDrawn(name, input)} />`;
+    <${Diff} hunks=${hunks} label=${`Changes to ${path}`} /><${Fields} input=${omitDrawn(name, input)} />`;
 }
 
 /** The fields that the diff does not show, such as `replace_all`. @param {string} name @param {any} input */
@@ -93,7 +93,7 @@ function stateOfCall(item) {
   return item.failed || item.task === "failed" || item.task === "killed" ? "failed" : "done";
 }
 
-const CALL_WORDS = { running: "runs", waiting: "waits for a decision", failed: "failed", done: "done" };
+const CALL_WORDS = { running: "running", waiting: "waiting for a decision", failed: "failed", done: "done" };
 const CALL_ICONS = { waiting: "inbox", failed: "close", done: "check" };
 
 /** How a call is going. @param {{state: keyof typeof CALL_WORDS}} props */
@@ -123,8 +123,8 @@ export function ToolCall({ item, renderItem, isOpen }) {
     ${open && html`<div class="call-body">
       ${item.partial !== undefined && !item.done ? html`<pre class="partial">${reveal(item.partial.slice(-MAX_PARTIAL))}</pre>` : html`<${ToolInput} name=${name} input=${item.input} outcome=${item.detail} />`}
       ${children.length > 0 && html`<div class="tree">${children.map(renderItem)}</div>`}
-      ${item.images.map((image) => html`<img class="picture" src=${image} alt="Outcome of the tool" />`)}
-      ${item.text && (isAgent ? children.at(-1)?.text !== item.text && html`<${Markdown} text=${reveal(item.text)} />` : !(EDIT_TOOLS.has(name) && !item.failed) && html`<${Code} text=${item.text} label="Outcome" />`)}
+      ${item.images.map((image) => html`<img class="picture" src=${image} alt="Output of the tool" />`)}
+      ${item.text && (isAgent ? children.at(-1)?.text !== item.text && html`<${Markdown} text=${reveal(item.text)} />` : !(EDIT_TOOLS.has(name) && !item.failed) && html`<${Code} text=${item.text} label="Output" />`)}
     </div>`}
   </details>`;
 }

@@ -37,15 +37,15 @@ export function Costs() {
   if (problem) return html`<main tabindex="-1" class="page"><h1>Costs</h1><p class="problem" role="alert">${problem}</p></main>`;
   const byTokens = report && !report.total.cost_usd;
   return html`<main tabindex="-1" class="page costs"><header class="page-head"><h1>Costs</h1>
-      <div class="segments" role="group" aria-label="Time">${SPANS.map(([count, label]) => html`<button aria-pressed=${span === count} onClick=${() => setSpan(Number(count))}>${label}</button>`)}</div></header>
+      <div class="segments" role="group" aria-label="Period">${SPANS.map(([count, label]) => html`<button aria-pressed=${span === count} onClick=${() => setSpan(Number(count))}>${label}</button>`)}</div></header>
     ${!report && html`<p class="hint" role="status">Counting …</p>`}
-    ${report && !report.total.messages && html`<${Empty} icon="coin" title="Nothing was used in this time"><p>What the sessions on this machine use is counted here, by day, model, project and session.</p><//>`}
+    ${report && !report.total.messages && html`<${Empty} icon="coin" title="No usage in this period"><p>What sessions on this machine use appears here, by day, model, project and session.</p><//>`}
     ${report && report.total.messages > 0 && html`
       <div class="figures"><${Figure} label="Cost" value=${byTokens && report.total.unpriced_tokens ? "–" : formatCost(report.total.cost_usd)} />
         <${Figure} label="Tokens" value=${formatTokens(countTokens(report.total))} />
-        <${Figure} label="Read from the cache" value=${`${Math.round((100 * report.total.cache_read_tokens) / Math.max(1, countTokens(report.total) - report.total.output_tokens))}%`} /></div>
+        <${Figure} label="Read from cache" value=${`${Math.round((100 * report.total.cache_read_tokens) / Math.max(1, countTokens(report.total) - report.total.output_tokens))}%`} /></div>
       ${report.total.unpriced_tokens > 0 && html`<p class="hint">Claude Code has recorded no price yet for ${formatTokens(report.total.unpriced_tokens)} of these tokens; their cost is not counted.</p>`}
-      <section><h2>${byTokens ? "Tokens a day" : "Dollars a day"}</h2><${DayPlot} days=${days} values=${days.map((day) => valueOf(report.days[day], byTokens))} byTokens=${byTokens} /></section>
+      <section><h2>${byTokens ? "Tokens per day" : "Cost per day"}</h2><${DayPlot} days=${days} values=${days.map((day) => valueOf(report.days[day], byTokens))} byTokens=${byTokens} /></section>
       <div class="columns"><${Table} title="Models" rows=${listModels(report)} /><${Table} title="Projects" rows=${groupByProject(report)} /></div>
       <${Table} title="Sessions" rows=${listSessions(report)} limit=${12} />`}
   </main>`;

@@ -69,7 +69,7 @@ export function Diff({ hunks, label }) {
   const rows = useMemo(() => listRows(hunks), [hunks]);
   const [all, setAll] = useState(false);
   const shown = all ? rows : cutRows(rows);
-  if (!rows.length) return html`<p class="hint">No lines change.</p>`;
+  if (!rows.length) return html`<p class="hint">No lines changed.</p>`;
   return html`<div class="diff" role="region" tabindex="0" aria-label=${label}><table><tbody>
       ${shown.map((row) => html`<tr class=${row.sign === "+" ? "added" : row.sign === "-" ? "removed" : row.sign === "@" ? "gap" : ""}>
         <td class="number">${row.before || ""}</td><td class="number">${row.after || ""}</td>

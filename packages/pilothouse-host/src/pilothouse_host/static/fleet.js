@@ -26,7 +26,7 @@ export function FleetPage() {
   }, []);
   return html`<main tabindex="-1" class="page fleet"><header class="page-head"><h1>Fleet</h1></header>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${fleets?.length === 0 && html`<${Empty} icon="fleet" title="This host shows no fleet"><p>A fleet runs many prompts and keeps them in a journal. Start the host with that file:</p><p><code>pilothouse console --fleet runs.db</code></p><//>`}
+    ${fleets?.length === 0 && html`<${Empty} icon="fleet" title="No fleets to show"><p>A fleet runs many prompts and records them in a journal. To see one here, start the console with its file:</p><p><code>pilothouse console --fleet runs.db</code></p><//>`}
     ${fleets?.map((fleet) => html`<${Fleet} key=${fleet.journal} fleet=${fleet} isOnly=${fleets.length === 1} />`)}</main>`;
 }
 
@@ -52,7 +52,7 @@ function Fleet({ fleet, isOnly }) {
   const ended = status.succeeded + status.failed + status.cancelled;
   return html`<section class="panel"><header class="fleet-head"><h2 title=${journal}>${shortPath(journal)}</h2>
       <span class="hint">${ended} of ${total} ended</span><span class="hint">${formatCost(status.cost_usd)}</span><span class="hint">${formatTokens(status.input_tokens + status.output_tokens)} tokens</span>
-      <span class="spacer"></span><button class="ghost small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Hide the runs" : "Show the runs"}</button></header>
+      <span class="spacer"></span><button class="ghost small" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Hide runs" : "Show runs"}</button></header>
     <div class="filters" role="group" aria-label="States"><button class="small" aria-pressed=${!state} onClick=${() => (setState(""), setOpen(true))}>All ${total}</button>
       ${STATES.filter((name) => status[name]).map((name) => html`<button class="small" aria-pressed=${state === name} onClick=${() => (setState(name), setOpen(true))}><i class=${`dot run-${name}`}></i>${name} ${status[name]}</button>`)}</div>
     ${open && html`<div class="runs">${runs.map((run) => html`<${RunRow} key=${run.key} run=${run} />`)}</div>

@@ -51,6 +51,7 @@ import { listObjects, toText } from "./text.js";
  * @property {number} cost US dollars of the process that runs
  * @property {number} spent US dollars of the processes before it
  * @property {boolean} running whether a turn runs
+ * @property {boolean} needsLogin whether the last turn has failed as Claude Code has no key and no login
  * @property {number} count of keys
  */
 
@@ -65,7 +66,7 @@ export const EDIT_TOOLS = new Set(["Edit", "MultiEdit", "Write", "NotebookEdit"]
 export function makeTimeline() {
   return {
     items: [], version: 0, tools: new Map(), tasks: new Map(), open: new Map(), seen: new Set(), words: new Map(), todos: [], init: null, status: "",
-    model: "", mode: "", context: 0, contextWindow: 0, cost: 0, spent: 0, running: false, count: 0,
+    model: "", mode: "", context: 0, contextWindow: 0, cost: 0, spent: 0, running: false, needsLogin: false, count: 0,
   };
 }
 
@@ -147,7 +148,7 @@ function listImages(blocks) {
 }
 
 const NO_LOGIN = "Not logged in";
-const NO_KEY = "Claude Code on this host has neither a key nor a login. Set ANTHROPIC_API_KEY and start the host again, or run `claude` on its machine once to log in. Without either, `pilothouse chat --local` there talks to a small open model.";
+const NO_KEY = "Claude Code has neither a key nor a login on this host. Log in below; or set ANTHROPIC_API_KEY and start the host again; or run `pilothouse chat --local` in a terminal there, with a small open model that needs no key.";
 
 /** Text of the CLI without its advice for people at its own terminal. @param {string} text */
 function hideLogin(text) {
@@ -310,7 +311,7 @@ function closeOpen(timeline) {
   timeline.status = "";
   for (const item of timeline.tools.values()) {
     if (item.done || item.task === "running") continue;
-    Object.assign(item, { done: true, failed: true, text: item.text || "No outcome: the turn ended first." });
+    Object.assign(item, { done: true, failed: true, text: item.text || "No result: the turn ended first." });
     touch(item);
   }
 }
@@ -334,7 +335,7 @@ const SYSTEM_FOLDS = {
     timeline.mode = toText(message.permissionMode) || timeline.mode;
   },
   compact_boundary(timeline) {
-    add(timeline, "notice", { text: "The conversation was compacted: the model goes on with a summary.", tone: "info" });
+    add(timeline, "notice", { text: "The conversation was compacted: the model continues with a summary.", tone: "info" });
   },
   api_retry(timeline, message) {
     const what = message.error_status ? `answered HTTP ${message.error_status}` : "could not be reached";
@@ -382,7 +383,8 @@ function foldResult(timeline, message) {
   const last = timeline.items[timeline.items.length - 1];
   const said = hideLogin(toText(message.result ?? (Array.isArray(message.errors) ? message.errors.map(toText).join("\n") : message.errors)));
   const told = failed && last?.text !== said ? said : "";
-  const text = failed && said.startsWith(NO_LOGIN) ? NO_KEY : told;
+  timeline.needsLogin = failed && said.startsWith(NO_LOGIN);
+  const text = timeline.needsLogin ? NO_KEY : told;
   add(timeline, "result", { failed, text, detail: message });
 }
 

@@ -1,11 +1,12 @@
 /** The inbox: everything that waits for a person, of all sessions. */
 
 import { AskCard } from "./asks.js";
+import { NoKey } from "./logins.js";
 import { store, useStore } from "./store.js";
 import { Empty, useKeys } from "./ui.js";
 import { html, useState } from "./vendor/htm-preact.js";
 
-const EXAMPLES = ["Explain what this directory holds", "Find out why a test fails, and mend it", "Review the last commit"];
+const EXAMPLES = ["Explain what is in this directory", "Find out why a test fails and fix it", "Review the last commit"];
 
 export function Inbox() {
   const { asks } = useStore();
@@ -16,17 +17,18 @@ export function Inbox() {
   const move = (/** @type {number} */ by) => setChosen(list[Math.min(list.length - 1, Math.max(0, at + by))]?.id ?? "");
   useKeys("Inbox", {
     j: ["Next request", () => move(1)],
-    k: ["Request before", () => move(-1)],
+    k: ["Previous request", () => move(-1)],
     o: ["Open the session", () => active && (location.hash = `#/sessions/${active.session}`)],
   });
   return html`<main tabindex="-1" class="page inbox">
     <header class="page-head"><h1>Inbox</h1><${NotifyButton} /></header>
-    ${store.isLoaded && !list.length && !store.sessions.size && html`<${Empty} icon="inbox" title="Nothing waits for you yet">
-      <p>Say what should be done. Claude Code works in a directory of this machine, and asks here for what needs a permission.</p>
+    ${store.isLoaded && !store.hasKey && html`<${NoKey} />`}
+    ${store.isLoaded && !list.length && !store.sessions.size && html`<${Empty} icon="inbox" title="Nothing is waiting for you yet">
+      <p>Describe a task. Claude Code works on it in a directory on this machine, and what needs your approval appears here.</p>
       <p><a class="button primary" href="#/sessions/new">Start a session</a></p>
       <ul class="examples" aria-label="For example">${EXAMPLES.map((each) => html`<li><a class="button" href=${`#/sessions/new/${encodeURIComponent(each)}`}>${each}</a></li>`)}</ul><//>`}
-    ${store.isLoaded && !list.length && store.sessions.size > 0 && html`<${Empty} icon="inbox" title="Nothing waits for you">
-      <p>When Claude Code needs a permission, asks a question or has a plan, it appears here.</p>
+    ${store.isLoaded && !list.length && store.sessions.size > 0 && html`<${Empty} icon="inbox" title="Nothing is waiting for you">
+      <p>When Claude Code needs permission, has a question or proposes a plan, it appears here.</p>
       <p><a class="button primary" href="#/sessions/new">Start a session</a></p><//>`}
     <div class="asks" aria-live="polite">${list.map((ask) => html`<${AskCard} key=${ask.id} ask=${ask} isActive=${ask === active} onActivate=${() => setChosen(ask.id)} />`)}</div>
   </main>`;

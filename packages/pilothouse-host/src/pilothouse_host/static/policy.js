@@ -1,12 +1,13 @@
 /** What sessions may do without asking, and what they have loaded. */
 
 import { call } from "./api.js";
+import { LoginCard } from "./logins.js";
 import { titleOf, useStore } from "./store.js";
 import { Icon } from "./ui.js";
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 
 /** @type {Record<string, string>} */
-const OUTCOMES = { runs: "Runs without asking", asks: "Asks you", judged: "A model decides each time", denied: "Is denied", unavailable: "The model has no such tool" };
+const OUTCOMES = { runs: "Runs without asking", asks: "Asks you", judged: "A model decides each time", denied: "Denied", unavailable: "Unavailable tools" };
 
 export function PolicyPage() {
   const { sessions } = useStore();
@@ -27,16 +28,18 @@ export function PolicyPage() {
       <label><span class="hidden">Session</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}><option value="">A new session</option>
         ${hosted.map((session) => html`<option value=${session.id}>${titleOf(session)}</option>`)}</select></label></header>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${policy && html`<p>Permission mode <b>${policy.mode}</b>. What asks ${policy.answered_by === "asks" ? "waits in the inbox." : `is answered by: ${policy.answered_by}`}</p>
+    ${policy && html`<p>Permission mode <b>${policy.mode}</b>. Calls that need approval ${policy.answered_by === "asks" ? "wait in the inbox." : `are answered by: ${policy.answered_by}`}</p>
       ${policy.warnings.map((/** @type {string} */ text) => html`<p class="notice error">${text}</p>`)}
       ${Object.keys(OUTCOMES).map((outcome) => html`<${Rows} key=${outcome} outcome=${outcome} rows=${policy.rows.filter((/** @type {any} */ row) => row.outcome === outcome)} />`)}
       <${Facts} title="Hooks that may decide first" items=${policy.hooks} none="No option sets hooks." />
       <${Facts} title="Not visible from here" items=${policy.unseen} />
       <${Facts} title="Easily misread" items=${policy.notes} />`}
     ${chosen && found?.mcp_servers && html`<section><h2>MCP servers</h2>${found.mcp_problem && html`<p class="problem">${found.mcp_problem}</p>`}
-      ${found.mcp_servers.length ? html`<ul class="panel list">${found.mcp_servers.map((/** @type {any} */ server) => html`<li><i class=${`dot ${server.status === "connected" ? "idle" : "failed"}`}></i><b>${server.name}</b><span class="hint">${server.error ?? server.status}</span><span class="hint">${server.tools} tools</span></li>`)}</ul>`
-        : html`<p class="hint">This session has none, or its process does not run.</p>`}</section>`}
-    ${chosen && found?.isolation && html`<${Facts} title="Loaded, though no option asked for it" items=${found.isolation.unexpected} none="Nothing." />`}
+      ${found.mcp_servers.length ? html`<ul class="panel list">${found.mcp_servers.map((/** @type {any} */ server) => html`<li><i class=${`dot ${server.status === "connected" ? "idle" : "failed"}`}></i><b>${server.name}</b><span class="hint">${server.error ?? server.status}</span><span class="hint">${server.tools} ${server.tools === 1 ? "tool" : "tools"}</span></li>`)}</ul>
+        ${found.mcp_servers.filter((/** @type {any} */ server) => server.status === "needs-auth").map((/** @type {any} */ server) => html`<${LoginCard} key=${server.name} session=${chosen} server=${server.name}
+          login=${sessions.get(chosen)?.logins?.find((each) => each.server === server.name)} />`)}`
+        : html`<p class="hint">This session has no MCP servers, or its process is not running.</p>`}</section>`}
+    ${chosen && found?.isolation && html`<${Facts} title="Loaded although no option asked for it" items=${found.isolation.unexpected} none="Nothing." />`}
   </main>`;
 }
 

@@ -5,7 +5,7 @@ import { directoryOf, loadTranscripts, stateOf, store, titleOf, useStore } from 
 import { Dialog, Empty, Icon, StateChip, formatAge, formatCost, formatTokens, shortPath, useKeys } from "./ui.js";
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 
-export const MODES = [["default", "Ask"], ["acceptEdits", "Accept edits"], ["plan", "Plan"], ["dontAsk", "Do not ask: deny"], ["auto", "Auto"], ["bypassPermissions", "Bypass permissions"]];
+export const MODES = [["default", "Ask"], ["acceptEdits", "Accept edits"], ["plan", "Plan"], ["dontAsk", "Deny without asking"], ["auto", "Auto"], ["bypassPermissions", "Bypass permissions"]];
 export const MODELS = ["opus", "sonnet", "haiku"];
 /** Every session of the console streams; the host sends prompts back, so that all viewers see them. */
 const OPTIONS = { partial_messages: true };
@@ -17,14 +17,23 @@ const OPTIONS = { partial_messages: true };
  */
 export async function startSession(options, prompt) {
   const given = { ...OPTIONS, ...options };
-  const session = await call("POST", "v1/sessions", typeof prompt === "string" ? { options: given, prompt } : { options: given });
+  const session = await call("POST", "v1/sessions", typeof prompt === "string" ? { options: given, prompt } : { options: given }).catch((error) => {
+    throw error instanceof ApiError ? new ApiError(error.status, error.code, describeRefusal(error.message, options.cwd)) : error;
+  });
   if (Array.isArray(prompt)) await call("POST", `v1/sessions/${session.id}/prompt`, { prompt });
   location.hash = `#/sessions/${session.id}`;
 }
 
-/** @typedef {{key: string, href: string, title: string, directory: string, branch: string, time: number, state: "waiting" | "running" | "idle" | "ended", cost: number | null, context: number, session?: import("./store.js").Session, transcript?: any}} Row */
+/** The host's words in those of the page. @param {string} message @param {string | undefined} directory */
+function describeRefusal(message, directory) {
+  const roots = /^cwd: .* is not below (.*), where this host's sessions work/s.exec(message)?.[1];
+  if (!roots || !directory) return message.replace(/^cwd: /, "Directory: ");
+  return `Directory: sessions of this host work below ${roots}, and ${directory} is elsewhere. Choose a directory there; or start another console for this one: pilothouse console --root ${directory} --journal FILE`;
+}
 
-const RANKS = { waiting: 0, running: 1, idle: 2, ended: 3 };
+/** @typedef {{key: string, href: string, title: string, directory: string, branch: string, time: number, state: import("./ui.js").SessionState, cost: number | null, context: number, session?: import("./store.js").Session, transcript?: any}} Row */
+
+const RANKS = { waiting: 0, running: 1, failed: 2, idle: 2, ended: 3 };
 
 /** @returns {Row[]} sessions of the host, then conversations that only the disk has */
 function listRows() {
@@ -58,7 +67,7 @@ export function Sessions({ starting = false, prompt = "" }) {
     n: ["New session", () => (location.hash = "#/sessions/new")],
     "/": ["Search", () => field.current?.focus()],
     j: ["Next session", () => moveFocus(1)],
-    k: ["Session before", () => moveFocus(-1)],
+    k: ["Previous session", () => moveFocus(-1)],
   });
   const rows = listRows().filter((row) => archived || !row.transcript?.archived);
   const words = text.toLowerCase();
@@ -67,15 +76,15 @@ export function Sessions({ starting = false, prompt = "" }) {
   const rest = found.filter((row) => row.state === "ended");
   return html`<main tabindex="-1" class="page sessions">
     <header class="page-head"><h1>Sessions</h1><a class="button primary" href="#/sessions/new"><${Icon} name="plus" />New session</a></header>
-    <div class="toolbar"><label class="search"><${Icon} name="search" /><input type="search" ref=${field} placeholder="Search titles, directories and what was said" aria-label="Search sessions"
+    <div class="toolbar"><label class="search"><${Icon} name="search" /><input type="search" ref=${field} placeholder="Search titles, directories and conversations" aria-label="Search sessions"
         value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
       <label class="check"><input type="checkbox" checked=${archived} onChange=${(/** @type {any} */ event) => setArchived(event.target.checked)} />Archived</label></div>
     ${store.isLoaded && !rows.length && html`<${Empty} icon="sessions" title="No sessions yet">
-      <p>Say what should be done, and Claude Code begins.</p><p><a class="button primary" href="#/sessions/new">Start a session</a></p><//>`}
+      <p>Describe a task, and Claude Code starts working on it.</p><p><a class="button primary" href="#/sessions/new">Start a session</a></p><//>`}
     ${live.length > 0 && html`<${RowList} title="Active" rows=${live} />`}
     ${rest.length > 0 && html`<${RowList} title="Ended" rows=${rest} />`}
-    ${words && !found.length && !hits.length && html`<p class="hint">Nothing is called or says “${text}”.</p>`}
-    ${hits.length > 0 && html`<section><h2>Said in sessions</h2><ul class="rows">${hits.map((hit) => html`<li><a class="row" href=${hrefOf(hit.session_id)}>
+    ${words && !found.length && !hits.length && html`<p class="hint">No title, directory or conversation contains “${text}”.</p>`}
+    ${hits.length > 0 && html`<section><h2>Found in conversations</h2><ul class="rows">${hits.map((hit) => html`<li><a class="row" href=${hrefOf(hit.session_id)}>
       <span class="main"><b>${store.transcripts.get(hit.session_id)?.summary ?? hit.session_id}</b><span class="excerpt">${markMatch(hit)}</span></span>
       <span class="side">${hit.where}</span></a></li>`)}</ul></section>`}
     ${starting && html`<${NewSession} prompt=${prompt} />`}
@@ -132,7 +141,7 @@ function SessionRow({ row }) {
   return html`<li><a class="row" href=${row.href}>
       <i class=${`dot ${row.state}`} title=${row.state}></i>
       <span class="main"><b>${row.title}</b>
-        <span class="sub"><span>${shortPath(row.directory)}</span>${row.branch && row.branch !== "HEAD" && html`<span><${Icon} name="branch" />${row.branch}</span>`}${row.context > 0 && html`<span>${formatTokens(row.context)} context</span>`}
+        <span class="sub"><span>${shortPath(row.directory)}</span>${row.branch && row.branch !== "HEAD" && html`<span><${Icon} name="branch" />${row.branch}</span>`}${row.context > 0 && html`<span>${formatTokens(row.context)} tokens of context</span>`}
           ${row.session?.error && html`<span class="error">${row.session.error}</span>`}</span></span>
       <span class="side">${row.state !== "ended" && html`<${StateChip} state=${row.state} />`}${waiting > 1 && html`<span class="count">${waiting - 1} queued</span>`}
         <span class="cost">${formatCost(row.cost)}</span><time>${formatAge(row.time)}</time></span></a>
@@ -176,7 +185,7 @@ function RowMenu({ row }) {
   if (transcript) {
     entries.push(["edit", "Rename …", () => setStep("rename")]);
     const { archived } = transcript;
-    entries.push(["archive", archived ? "Take out of the archive" : "Archive", act(() => call("POST", `v1/transcripts/${conversation}`, { archived: !archived }))]);
+    entries.push(["archive", archived ? "Unarchive" : "Archive", act(() => call("POST", `v1/transcripts/${conversation}`, { archived: !archived }))]);
   }
   if (session) entries.push(["stop", "End and remove from the host", act(() => call("DELETE", `v1/sessions/${session.id}`))]);
   if (transcript) entries.push(["trash", "Delete from disk …", () => setStep("delete")]);
@@ -187,7 +196,7 @@ function RowMenu({ row }) {
   return html`<div class="menu" ref=${box}><button class="ghost" aria-label=${`Actions for ${row.title}`} aria-expanded=${open} onClick=${() => setOpen(!open)}><${Icon} name="more" /></button>
     ${open && html`<div class="menu-list">${entries.map(([icon, label, run]) => html`<button onClick=${() => (setOpen(false), run())}><${Icon} name=${icon} />${label}</button>`)}</div>`}
     ${step === "rename" && html`<${Rename} title=${row.title} onClose=${() => setStep("")} onSave=${(/** @type {string} */ title) => act(() => call("POST", `v1/transcripts/${conversation}`, { title }))()} />`}
-    ${step === "delete" && html`<${Dialog} title="Delete this conversation?" onClose=${() => setStep("")}><p>“${row.title}” is removed from the disk, for good.</p>
+    ${step === "delete" && html`<${Dialog} title="Delete this conversation?" onClose=${() => setStep("")}><p>This deletes “${row.title}” from the disk permanently.</p>
       <div class="actions"><button class="danger" onClick=${act(remove)}>Delete</button><button onClick=${() => setStep("")}>Keep</button></div><//>`}
     ${problem && html`<${Dialog} title="That did not work" onClose=${() => setProblem("")}><p role="alert">${problem}</p><//>`}</div>`;
 }
@@ -228,10 +237,10 @@ function NewSession({ prompt }) {
   };
   return html`<${Dialog} title="New session" onClose=${close}><div onKeyDown=${onKeyDown}>
     <label class="field"><span>What should be done?</span><textarea rows="5" autofocus value=${fields.prompt} onInput=${set("prompt")}
-      placeholder="Find out why the login test fails, and mend it"></textarea></label>
+      placeholder="Find out why the login test fails and fix it"></textarea></label>
     <label class="field"><span>Directory</span><input list="directories" value=${fields.cwd} onInput=${set("cwd")} placeholder=${roots[0] ?? ""} /></label>
     <datalist id="directories">${known.map((each) => html`<option value=${each}></option>`)}</datalist>
-    <div class="pair"><label class="field"><span>Model</span><input list="models" value=${fields.model} onInput=${set("model")} placeholder="the default" /></label>
+    <div class="pair"><label class="field"><span>Model</span><input list="models" value=${fields.model} onInput=${set("model")} placeholder="default" /></label>
       <datalist id="models">${MODELS.map((each) => html`<option value=${each}></option>`)}</datalist>
       <label class="field"><span>Permission mode</span><select value=${fields.permission_mode} onChange=${set("permission_mode")}>${MODES.map(([mode, label]) => html`<option value=${mode}>${label}</option>`)}</select></label></div>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}

@@ -4,7 +4,7 @@ import { ApiError, call, dropToken, follow } from "./api.js";
 import { reveal } from "./text.js";
 import { useLayoutEffect, useReducer } from "./vendor/htm-preact.js";
 
-/** @typedef {{id: string, kind: string, state: string, created: number, start: any, conversation: string | null, asks?: number, waiting?: number, queued?: {id: string, title: string}[], steering?: {id: string, title: string}[], last_result?: any, error?: string | null, ending: any, output_bytes: number, available_from: number, owner: string | null}} Session */
+/** @typedef {{id: string, kind: string, state: string, created: number, start: any, conversation: string | null, asks?: number, waiting?: number, queued?: {id: string, title: string}[], steering?: {id: string, title: string}[], logins?: import("./logins.js").Login[], last_result?: any, error?: string | null, ending: any, output_bytes: number, available_from: number, owner: string | null}} Session */
 /** @typedef {{id: string, kind: string, session: string, conversation: string | null, title: string, tool?: string, server?: string, asked_at: number, expires_at: number | null, request: any, restored: boolean, can_always_allow?: boolean, can_allow_for_minutes?: boolean}} Ask */
 
 export const store = {
@@ -14,13 +14,17 @@ export const store = {
   asks: new Map(),
   /** @type {Map<string, any>} transcripts on disk, by conversation */
   transcripts: new Map(),
+  /** Whether Claude Code finds a key or a login on the host. */
+  hasKey: true,
   isLoaded: false,
   isConnected: true,
   isSignedOut: false,
   problem: "",
 };
 
-export const REFUSED_TOKEN = "The host does not accept this token. It may be from another host, or from before a restart: open the newest link.";
+export const REFUSED_TOKEN = "The host does not accept this token. It may belong to another host, or date from before a restart. Open the latest link.";
+
+const INTERRUPTED = "the query was interrupted";
 
 /** @type {Set<() => void>} */
 const listeners = new Set();
@@ -83,7 +87,7 @@ async function load() {
   const found = await call("GET", "v1/sessions");
   store.sessions = new Map(found.sessions.map((/** @type {Session} */ each) => [each.id, each]));
   await loadAsks();
-  Object.assign(store, { isLoaded: true, isConnected: true, problem: "" });
+  Object.assign(store, { hasKey: found.has_key !== false, isLoaded: true, isConnected: true, problem: "" });
   changed();
   loadTranscripts();
   return String(found.events_from);
@@ -131,7 +135,7 @@ function takeEvents(events) {
       if (data.request) store.asks.set(data.id, data);
       else loadAsks().catch(() => undefined); // it is too long for an event
       loadTranscriptsSoon();
-      notify(`${titleOf(store.sessions.get(data.session))} waits`, data.title, data.id);
+      notify(`${titleOf(store.sessions.get(data.session))} is waiting for you`, data.title, data.id);
     } else if (event === "settled") store.asks.delete(data.id);
     else if (event === "closed") {
       store.sessions.delete(data.session);
@@ -163,9 +167,10 @@ export function directoryOf(session) {
   return store.transcripts.get(session.conversation ?? "")?.cwd ?? session.start?.cwd ?? "";
 }
 
-/** @param {Session} session @returns {"waiting" | "running" | "idle" | "ended"} */
+/** @param {Session} session @returns {import("./ui.js").SessionState} */
 export function stateOf(session) {
   if ([...store.asks.values()].some((ask) => ask.session === session.id)) return "waiting";
+  if (session.state === "idle" && session.error && session.error !== INTERRUPTED) return "failed";
   if (session.state === "running" || session.state === "idle") return session.state;
   return "ended";
 }

@@ -5,6 +5,7 @@ import { AskCard } from "./asks.js";
 import { ToolCall } from "./calls.js";
 import { Diff, countLines, listHunks } from "./diff.js";
 import { foldEvent, listChanges, makeTimeline } from "./fold.js";
+import { LoginCard, listLogins } from "./logins.js";
 import { Markdown } from "./markdown.js";
 import { MODELS, MODES, startSession } from "./sessions.js";
 import { REFUSED_TOKEN, directoryOf, signOut, stateOf, store, titleOf, useStore } from "./store.js";
@@ -70,7 +71,7 @@ function useTimeline(id, onDisk) {
     };
     run().catch((error) => {
       if (error instanceof ApiError && error.status === 401) signOut(REFUSED_TOKEN);
-      else state.current.problem = error instanceof ApiError && error.status === 404 ? "There is no such session any more." : String(error.message);
+      else state.current.problem = error instanceof ApiError && error.status === 404 ? "This session no longer exists." : String(error.message);
     }).finally(() => {
       state.current.isLoaded = true;
       redraw();
@@ -113,7 +114,7 @@ export function TimelinePage({ id, onDisk = false }) {
     c: ["What changed", () => setPanel("changes")],
     t: ["Turns", () => setPanel("turns")],
     "]": ["Next turn", () => jumpTurn(1)],
-    "[": ["Turn before", () => jumpTurn(-1)],
+    "[": ["Previous turn", () => jumpTurn(-1)],
   });
   const turns = timeline.items.filter((item) => item.kind === "prompt" && item.became !== "taken");
   const list = useRef(/** @type {{show: (item: Item) => void} | null} */ (null));
@@ -135,11 +136,12 @@ export function TimelinePage({ id, onDisk = false }) {
     <${ItemList} timeline=${timeline} version=${timeline.version} isLoaded=${isLoaded} handle=${list} isRunning=${state === "running"} />
     <footer class="dock">
       ${timeline.todos.length > 0 && html`<${Boundary} what="list" version=${timeline.version}><${Todos} todos=${timeline.todos} /><//>`}
+      ${[...listLogins(timeline, session)].map(([server, login]) => html`<${LoginCard} key=${`login ${server}`} session=${id} server=${server} login=${login} />`)}
       ${asks.map((ask, at) => html`<${AskCard} key=${ask.id} ask=${ask} isActive=${at === 0} withSession=${false} />`)}
       <${Composer} id=${id} session=${session} transcript=${transcript} timeline=${timeline} state=${state} onInterrupt=${interrupt} />
     </footer>
     ${panel === "changes" && html`<${Changes} timeline=${timeline} onClose=${() => setPanel("")} />`}
-    ${panel === "turns" && html`<${Dialog} title="Turns" onClose=${() => setPanel("")}>${!turns.length && html`<p class="hint">No prompt was sent yet.</p>`}
+    ${panel === "turns" && html`<${Dialog} title="Turns" onClose=${() => setPanel("")}>${!turns.length && html`<p class="hint">No prompts yet.</p>`}
       <ol class="turns">${turns.map((item) => html`<li><button class="ghost" onClick=${() => (setPanel(""), list.current?.show(item))}>${item.text.slice(0, 120) || "A picture"}</button></li>`)}</ol><//>`}
   </main>`;
 }
@@ -149,7 +151,7 @@ function ContextBar({ timeline }) {
   if (!timeline.context) return null;
   const { context, contextWindow } = timeline;
   const label = contextWindow ? `${formatTokens(context)} of ${formatTokens(contextWindow)} tokens of context` : `${formatTokens(context)} tokens of context`;
-  return html`<span class="context" title=${label}>${contextWindow > 0 && html`<meter min="0" max=${contextWindow} high=${contextWindow * 0.8} value=${context} aria-label=${label}></meter>`}${contextWindow ? `${Math.round((100 * context) / contextWindow)}% context` : `${formatTokens(context)} context`}</span>`;
+  return html`<span class="context" title=${label}>${contextWindow > 0 && html`<meter min="0" max=${contextWindow} high=${contextWindow * 0.8} value=${context} aria-label=${label}></meter>`}${contextWindow ? `${Math.round((100 * context) / contextWindow)}% of context` : `${formatTokens(context)} tokens`}</span>`;
 }
 
 /**
@@ -206,9 +208,9 @@ function ItemList({ timeline, isLoaded, isRunning, handle }) {
   };
   return html`<div class="scroller" ref=${box} onScroll=${onScroll} tabindex="0" role="log" aria-label="Timeline" aria-busy=${isRunning || !isLoaded}>
     <div class="column">
-      ${start > 0 && html`<p class="hint earlier" ref=${sentinel}>${start} earlier</p>`}
+      ${start > 0 && html`<p class="hint earlier" ref=${sentinel}>${start} earlier ${start === 1 ? "entry" : "entries"}</p>`}
       ${!isLoaded && html`<p class="hint" role="status">Loading …</p>`}
-      ${isLoaded && !items.length && html`<${Empty} icon="sessions" title="Nothing was said yet"><p>Write the first prompt below.</p><//>`}
+      ${isLoaded && !items.length && html`<${Empty} icon="sessions" title="No messages yet"><p>Write the first prompt below.</p><//>`}
       ${items.slice(start).map(renderItem)}
       ${isRunning && html`<p class="working"><i class="spinner"></i>${timeline.status === "compacting" ? "Compacting the conversation" : "Working"}</p>`}
     </div></div>`;
@@ -275,7 +277,7 @@ const VIEWS = {
 /** @param {any} result */
 function describeFailure(result) {
   /** @type {Record<string, string>} */
-  const words = { error_max_turns: "The limit of turns is reached.", error_max_budget_usd: "The budget is used up.", error_during_execution: "The turn was interrupted or failed." };
+  const words = { error_max_turns: "The turn limit was reached.", error_max_budget_usd: "The budget was used up.", error_during_execution: "The turn was interrupted or failed." };
   return (Object.hasOwn(words, result.subtype) && words[result.subtype]) || "The turn failed.";
 }
 
@@ -291,10 +293,10 @@ function Todos({ todos }) {
 function Changes({ timeline, onClose }) {
   const changes = listChanges(timeline).map(({ file, edits }) => ({ file, hunks: edits.flatMap((edit) => listHunks(edit.name, edit.input, edit.patch)) }));
   return html`<${Dialog} title="What changed" onClose=${onClose} wide>
-    ${!changes.length && html`<${Empty} icon="file" title="No file was changed"><p>Edits and new files of this session appear here. What commands change does not.</p><//>`}
+    ${!changes.length && html`<${Empty} icon="file" title="No files changed"><p>Files edited or created by tools appear here. Changes made by shell commands do not.</p><//>`}
     ${changes.map(({ file, hunks }) => {
       const { added, removed } = countLines(hunks);
-      return html`<details class="change" open=${changes.length < 6}><summary><code>${reveal(file)}</code><span class="counts"><b class="plus">+${added}</b> <b class="minus">−${removed}</b></span></summary><${Diff} hunks=${hunks} label=${`Changes of ${reveal(file)}`} /></details>`;
+      return html`<details class="change" open=${changes.length < 6}><summary><code>${reveal(file)}</code><span class="counts"><b class="plus">+${added}</b> <b class="minus">−${removed}</b></span></summary><${Diff} hunks=${hunks} label=${`Changes to ${reveal(file)}`} /></details>`;
     })}<//>`;
 }
 
@@ -360,7 +362,7 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
     const files = [...(event.clipboardData?.files ?? [])].filter((file) => /^image\/(png|jpeg|gif|webp)$/.test(file.type));
     for (const file of files) setImages([...images, await readAddress(file)]);
   };
-  if (session?.kind === "wire") return html`<p class="hint composer-note">A program drives this session over a WebSocket; you see what happens in it.</p>`;
+  if (session?.kind === "wire") return html`<p class="hint composer-note">A program drives this session over a WebSocket. You can read along, but not write.</p>`;
   const change = (/** @type {object} */ settings) => {
     const before = changing.current;
     changing.current = attempt(async () => (await before, call("POST", `v1/sessions/${id}/settings`, settings)));
@@ -379,7 +381,7 @@ function Composer({ id, session, transcript, timeline, state, onInterrupt }) {
       <${ModelChoice} model=${session.start?.options?.model ?? ""} onChange=${(/** @type {string} */ model) => change({ model })} />`}
       <span class="spacer"></span>
       ${busy && html`<button class="interrupt" onClick=${onInterrupt} aria-label="Interrupt"><${Icon} name="stop" />Interrupt</button>`}
-      ${busy && session ? html`<button disabled=${isEmpty} onClick=${queue} title="A prompt of its own, after this turn">Queue <kbd>Alt ↵</kbd></button>
+      ${busy && session ? html`<button disabled=${isEmpty} onClick=${queue} title="Send as a separate prompt after this turn">Queue <kbd>Alt ↵</kbd></button>
       <button class="primary" disabled=${isEmpty} onClick=${sendNow} title="Claude Code reads it at the next step of this turn"><${Icon} name="send" />Send now <kbd>↵</kbd></button>`
         : html`<button class="primary send" disabled=${isEmpty} onClick=${sendNow} aria-label="Send the prompt"><${Icon} name="send" /></button>`}</div>
   </div>`;

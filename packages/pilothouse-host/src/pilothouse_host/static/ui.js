@@ -41,7 +41,7 @@ export class Boundary extends Component {
   /** @param {{what: string, data?: () => unknown, actions?: any, children?: any}} props @param {{error: any}} state */
   render({ what, data, actions, children }, { error }) {
     if (!error) return children;
-    return html`<div class="broken"><p class="notice error" role="alert">The console cannot draw this ${what}: ${String(error?.message ?? error)}</p>
+    return html`<div class="broken"><p class="notice error" role="alert">The console cannot display this ${what}: ${String(error?.message ?? error)}</p>
       ${data && html`<${Code} text=${describeData(data)} label="Data" />`}${actions}</div>`;
   }
 }
@@ -51,7 +51,7 @@ function describeData(data) {
   try {
     return toText(data());
   } catch (error) {
-    return `The data cannot be shown either: ${error}`;
+    return `The data cannot be displayed either: ${error}`;
   }
 }
 
@@ -89,9 +89,11 @@ export function Icon({ name }) {
   return html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d=${ICONS[name] ?? ""} /></svg>`;
 }
 
-const STATE_WORDS = { running: "Running", waiting: "Waits for you", idle: "Idle", ended: "Ended" };
+/** @typedef {"running" | "waiting" | "idle" | "failed" | "ended"} SessionState */
 
-/** @param {{state: "running" | "waiting" | "idle" | "ended"}} props */
+const STATE_WORDS = { running: "Running", waiting: "Waiting for you", idle: "Idle", failed: "Failed", ended: "Ended" };
+
+/** @param {{state: SessionState}} props */
 export function StateChip({ state }) {
   return html`<span class=${`chip state ${state}`}><i class="dot"></i>${STATE_WORDS[state]}</span>`;
 }
@@ -210,7 +212,8 @@ export function formatAge(seconds) {
 /** @param {number | null | undefined} dollars */
 export function formatCost(dollars) {
   if (dollars === null || dollars === undefined) return "";
-  return dollars > 0 && dollars < 0.01 ? "< $0.01" : `$${dollars.toFixed(2)}`;
+  if (dollars <= 0 || dollars >= 0.01) return `$${dollars.toFixed(2)}`;
+  return dollars < 0.0001 ? "< $0.0001" : `$${dollars.toPrecision(2)}`;
 }
 
 /** @param {number} count */
