@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 from blocking_classes import GENERATED, blocking_classes
@@ -95,7 +94,7 @@ def code(text: str) -> str:
     return f"`{text}`"
 
 
-def first_sentence(cls: type | ModuleType) -> str:
+def first_sentence(cls: type) -> str:
     """What the docstring says first, without the wire type and the requirement ids."""
     text = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
     text = _IDS.sub("", _OPENING.sub("", text)).strip()
@@ -229,8 +228,7 @@ def public_names() -> str:
         found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
         own = [name for name in found if getattr(home, name) is not root.get(name)]
         if own:
-            what = first_sentence(home).partition(". ")[0].rstrip(".")
-            parts.append(f"### `{home.__name__}`\n\n{what}.\n\n{listed(own)}\n")
+            parts.append(f"### `{home.__name__}`\n\n{listed(own)}\n")
     return "\n" + "\n".join(parts) + "\n"
 
 
