@@ -27,6 +27,7 @@ from public_names import PUBLIC_MODULES, list_names
 
 import pilothouse
 from pilothouse import errors
+from pilothouse.hints import EXTRAS
 from pilothouse.hooks import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
@@ -224,8 +225,8 @@ def public_names() -> str:
     parts: list[str] = []
     root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
     for home in map(import_module, PUBLIC_MODULES):
-        is_package = hasattr(home, "__path__")
-        found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
+        has_functions = hasattr(home, "__path__") or home.__name__ in EXTRAS
+        found = sorted(n for n in list_names(home.__name__) if has_functions or n[0].isupper() or n in root)
         own = [name for name in found if getattr(home, name) is not root.get(name)]
         if own:
             parts.append(f"### `{home.__name__}`\n\n{listed(own)}\n")

@@ -72,6 +72,7 @@ EXTRAS = {
     "pilothouse_native": "native",
     "pilothouse_host": "host",
     "pilothouse_otel": "otel",
+    "pilothouse_cli.notebook": "cli",
     "pilothouse_policy": "policy",
     "pilothouse_pool": "pool",
     "pilothouse_testing": "testing",
