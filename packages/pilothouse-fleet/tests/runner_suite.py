@@ -76,10 +76,13 @@ class RunnerSuite(ABC):
         assert result.session_id == frames.SESSION_ID
 
     async def test_an_answer_keeps_its_messages_if_asked(self) -> None:
-        turn = [frames.init(), *(frames.assistant(f"part {n}") for n in range(300)), frames.result("the end")]
+        parts = [frames.assistant(f"part {n}", message_id=f"m{n}") for n in range(300)]
+        turn = [frames.init(), *parts, frames.result("the end")]
         with FakeCLI().turn(*turn) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(keeps_messages=True))
+                attempt = make_attempt(keeps_messages=True)
+                result = await runner.run(attempt)
+        assert attempt.requests == 300
         assert [message.type for message in result.messages] == [frame["type"] for frame in turn]
 
     async def test_a_typed_answer(self) -> None:

@@ -166,6 +166,22 @@ async def test_every_turn_is_a_request() -> None:
     assert [round(later - one) for one, later in pairwise(runner.starts)][5:] == [4] * 24
 
 
+async def test_turns_count_while_they_happen() -> None:
+    """Before any run has ended: nobody knows yet how many a run has."""
+    asked: list[float] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        for _ in range(20):
+            attempt.requests += 1
+            asked.append(anyio.current_time())
+            await anyio.sleep(3)
+        return answer("done", turns=20)
+
+    async with Fleet(runner=PlayedRunner(play), concurrency=50, rate=Rate(requests_per_minute=60)) as fleet:
+        await all_of(fleet.map([str(n) for n in range(10)]))
+    assert sum(moment < asked[0] + 60 for moment in asked) <= 90
+
+
 async def test_tokens_are_paced() -> None:
     runner = costing(0.001, tokens=1000)
     async with Fleet(runner=runner, concurrency=4, rate=Rate(tokens_per_minute=10_000)) as fleet:

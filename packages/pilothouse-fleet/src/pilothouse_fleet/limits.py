@@ -229,7 +229,7 @@ def validate_rate(rate: Rate | None) -> Rate:
 class TokenBucket:
     """A token bucket: an amount that is refilled continuously; None: no limit.
 
-    What a run will use is known when it ends. Until then the mean of recent runs is reserved for it.
+    What a run uses is known when it ends. Until then the mean of recent runs is reserved for it.
     """
 
     def __init__(self, per_minute: float | None, mean_use: float) -> None:
@@ -247,19 +247,19 @@ class TokenBucket:
 
     def reserve(self, now: float) -> float:
         """Reserve what a run will use; return it."""
-        self._take(self._mean_use, now)
+        self.take(self._mean_use, now)
         return self._mean_use
 
-    def finish(self, used: float, reserved: float, now: float) -> None:
-        """Count what a run has used, instead of what was reserved for it."""
-        self._take(used - reserved, now)
-        self._ended_runs += 1
-        self._mean_use += (used - self._mean_use) / min(self._ended_runs, 100)
-
-    def _take(self, amount: float, now: float) -> None:
+    def take(self, amount: float, now: float) -> None:
         """Take `amount` (a negative amount is returned to the bucket); the level may become negative."""
         self._refill(now)
         self._level = min(self._capacity, self._level - amount)
+
+    def finish(self, used: float, reserved: float, now: float) -> None:
+        """Count what a run has used, instead of what was reserved for it."""
+        self.take(used - reserved, now)
+        self._ended_runs += 1
+        self._mean_use += (used - self._mean_use) / min(self._ended_runs, 100)
 
     def _refill(self, now: float) -> None:
         if now > self._filled_at:
@@ -289,6 +289,14 @@ class RateLimiter:
     def reserve_run(self, now: float) -> Usage:
         """Count the start of a run; return the requests and tokens reserved for it."""
         requests, tokens = (bucket.reserve(now) for bucket in self._buckets)
+        return requests, tokens
+
+    def count_requests(self, requests: int, reserved: Usage, now: float) -> Usage:
+        """Count the requests of a run, as far as they exceed those reserved; return what is reserved then."""
+        expected, tokens = reserved
+        if requests <= expected:
+            return reserved
+        self._buckets[0].take(requests - expected, now)
         return requests, tokens
 
     def finish_run(self, used: Usage, reserved: Usage, now: float) -> None:

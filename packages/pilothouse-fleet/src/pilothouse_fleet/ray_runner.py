@@ -138,7 +138,7 @@ log = logging.getLogger("pilothouse.fleet")
 # In an actor.
 
 SENT = ("key", "prompt", "settings", "session_id", "is_resumed", "max_budget_usd", "keeps_messages")
-SENT_BACK = ("artifacts", "is_asked")
+SENT_BACK = ("artifacts", "is_asked", "requests")
 """The fields of an attempt that travel to the actor, and back."""
 EXIT_SECONDS = 5.0
 """Seconds for an actor's process to exit once its main thread has ended."""

@@ -19,7 +19,7 @@ import anyio
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import ArtifactsError, PilothouseError, SessionNotFoundError, UsageError, WorkspaceError
-from pilothouse.messages import Message
+from pilothouse.messages import AssistantMessage, Message
 from pilothouse.support import run_blocking
 from pilothouse_fleet.limits import RESUME_PROMPT
 from pilothouse_fleet.run import RunState
@@ -51,6 +51,7 @@ class Attempt:
         state_after: returns the state of the run if the attempt ends with this error; None: with an answer.
         artifacts: set by the runner: where files of the attempt were saved.
         is_asked: whether the model may have been asked, which costs; a runner that knows sets it.
+        requests: number of requests to the model until now; a runner that knows counts them, for the rate.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Attempt:
     state_after: Callable[[BaseException | None], RunState] = field(default=_default_state_after, repr=False)
     artifacts: tuple[str, ...] = ()
     is_asked: bool = True
+    requests: int = 0
 
 
 class Runner(Protocol):
@@ -77,9 +79,9 @@ class Runner(Protocol):
         """Execute one attempt and return the answer; an error of the run itself is in the answer.
 
         Raises:
-            SessionNotFoundError: the conversation to resume does not exist; the fleet begins another one.
-            It may also be the error in the answer.
-        PilothouseError: another failure that prevents an answer.
+            SessionNotFoundError: the conversation to resume does not exist; the fleet begins another one. It may also
+                be the error in the answer.
+            PilothouseError: another failure that prevents an answer.
         """
         ...
 
@@ -111,16 +113,20 @@ class AgentRunner:
             own["max_budget_usd"] = min(limit, settings.get("max_budget_usd") or limit)
         prompt = RESUME_PROMPT if attempt.is_resumed else attempt.prompt
         attempt.is_asked = False
+        message_ids: set[str | None] = set()
 
-        async def mark_asked(_: Message) -> None:
+        async def count(message: Message) -> None:
             attempt.is_asked = True
+            if isinstance(message, AssistantMessage):
+                message_ids.add(message.message_id)
+                attempt.requests = len(message_ids)
 
         settings = {**attempt.settings, **own}
-        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=mark_asked, **settings)
+        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=count, **settings)
         attempt.interrupt = query.interrupt
         if not attempt.keeps_messages:
             async for message in query:  # iterating keeps memory small, however long the stream is
-                await mark_asked(message)
+                await count(message)
         return await query.result()
 
 

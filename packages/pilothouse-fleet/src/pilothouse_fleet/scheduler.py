@@ -140,6 +140,9 @@ class Scheduler:
             self._on_idle(False)
             return None
         while (free := self.concurrency - len(self.active)) > 0 and not self.is_stopping:
+            for active in () if self.limiter.is_unlimited else self.active.values():
+                requests = 0 if active.attempt is None else active.attempt.requests
+                active.reserved = self.limiter.count_requests(requests, active.reserved, self.now())
             if wait := self.limiter.seconds_until_start(self.now()):
                 return wait
             most = free if self.limiter.is_unlimited else 1
@@ -325,6 +328,7 @@ class Scheduler:
             return None, error
         finally:
             active.is_cost_known = not attempt.is_asked
+            active.used = (max(1, attempt.requests), 0)
         return outcome, outcome.error
 
     def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
@@ -335,7 +339,7 @@ class Scheduler:
                 new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
                 given, fresh = given + new + cached, fresh + new
                 taken += int(usage.output_tokens or 0)
-        active.used = (outcome.turns or 1, fresh + taken)
+        active.used = (max(outcome.turns, active.used[0]), fresh + taken)
         active.is_cost_known = active.is_cost_known or outcome.cost_usd is not None
         return replace(
             run,
