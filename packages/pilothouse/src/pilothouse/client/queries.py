@@ -237,9 +237,9 @@ class Query(Generic[OutputT]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether its turn has come: False while `state` is "new" or "queued", True ever after, also at the end.
+        """Whether its turn has come. Stays True to the end, and False in a query that ended before.
 
-        Before that, `steer` would wait for the turn.
+        Until then `state` is "new" or "queued", and `steer` would wait.
         """
         return self._run is not None and self._run.turn.has_begun
 
@@ -381,8 +381,8 @@ class Query(Generic[OutputT]):
     ) -> Steering:
         """Give words to the turn that runs, without waiting for its end. Returns when they are on their way.
 
-        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it: as long
-        as `has_begun` is False, until its turn has come, its child runs, and the limit of the API is over.
+        Before the first turn, it waits until the prompt of this query was sent, and gives the words after it. While
+        `has_begun` is False, nothing is sent: the query waits for its turn in a session, or for a limit of the API.
 
         The model reads them with the results of the tools that run now, before its next step; the answer is part of
         this query.
