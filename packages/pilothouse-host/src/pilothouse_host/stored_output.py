@@ -13,7 +13,7 @@ from pilothouse.transports import hide_settings
 
 SETTINGS_REQUEST: Final = b'"get_settings"'
 _ANSWER: Final = re.compile(rb'^\{"type": ?"control_response".*\n?', re.MULTILINE)
-_ANSWER_CHARS: Final = len(b'{"type": "control_response"')
+_ANSWER_BEGINNINGS: Final = (b'{"type":"control_response"', b'{"type": "control_response"')
 
 
 class StoredOutput:
@@ -67,7 +67,8 @@ class StoredMessages:
             self._begins_line = head.endswith(b"\n")
             head = b"" if self._is_answer else head
         last = data.rfind(b"\n") + 1
-        if len(data) - last < _ANSWER_CHARS:
+        begun = data[last : last + len(_ANSWER_BEGINNINGS[-1])]
+        if any(begun != whole and whole.startswith(begun) for whole in _ANSWER_BEGINNINGS):
             data, self._held = data[:last], data[last:]
         elif self._begins_line:
             self._begins_line = False
