@@ -72,6 +72,12 @@ def test_transcripts_and_usage_of_the_real_cli(
         "/v1/usage?since=x",
     ):
         assert get(path)[0] == 400
+    words = {"type": "queued_command", "commandMode": "prompt", "prompt": "now the deck"}  # to a running turn
+    row = {"type": "attachment", "uuid": ELSEWHERE, "parentUuid": answer["messages"][-1]["uuid"], "attachment": words}
+    with kept.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    message = get(f"/v1/transcripts/{name}")[1]["messages"][-1]
+    assert (message["type"], message["message"]["content"]) == ("user", "now the deck")
     status, shown = get(f"/v1/policy?session={made['id']}")
     assert status == 200
     assert shown["policy"]["answered_by"] == "asks"

@@ -207,6 +207,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "extra_args": ({"chrome": None, "brief": "x y"}, flag("--chrome", "--brief=x y")),
     "instrumentation": (Watcher(), Rendered()),
     "middleware": ([Middleware], Rendered()),
+    "callback_wrapper": (print, ADDS_NOTHING),
     "stderr": (printer, Rendered(other={"on_stderr": printer})),
     "advisor": ("opus", flag("--advisor=opus")),
     "autocompact": (200_000, flag("--autocompact=200000")),

@@ -159,7 +159,7 @@ def test_a_text_that_cannot_be_read_says_what_was_expected(name: str, text: str,
 def test_python_objects_have_no_text_and_everything_else_has() -> None:
     objects = {name for name, option in TABLE.items() if option.value_type.parse is None}
     assert objects == {
-        "asks", "can_use_tool", "confirm", "custom_tools", "hooks", "instrumentation", "middleware",
+        "asks", "callback_wrapper", "can_use_tool", "confirm", "custom_tools", "hooks", "instrumentation", "middleware",
             "on_elicitation", "on_plan", "on_question", "on_user_dialog", "session_store", "stderr", "transport",
     }  # fmt: skip
     assert not any(TABLE[name].in_files for name in objects)
