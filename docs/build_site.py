@@ -101,7 +101,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "API": {},
     "Understand": {
-        "": ("design.md", "reliability.md", "stability.md", "speed.md", "benchmarks/README.md"),
+        "": ("design.md", "reliability.md", "stability.md", "speed.md", "benchmarks.md"),
     },
     "Project": {
         "": ("changelog.md", "contributing.md", "security.md"),
@@ -114,7 +114,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "benchmarks/README.md": "benchmarks/README.md",
+    "benchmarks/README.md": "benchmarks.md",
     "benchmarks/results.svg": "benchmarks/results.svg",
     "benchmarks/scale.svg": "benchmarks/scale.svg",
 }
@@ -248,7 +248,8 @@ def write_logo() -> None:
     wheel = (HERE / "assets" / "wheel.svg").read_text("utf-8")
     icons = THEME / ".icons"
     icons.mkdir(parents=True, exist_ok=True)
-    (icons / "wheel.svg").write_text(wheel, "utf-8")
+    # The theme fills icons, except those of the set that it brings.
+    (icons / "wheel.svg").write_text(wheel.replace("<svg ", '<svg class="lucide" ', 1), "utf-8")
     (SOURCE / "assets" / "wheel.svg").write_text(wheel.replace("currentColor", LOGO_COLOUR), "utf-8")
 
 
@@ -429,7 +430,7 @@ def build() -> list[str]:
     write_pages()
     write_logo()
     count = sum(1 for _ in SOURCE.rglob("*.md"))
-    say(f"rendering {count} pages, the API among them; takes most of the time")
+    say(f"rendering {count} pages, the API among them: about 20 s, more on a busy machine")
     if faults := render():
         return [faults]
     say("search, llms.txt and llms-full.txt")

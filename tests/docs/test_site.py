@@ -20,7 +20,7 @@ from tests.recordings import read_last_frame
         ("README.md", "[Changes](CHANGELOG.md)", "[Changes](changelog.md)"),
         ("README.md", "[how](https://example.org/docs/x.md)", "[how](https://example.org/docs/x.md)"),
         ("README.md", "[programs](docs/programs)", "programs"),
-        ("docs/speed.md", "[how](../benchmarks/README.md)", "[how](benchmarks/README.md)"),
+        ("docs/speed.md", "[how](../benchmarks/README.md)", "[how](benchmarks.md)"),
         ("docs/tutorial/01.md", "[Hooks](../hooks.md)", "[Hooks](../hooks.md)"),
         ("docs/hooks.md", "[the tests](../tests/hooks/test_x.py)", "the tests"),
         ("docs/hooks.md", "[below](#below)", "[below](#below)"),
