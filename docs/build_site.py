@@ -55,7 +55,6 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "guides/logins.md",
         ),
         "Control": (
-            "guides/permissions-and-safety.md",
             "guides/costs-and-budgets.md",
             "guides/testing-your-agent.md",
         ),
@@ -101,7 +100,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "API": {},
     "Understand": {
-        "": ("design.md", "reliability.md", "stability.md", "speed.md", "benchmarks/README.md"),
+        "": ("design.md", "reliability.md", "stability.md", "speed.md", "benchmarks.md"),
     },
     "Project": {
         "": ("changelog.md", "contributing.md", "security.md"),
@@ -114,7 +113,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "benchmarks/README.md": "benchmarks/README.md",
+    "benchmarks/README.md": "benchmarks.md",
     "benchmarks/results.svg": "benchmarks/results.svg",
     "benchmarks/scale.svg": "benchmarks/scale.svg",
 }
@@ -190,6 +189,9 @@ API_PAGE = """\
 {names}"""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```\w+) .*$", re.MULTILINE)
+_RECORDING = re.compile(r'(<img [^>]*?src="([^"]*terminal-\w+)\.svg"[^>]*>)')
+STILL_TOO = r'<picture><source media="(prefers-reduced-motion: reduce)" srcset="\2-still.svg">\1</picture>'
+_ELSEWHERE = re.compile(r'<(script|link|img)[^>]*"https?://')
 _TABS = re.compile(r"<!-- tabs -->\n(.*?)<!-- end of tabs -->", re.DOTALL)
 _TAB = re.compile(r"\*\*(.+?)\*\*\n\n(```.*?^```)\n", re.DOTALL | re.MULTILINE)
 FRONT_PAGE = """\
@@ -245,7 +247,8 @@ def write_logo() -> None:
     wheel = (HERE / "assets" / "wheel.svg").read_text("utf-8")
     icons = THEME / ".icons"
     icons.mkdir(parents=True, exist_ok=True)
-    (icons / "wheel.svg").write_text(wheel, "utf-8")
+    # The theme fills icons, except those of the set that it brings.
+    (icons / "wheel.svg").write_text(wheel.replace("<svg ", '<svg class="lucide" ', 1), "utf-8")
     (SOURCE / "assets" / "wheel.svg").write_text(wheel.replace("currentColor", LOGO_COLOUR), "utf-8")
 
 
@@ -325,11 +328,12 @@ def find_gaps() -> Iterator[str]:
     for path in SOURCE.rglob("*.md"):
         if (page := path.relative_to(SOURCE).as_posix()) not in placed:
             yield f"{page} has no place in PARTS"
+    for path in SITE.rglob("*.html"):
+        if _ELSEWHERE.search(path.read_text("utf-8")):
+            yield f"{path.relative_to(SITE)} requests something from elsewhere"
     for module in ("pilothouse", *PUBLIC_MODULES):
         page = (SITE / name_api_page(module)).with_suffix(".html")
         shown = set(re.findall(r'id="(pilothouse[\w.]*)"', page.read_text("utf-8")))
-        if re.search(r'<(script|link|img)[^>]*"https?://', page.read_text("utf-8")):
-            yield f"{page.name} requests something from elsewhere"
         yield from (f"{module}.{name} has no entry" for name in public_names(module) if f"{module}.{name}" not in shown)
 
 
@@ -362,7 +366,16 @@ def replace_scripts() -> None:
     worker.write_text(make_search_script(), "utf-8")
     for page in SITE.rglob("*.html"):
         there = os.path.relpath(SITE / "assets" / "iframe-worker.js", page.parent)
-        page.write_text(page.read_text("utf-8").replace(WORKER_ADDRESS, there), "utf-8")
+        text = page.read_text("utf-8").replace(WORKER_ADDRESS, there)
+        page.write_text(_RECORDING.sub(STILL_TOO, text), "utf-8")
+    for recording in SITE.glob("terminal-*.svg"):
+        still = stop_motion(recording.read_text("utf-8"))
+        recording.with_stem(f"{recording.stem}-still").write_text(still, "utf-8")
+
+
+def stop_motion(picture: str) -> str:
+    """The last frame of a recording: browsers do not tell a picture that its reader wants no motion."""
+    return re.sub(r"@media \(prefers-reduced-motion.*(?=</style>)", "", picture, flags=re.DOTALL)
 
 
 def make_search_script() -> str:
@@ -416,7 +429,7 @@ def build() -> list[str]:
     write_pages()
     write_logo()
     count = sum(1 for _ in SOURCE.rglob("*.md"))
-    say(f"rendering {count} pages, the API among them; takes most of the time")
+    say(f"rendering {count} pages, the API among them: about 20 s, more on a busy machine")
     if faults := render():
         return [faults]
     say("search, llms.txt and llms-full.txt")

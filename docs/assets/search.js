@@ -17,7 +17,7 @@ cancel interrupt stop abort kill ctrl
 key apikey credential login token auth authentication
 login oauth account subscription
 jupyter notebook ipython colab
-disconnect hang close leave
+disconnect hang leave
 client visitor
 timeout hang stuck slow silence deadline
 proxy network firewall certificate

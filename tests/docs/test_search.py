@@ -15,7 +15,7 @@ from markdown_pages import ROOT
 from npm_packages import find_node
 
 KEYS = ("cli-and-keys",)
-PERMISSIONS = ("guides/permissions-and-safety", "permissions", "tutorial/06-permissions")
+PERMISSIONS = ("permissions", "policy", "tutorial/06-permissions")
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "stream text": ("asking", "tutorial/02-stream"),
     "test without key": ("guides/testing-your-agent", "testing", "tutorial/09-tests"),

@@ -6,8 +6,10 @@ import re
 
 import pytest
 from api_text import make_api_text
-from build_site import PARTS, link_pages, make_tabs
+from build_site import PARTS, link_pages, make_tabs, stop_motion
 from docstrings import fence_examples
+from markdown_pages import ROOT
+from tests.recordings import read_last_frame
 
 
 @pytest.mark.parametrize(
@@ -18,7 +20,7 @@ from docstrings import fence_examples
         ("README.md", "[Changes](CHANGELOG.md)", "[Changes](changelog.md)"),
         ("README.md", "[how](https://example.org/docs/x.md)", "[how](https://example.org/docs/x.md)"),
         ("README.md", "[programs](docs/programs)", "programs"),
-        ("docs/speed.md", "[how](../benchmarks/README.md)", "[how](benchmarks/README.md)"),
+        ("docs/speed.md", "[how](../benchmarks/README.md)", "[how](benchmarks.md)"),
         ("docs/tutorial/01.md", "[Hooks](../hooks.md)", "[Hooks](../hooks.md)"),
         ("docs/hooks.md", "[the tests](../tests/hooks/test_x.py)", "the tests"),
         ("docs/hooks.md", "[below](#below)", "[below](#below)"),
@@ -57,6 +59,14 @@ def test_examples_of_docstrings_become_code() -> None:
     text = "Ask. ::\n\n    await ask()\n\n    again()\n\nArgs:\n    x: y."
     assert fence_examples(text) == "Ask.\n\n```python\nawait ask()\n\nagain()\n```\n\nArgs:\n    x: y."
     assert fence_examples("Add.\n\n>>> 1 + 1\n2").endswith("```pycon\n>>> 1 + 1\n2\n```")
+
+
+def test_a_recording_without_motion_shows_its_last_frame() -> None:
+    recording = (ROOT / "docs" / "terminal-first.svg").read_text("utf-8")
+    assert "animation" in recording
+    still = stop_motion(recording)
+    assert "animation" not in still
+    assert read_last_frame(still) == read_last_frame(recording)
 
 
 def test_no_page_has_two_places() -> None:
