@@ -19,7 +19,8 @@ OF_SITE = [*PAGES, *(ROOT / place for place in OUTSIDE if place.endswith(".md"))
 
 def find_wide_lines(text: str) -> list[str]:
     fenced = [line for code in _CODE.findall(text) for line in code.splitlines()]
-    indented = [line[4:] for line in _CODE.sub("", text).splitlines() if line.startswith("    ")]
+    rest = _CODE.sub("", text).splitlines()
+    indented = [line[4:] for line in rest if line.startswith("    ") and not line.lstrip().startswith("- ")]
     return [line for line in fenced + indented if len(line) > WIDTH]
 
 
@@ -37,3 +38,4 @@ def test_code_fits_its_box(page: Path) -> None:
 def test_lines_of_text_may_be_wider() -> None:
     assert find_wide_lines(f"{'x' * 90}\n```python\n{'y' * 81}\n{'z' * 80}\n```\n") == ["y" * 81]
     assert find_wide_lines(f"{'x' * 90}\n\n    {'y' * 81}\n    {'z' * 80}\n") == ["y" * 81]
+    assert find_wide_lines(f"- list\n    - {'x' * 90}\n") == []
