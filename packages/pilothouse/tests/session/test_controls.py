@@ -321,6 +321,8 @@ def test_odd_answers_are_read_as_far_as_they_go() -> None:
     receipt = to_result(InterruptResult, {"still_queued": "nonsense", "cancelled": ["u"], "new": 1})
     assert (receipt.still_queued, receipt.cancelled, receipt.raw["new"]) == ([], ["u"], 1)
     assert to_result(InterruptResult, None).raw == {}
+    spoiled = {"still_queued": "\ud800", "cancelled": ["u"]}
+    assert to_result(InterruptResult, spoiled).cancelled == ["u"]
     assert to_results(McpServerStatus, "nonsense") == []
     assert to_results(McpServerStatus, [{"name": 1, "serverInfo": {"name": "x"}}])[0].server_info == {"name": "x"}
 

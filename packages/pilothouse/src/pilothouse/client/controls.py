@@ -756,7 +756,7 @@ def to_result(kind: type[ResultT], payload: object) -> ResultT:
         if info.encode_name in body:
             try:
                 values[info.name] = msgspec.convert(body[info.encode_name], info.type, strict=False)
-            except (msgspec.ValidationError, TypeError):
+            except (msgspec.ValidationError, TypeError, UnicodeEncodeError):  # the last: a lone surrogate
                 continue
     return kind(raw=body, **values)
 
