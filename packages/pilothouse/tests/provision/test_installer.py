@@ -148,7 +148,7 @@ def test_a_client_that_delivers_nothing(package_clients: FakePackageClients) -> 
 
 
 def test_a_client_that_stalls_is_ended(package_clients: FakePackageClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installer, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(installer, "SILENT_SECONDS", 1.0)
     package_clients.clients(npm="hang", pip="ok")
     assert ensure_artifact(package_clients.artifact(), package_clients.root).is_file()
     assert package_clients.files() == INSTALLED
