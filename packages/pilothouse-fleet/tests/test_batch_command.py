@@ -136,8 +136,8 @@ BAD: dict[str, tuple[str, str]] = {
     "an unknown field": ('{"prompt": "x", "modle": "opus"}\n', "unknown field `modle`"),
     "wrong options": ('{"prompt": "x", "options": {"max_turns": "many"}}\n', "line 1: .*max_turns"),
     "options that are none": ('{"prompt": "x", "options": 7}\n', r"line 1: .*Expected `object .*\.options"),
-    "a key twice": ('{"prompt": "x", "key": 1}\n{"prompt": "y", "key": 1}\n', "line 2: key '1' stands in line 1"),
-    "nothing": ("\n", "there is no prompt in it"),
+    "a key twice": ('{"prompt": "x", "key": 1}\n{"prompt": "y", "key": 1}\n', "line 2: key '1' is used in line 1"),
+    "nothing": ("\n", "it has no prompts"),
 }  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_ctrl_c_keeps_what_was_begun(prompts: Path) -> None:
             child.kill()
             child.wait()
         assert child.returncode == 130, err
-        assert "stopping what runs" in err
+        assert "stopping the runs" in err
         assert "`pilothouse batch resume --journal runs.db` continues" in err
         for call in slow.calls:
             _until(lambda pid=call.pid: not _is_alive(pid))

@@ -70,7 +70,9 @@ STATUS_INTERVAL_SECONDS = 15.0
 CLOCK_TOLERANCE_SECONDS = 0.001
 """Tolerated difference of two clocks, or of two sums of the same times."""
 PACE_SAMPLE_SIZE = 200
-"""Number of ended runs from which the rate is computed."""
+"""Maximum number of ended runs from which the rate is computed."""
+MIN_PACE_SAMPLES = 5
+"""Minimum number of them: the times of fewer runs say little."""
 INTERRUPT_SECONDS = 8.0
 """Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
@@ -401,7 +403,7 @@ class Scheduler:
         status = await self.journal.status()
         if (error := self.breaker.error) is not None:
             status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
-        if len(self._end_times) < 2 or self.now() <= self._end_times[0]:
+        if len(self._end_times) < MIN_PACE_SAMPLES or self.now() <= self._end_times[0]:
             return status
         pace = (len(self._end_times) - 1) / (self.now() - self._end_times[0])
         return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
