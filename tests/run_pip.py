@@ -43,7 +43,7 @@ def show_steps(lines: Iterable[str], *, is_terminal: bool) -> None:
         step = describe_step(line)
         packages += line.startswith(("Collecting", "Obtaining"))
         if line.startswith("Obtaining"):
-            reading = line.rpartition("/")[2].strip()
+            reading = line.partition(" (")[0].rpartition("/")[2].strip()
         elif step == "preparing a build":
             step = f"{step} of {reading}"
         now = time.monotonic()

@@ -48,7 +48,7 @@ def test_a_conversation_in_tmux(pilothouse: Command, real_cli: str, tmp_path: Pa
                 tmux.shows("Still here.")
                 tmux.at_prompt()
                 tmux.type("/status")
-                tmux.shows("process ")
+                tmux.shows("(pid ")
                 child = int(re.findall(r"pid (\d+)", tmux.screen)[0])
                 tmux.at_prompt()
                 tmux.press("C-c")

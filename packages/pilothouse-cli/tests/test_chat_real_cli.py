@@ -61,9 +61,9 @@ def memory(request: RecordedRequest) -> str:
 
 def child_of(screen: ChatScreen) -> int:
     """The process id of Claude Code, as /status tells it."""
-    before = screen.text.count("process ")
+    before = screen.text.count("(pid ")
     screen.say("/status")
-    screen.shows("process ", before + 1)
+    screen.shows("(pid ", before + 1)
     screen.until(lambda: screen.at_prompt)
     return int(re.findall(r"pid (\d+)", screen.text)[-1])
 
@@ -192,7 +192,7 @@ def test_commands_of_the_conversation(chat: Chat, model: ScriptedModel) -> None:
         screen.say("/fork")
         screen.shows("continuing in a copy")
         copy, first = re.findall(
-            r"as ([0-9a-f-]{36}); the original stays as it is: ([0-9a-f-]{36})", screen.text.replace("\n", "")
+            r"copy: ([0-9a-f-]{36}); the original is unchanged: ([0-9a-f-]{36})", screen.text.replace("\n", "")
         )[0]
         assert first != copy
         screen.say("who am I?")
@@ -254,7 +254,7 @@ def test_a_child_that_died_is_started_again(chat: Chat, model: ScriptedModel) ->
         screen.say("slow")
         screen.shows("tick tick")
         os.kill(child, signal.SIGKILL)
-        screen.shows("the next prompt starts it again")
+        screen.shows("your next prompt restarts it")
         screen.say("who now?")
         screen.shows("You are Alice", 2)
         screen.say(CTRL_D)
@@ -291,7 +291,7 @@ def test_editing_several_lines_and_completion(chat: Chat, model: ScriptedModel) 
         screen.shows("one|two|three")
         screen.until(lambda: screen.at_prompt)
         screen.press("/statu")
-        screen.shows("session, model, mode, directory, health")  # the menu
+        screen.shows("show session, model, mode, directory and health")  # the menu
         screen.press("\t")
         screen.shows("> /status")
         screen.press(ENTER)
@@ -380,7 +380,7 @@ def test_a_queued_prompt_and_a_command_wait_for_the_end_of_the_answer(chat: Chat
     model.on("afterwards", reply="Second.")
     with chat("--allowed-tools", "Bash") as screen:
         screen.say("/help")
-        screen.shows("with /queue before")
+        screen.shows("/queue TEXT keeps the text")
         screen.say("go")
         screen.shows("+ ")
         screen.press("/queue afterwards" + ENTER)

@@ -213,7 +213,7 @@ def test_ctrl_c_keeps_what_was_begun(prompts: Path) -> None:
             child.wait()
         assert child.returncode == 130, err
         assert "stopping the runs" in err
-        assert "`pilothouse batch resume --journal runs.db` continues" in err
+        assert "continue with `pilothouse batch resume --journal runs.db`" in err
         for call in slow.calls:
             _until(lambda pid=call.pid: not _is_alive(pid))
     done = subprocess.run(
