@@ -111,7 +111,7 @@ def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fak
 
 def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
-    assert (code, "--local applies where runs are executed: give it to the worker" in err) == (2, True)
+    assert (code, "give --local to the worker, which executes the runs" in err) == (2, True)
     code, _, err = run(str(prompts), "--local", "--model", "opus")
     assert (code, "--local brings its own model: omit --model" in err) == (2, True)
 
@@ -232,7 +232,7 @@ def test_a_second_ctrl_c_ends_it_at_once(prompts: Path) -> None:
             _until(lambda: len([call for call in stubborn.calls if call.prompts]) == 3)
             child.send_signal(signal.SIGINT)
             assert child.stderr is not None
-            assert "Ctrl-C once more" in child.stderr.readline()
+            assert "press Ctrl-C again" in child.stderr.readline()
             before = time.monotonic()
             child.send_signal(signal.SIGINT)
             child.wait(LIMIT_S)
