@@ -144,4 +144,4 @@ def test_a_batch_without_a_cli_fails_none(
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
     assert main(["batch", "prompts.txt", "--cli", "/no/such/claude", "--journal", "runs.db"]) == 2
-    assert "continues" in capsys.readouterr().err
+    assert "continue with" in capsys.readouterr().err

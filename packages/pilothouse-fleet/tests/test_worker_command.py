@@ -216,7 +216,7 @@ def test_ctrl_c_once_and_twice(run: Any) -> None:
         until(lambda: asked(stubborn) == 1)
         worker.terminate()
         assert worker.stderr is not None
-        while "once more" not in worker.stderr.readline():
+        while "press Ctrl-C again" not in worker.stderr.readline():
             pass
         worker.terminate()
         err = worker.communicate(timeout=LIMIT_S)[1]
