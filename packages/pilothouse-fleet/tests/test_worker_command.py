@@ -242,7 +242,7 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
     ),
     "nothing to leave": (
         ("batch", "resume", "--enqueue", "--journal", "x.db"), 2,
-        "--enqueue puts the prompts of a file in: give the file",
+        "--enqueue needs a file of prompts",
     ),
     "a worker that does not work": (
         ("worker", "--journal", "x.db", "--concurrency", "0"), 2,
