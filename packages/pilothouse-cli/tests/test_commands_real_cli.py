@@ -168,7 +168,7 @@ def test_an_embedded_model_that_does_not_end_is_cut(pilothouse: Command, real_cl
 def test_the_scripted_part_of_the_demo(pilothouse: Command, real_cli: str) -> None:
     ran = pilothouse.run("demo", "--scripted", "--cli", real_cli)
     assert (ran.code, ran.err) == (0, "")
-    assert "scripted: no AI" in ran.out
+    assert "scripted: a program plays its part" in ran.out
     [depth] = re.findall(r"Bash ok: (\d+)", ran.out)
     [place] = re.findall(r"find_place ok: (.+)", ran.out)
     assert f"It is shallowest at {place}, with {depth} m. I noted that in shallowest.txt. I left" in ran.out
@@ -207,7 +207,7 @@ def test_with_a_key_the_demo_asks_the_real_model(pilothouse: Command, real_cli: 
         [request] = model.requests
         key = model.env()["ANTHROPIC_API_KEY"]
     assert (ran.code, ran.err) == (0, "")
-    assert "the real one, as ANTHROPIC_API_KEY is set" in ran.out
+    assert "Claude, because ANTHROPIC_API_KEY is set" in ran.out
     assert "Lisbon, says whoever stands behind the key." in ran.out
     assert request.tools == ()
     assert key not in ran.out
